@@ -1,0 +1,149 @@
+"""The configuration tree: one frozen value for a whole job, as read from a TOML job file.
+
+Each field is a key of `[section]` in the file, with the same name and the default given here. The
+file `examples/reference.toml` lists every key with its default and is held against this tree by a
+test. Units are in the names. Values are checked by `bamboo.config.load`, not here.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """`model = "gpt"`, or `"file.py:build"`: a function of the user's (path relative to the job
+    file) that returns a list of layers."""
+
+    model: str = "gpt"
+    layers: int = 8
+    """Transformer blocks; the list of layers is embedding + blocks + head."""
+    width: int = 256
+    heads: int = 8
+    context: int = 128
+    """Tokens per sequence."""
+    vocabulary: int = 256
+    dropout: float = 0.1
+    tied: bool = False
+    """Share the embedding's weight with the head, across the first and the last stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """`source = "python-stdlib"`: the running interpreter's own library sources, bytes as tokens;
+    `source = "path"`: the user's text file, or all files below a directory."""
+
+    source: str = "python-stdlib"
+    path: str = ""
+    max_bytes: int = 16_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    steps: int = 100
+    batch: int = 16
+    """Sequences per optimizer step over all pipelines."""
+    microbatch: int = 2
+    """Sequences per microbatch."""
+    virtual_nodes: int = 0
+    """Fixed slices of the batch; 0: the smallest power of two >= pipelines."""
+    seed: int = 1
+    learning_rate: float = 1e-3
+    warmup_steps: int = 10
+    final_learning_rate: float = 1e-4
+    """Reached at the last step along a cosine."""
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
+    """Global gradient norm limit; 0 switches clipping off."""
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    pipelines: int = 1
+    stages: int = 4
+    cut: tuple[int, ...] = ()
+    """First layer of each stage, starting with 0; empty: balanced by the planner."""
+    redundancy: str = "stash"
+    device: str = "cpu"
+    """`cpu`, or `virtual`: computes, then sleeps to the figures below."""
+    threads: int = 1
+    """Torch threads per worker; part of the numerics."""
+    transport: str = "ipc"
+    """`ipc` on one host, `tcp` between hosts (always with keys)."""
+    encrypt: bool = True
+    """CURVE encryption on tcp."""
+    check_replicas: bool = False
+    """Hash owner and shadow after every step and stop when they differ."""
+    virtual_forward_ms: tuple[float, ...] = (20.0,)
+    """Per stage, or one figure for all."""
+    virtual_backward_ms: tuple[float, ...] = (40.0,)
+    virtual_link_gbps: float = 0.0
+    """0: the link is not slowed."""
+    virtual_link_latency_ms: float = 0.0
+    beat_ms: int = 200
+    suspect_s: float = 1.0
+    gone_s: float = 3.0
+    forming_timeout_s: float = 120.0
+    step_timeout_s: float = 120.0
+    """A step that makes no progress for so long ends the run with a fault, never a hang."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudConfig:
+    provider: str = "local"
+    """`local` (the EC2 code against a mock on this machine) or `ec2`."""
+    region: str = "us-east-1"
+    zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")
+    instance_types: tuple[str, ...] = ("g4dn.xlarge",)
+    market: str = "spot"
+    """`spot` or `on-demand`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """One listed preemption: when `stage` of `pipeline` reaches `phase` of `step` (and local
+    microbatch, for forward and backward) its instance goes; `notice_s` > 0: a notice comes at
+    that step instead and the instance goes so many seconds later."""
+
+    step: int
+    stage: int
+    pipeline: int = 0
+    phase: str = "forward"
+    """forward, backward, exchange, ship or step."""
+    microbatch: int = 0
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosConfig:
+    kill: tuple[Kill, ...] = ()
+    seed: int = 0
+    kills_per_hour: float = 0.0
+    """Random preemptions over the whole cluster, drawn from `seed`."""
+    notice_share: float = 0.0
+    """Share of the random preemptions that come with a notice of `notice_s`."""
+    notice_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetConfig:
+    max_usd: float = 0.0
+    """0: no limit."""
+    max_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """A whole job."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    cloud: CloudConfig = field(default_factory=CloudConfig)
+    chaos: ChaosConfig = field(default_factory=ChaosConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    file: str = ""
+    """The job file's path, for messages and for paths relative to it."""

@@ -1,0 +1,104 @@
+"""What must be done, as values. Each names its addressee; only the addressee performs it, once,
+on first reading the version that carries it: save, then speak."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from bamboo.ids import InstanceId, NodeId
+from bamboo.topology.slots import Slot
+
+Fleet: TypeAlias = Literal["fleet"]
+"""The addressee that may start and stop instances: the launcher."""
+FLEET: Fleet = "fleet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """To each member: the assignment stands, connect to all members and train from step 0."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """To the successor: your replica of `slot` is its owner now."""
+
+    to: NodeId
+    slot: Slot
+    victim: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """To each other live member: `slot` has a new owner, send it again what you keep for it."""
+
+    to: NodeId
+    slot: Slot
+    owner: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """To a node with a notice: at the next step boundary stop, and say HandedOver when your
+    shadows have all of it."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """To a node decided gone, should it read this: change nothing, exit."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldForStop:
+    """To each member: say StopReady with the last step you have begun, and begin no other."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAt:
+    """To each member: finish `step`, write the final state, say NodeFinished."""
+
+    to: NodeId
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """To each live node: the run is over, leave in order."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateInstance:
+    """To the fleet: this instance is no member any more, do not pay for it."""
+
+    to: Fleet
+    instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminateAll:
+    """To the fleet: the run is over, nothing of it may stay."""
+
+    to: Fleet
+
+
+Effect: TypeAlias = (
+    Start
+    | Promote
+    | Resend
+    | Drain
+    | Fence
+    | HoldForStop
+    | StopAt
+    | End
+    | TerminateInstance
+    | TerminateAll
+)

@@ -1,0 +1,127 @@
+"""What can happen, as values. Any member may append any event; the core decides what it means."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bamboo.core.state import Outcome
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A worker listens at `endpoint` and is ready to take a slot."""
+
+    node: NodeId
+    instance: InstanceId
+    zone: ZoneId
+    endpoint: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """`reporter` saw the data-plane connection to `node` end (cause `disconnect`), or its lease
+    run out while its progress counter stood still (cause `lease`), or its process end (`exit`)."""
+
+    node: NodeId
+    reporter: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeReceived:
+    """The cloud will take the node's instance at `deadline_s` (store time)."""
+
+    node: NodeId
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A draining node finished `step`, begins no further one, and its shadows have all of it."""
+
+    node: NodeId
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft:
+    """A node goes in order (after FINISHED, or after its hand-over)."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """The successor of a failover has done again all that its victim had done in the hit step."""
+
+    node: NodeId
+    slot: Slot
+    step: int
+    recomputed: int
+    """Microbatch forwards computed again after the loss."""
+    already_computed: int
+    """Microbatch forwards that the shadow had computed before the loss."""
+    pause_s: float
+    """From the first disconnect seen to the first operation of the slot on its successor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Somebody wants the run to end at a step boundary with `outcome` (stopped or budget)."""
+
+    reason: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReady:
+    """In answer to the effect HoldForStop: the node begins no step after `step` until told."""
+
+    node: NodeId
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFinite:
+    """A loss, output or gradient of step `step` is not finite; `layer` is where it first shows."""
+
+    node: NodeId
+    step: int
+    layer: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFinished:
+    """The node wrote the final state of every slot that it owns, after step `step`."""
+
+    node: NodeId
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    """Whoever sees that the run cannot go on for a reason that no failover mends (no capacity by
+    the forming deadline, replicas differ, a worker's fault): ends it with `outcome`."""
+
+    reporter: str
+    outcome: Outcome
+    reason: str
+
+
+Event: TypeAlias = (
+    NodeJoined
+    | PeerLost
+    | NoticeReceived
+    | HandedOver
+    | NodeLeft
+    | CaughtUp
+    | StopRequested
+    | StopReady
+    | NonFinite
+    | NodeFinished
+    | RunFailed
+)

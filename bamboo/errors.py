@@ -1,0 +1,67 @@
+"""The tree of errors a user or a caller can meet, and the exit code of each.
+
+    BambooError                 1   a fault: something broke that should not have
+    |- InputError               2   the user's file, key, value or surroundings are wrong
+    |  `- StoreRefused          2   the store cannot be reached or refuses the login, at the start
+    |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
+    |- RunExists                2   a run of that id is already there
+    |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
+    |- BudgetReached            4   the budget of the job ended the run
+    |- VerifyDiffers            5   two runs that must be equal are not
+    `- CoreMisuse               1   a driver broke the contract of a pure room (our own mistake)
+
+Every message says what is wrong, with the value, and what to do next.
+"""
+
+from typing import ClassVar
+
+
+class BambooError(Exception):
+    """Base of all errors of this project; `exit_code` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(BambooError):
+    """What the user gave cannot be used: one line naming file, key, value and remedy."""
+
+    exit_code: ClassVar[int] = 2
+
+    @classmethod
+    def at(cls, *, file: str, key: str, value: object, problem: str, remedy: str) -> "InputError":
+        """Build the one-line form used for job files: `file: key = value: problem; remedy`."""
+        return cls(f"{file}: {key} = {value!r}: {problem}; {remedy}")
+
+
+class StoreRefused(InputError):
+    """The store cannot be reached, or refuses the credentials, before anything was started."""
+
+
+class StoreUnavailable(BambooError):
+    """The store did not answer within its deadline; the caller decides whether to retry."""
+
+
+class RunExists(InputError):
+    """A run of this id exists already."""
+
+
+class Unrecoverable(BambooError):
+    """Owner and shadow of a stage are both gone and nothing else holds its state."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class BudgetReached(BambooError):
+    """The budget ended the run before its last step."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class VerifyDiffers(BambooError):
+    """Two runs that must be bitwise equal differ."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class CoreMisuse(BambooError):
+    """A driver called a pure room against its contract: a bug of ours, never a user's."""

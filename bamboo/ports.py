@@ -1,0 +1,224 @@
+"""The seams of the system, as Protocols: every implementation passes the same contract suite.
+
+A port knows values only. Bytes stay bytes here, tensors are buffers with a dtype and a shape, and
+every call that can block has a deadline and says what comes out of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.topology.slots import Slot
+
+# ---------------------------------------------------------------- control plane: the store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state document as stored, with the store's own clock and identity."""
+
+    version: int
+    state: str
+    """JSON of `core.state.State`, by `coord.codec`."""
+    now_s: float
+    """Unix time of the store's clock when it answered."""
+    store_id: str
+    """Random id drawn when the run was created; another one means that the store was wiped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One committed transition, in order: `version` is the state's version after it."""
+
+    version: int
+    body: str
+    """JSON: event, now_s, effects, reason, hash of the state after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The last beat of a node: its payload (JSON, with a growing `progress`) and when it came."""
+
+    payload: str
+    beaten_at_s: float
+
+
+class Store(Protocol):
+    """One run's document, log, leases and record streams. Safe to use from several threads.
+
+    Every method raises `errors.StoreUnavailable` when no answer comes within the store's deadline
+    (a few seconds, given at construction), and never blocks longer than that plus its own timeout.
+    """
+
+    def create(self, *, state: str, entry: str, documents: Mapping[str, str]) -> bool:
+        """Create the run at version 0 with its first log entry and its fixed documents
+        (`job`, `strategy`, `data`). False, and no change, when the run exists."""
+
+    def read(self) -> Snapshot:
+        """The current state. Raises `errors.InputError` when the run does not exist."""
+
+    def document(self, name: str) -> str:
+        """A fixed document given to `create`. Raises `errors.InputError` when there is none."""
+
+    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+        """Compare-and-set: state and log entry together become version `expected_version` + 1.
+        False, and no change, when the version is another one by now."""
+
+    def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
+        """Log entries above `after_version`, in order; waits up to `timeout_s` for the first."""
+
+    def beat(self, node: NodeId, payload: str) -> None:
+        """Renew the node's lease at the store's present time."""
+
+    def leases(self) -> tuple[float, Mapping[NodeId, Lease]]:
+        """The store's time and every lease ever beaten in this run."""
+
+    def append(self, stream: str, record: str) -> str:
+        """Append a JSON record to a named stream (`metrics`, `ledger`, `notes`); its id."""
+
+    def records(self, stream: str, *, after_id: str, timeout_s: float) -> Sequence[tuple[str, str]]:
+        """Records after an id (`"0"`: from the start) as (id, record), in order; waits up to
+        `timeout_s` for the first."""
+
+    def close(self) -> None:
+        """Give back the connections; further calls raise StoreUnavailable."""
+
+
+# ---------------------------------------------------------------- data plane: the transport
+
+MessageKind: TypeAlias = Literal[
+    "act", "grad", "partial", "shard", "tie", "squares", "norm", "reduced", "ship", "ack"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageKey:
+    """What a message is; two messages of one key carry bitwise the same tensors, so the first
+    to arrive wins and later ones are dropped.
+
+    act, grad: activation to, or gradient of the output from, the next stage · partial, shard:
+    the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
+    reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
+    shadow · ack: a shadow stands at `step`.
+    """
+
+    kind: MessageKind
+    to: Slot
+    source: Slot
+    step: int
+    index: int = 0
+    """Microbatch within the pipeline for act and grad, else a number within the kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A contiguous tensor as bytes. `data` is whatever the runtime hands over (a memory view)."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A message came. `meta` is small JSON-like data beside the tensors."""
+
+    key: MessageKey
+    sender: NodeId
+    generation: int
+    meta: Mapping[str, Any]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGone:
+    """The connection to a member ended; `seen_at_s` is time.monotonic() when it was seen."""
+
+    node: NodeId
+    seen_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """Another thread called `wake`."""
+
+
+Inbound: TypeAlias = Delivered | PeerGone | Woken
+
+
+class Transport(Protocol):
+    """Messages between members, by node. `poll`, `send` and `reconfigure` belong to one thread."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where peers reach this member; bound at construction."""
+
+    def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
+        """Connect to new members, drop all others: what they send is not delivered any more."""
+
+    def send(
+        self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
+    ) -> bool:
+        """Hand a message over without waiting; False when the node is no member or is gone.
+        The buffers' memory must not change afterwards."""
+
+    def poll(self, timeout_s: float) -> Sequence[Inbound]:
+        """All that came, waiting up to `timeout_s` for the first; empty when nothing did."""
+
+    def wake(self) -> None:
+        """Make a waiting `poll` return `Woken`; safe from any thread."""
+
+    def close(self) -> None:
+        """Close all sockets without lingering."""
+
+
+# ---------------------------------------------------------------- the instance, seen from inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What an instance knows of itself from its metadata service."""
+
+    instance: InstanceId
+    zone: ZoneId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A preemption notice; `at_s` is the Unix time at which the instance goes."""
+
+    id: str
+    """Hash of the notice's content: the same notice read twice is one notice."""
+    at_s: float
+
+
+class Metadata(Protocol):
+    """The metadata service, from inside an instance. Calls answer within 2 s or raise
+    `errors.StoreUnavailable`-free plain results: an absent service is an absent notice."""
+
+    def identity(self) -> Identity:
+        """Raises `errors.InputError` when there is no metadata service."""
+
+    def notice(self) -> Notice | None:
+        """The pending preemption notice, or None."""
+
+
+class WorkerProcess(Protocol):
+    """A started worker, seen by its agent."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """None while it runs, else its exit status (negative: the signal)."""
+
+    def kill(self) -> None:
+        """SIGKILL; safe when it is gone already."""
+
+
+class WorkerStarter(Protocol):
+    """How an agent starts its worker: a fork of a pre-imported server, or a new interpreter."""
+
+    def start(self, *, config: Mapping[str, str]) -> WorkerProcess:
+        """Start `bamboo.runtime.worker.main(config)`; `config` is small JSON-able text to text."""

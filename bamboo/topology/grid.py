@@ -1,0 +1,48 @@
+"""The grid D x P and who sits beside whom in it."""
+
+from dataclasses import dataclass
+
+from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """`pipelines` (D >= 1) full copies of the model, each cut into `stages` (P >= 2)."""
+
+    pipelines: int
+    stages: int
+
+    def __post_init__(self) -> None:
+        if self.pipelines < 1 or self.stages < 2:
+            raise ValueError(
+                f"a grid needs D >= 1 and P >= 2, not {self.pipelines} x {self.stages}"
+            )
+
+    @property
+    def size(self) -> int:
+        return self.pipelines * self.stages
+
+    def slots(self) -> tuple[Slot, ...]:
+        """All slots, pipeline by pipeline, stage by stage."""
+        return tuple(
+            Slot(pipeline=d, stage=p) for d in range(self.pipelines) for p in range(self.stages)
+        )
+
+    def pipeline(self, pipeline: int) -> tuple[Slot, ...]:
+        """The slots of one pipeline, in stage order."""
+        return tuple(Slot(pipeline=pipeline, stage=p) for p in range(self.stages))
+
+    def column(self, stage: int) -> tuple[Slot, ...]:
+        """The slots that hold the same stage, in pipeline order."""
+        return tuple(Slot(pipeline=d, stage=stage) for d in range(self.pipelines))
+
+    def protector(self, slot: Slot) -> Slot:
+        """The slot whose owner keeps the replica of `slot`: its predecessor, cyclically.
+
+        (Thorpe et al., Bamboo, NSDI 2023: each node carries the next stage's layers too.)
+        """
+        return Slot(pipeline=slot.pipeline, stage=(slot.stage - 1) % self.stages)
+
+    def protected(self, slot: Slot) -> Slot:
+        """The slot whose replica the owner of `slot` keeps: its successor, cyclically."""
+        return Slot(pipeline=slot.pipeline, stage=(slot.stage + 1) % self.stages)

@@ -1,0 +1,13 @@
+"""Keyed randomness: a seed for every random decision, from its purpose, not from who asks."""
+
+import hashlib
+
+
+def keyed_seed(seed: int, purpose: str, *indices: int) -> int:
+    """A 63-bit seed that depends only on the arguments (BLAKE2b of their text).
+
+    Purposes in use: `init` (layer), `layer` (step, global microbatch, global layer),
+    `shuffle` (data epoch).
+    """
+    text = ":".join([str(seed), purpose, *map(str, indices)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1

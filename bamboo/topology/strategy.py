@@ -1,0 +1,84 @@
+"""Strategy = Semantics + Placement. Semantics decide every bit; placement decides time and bill."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bamboo.topology.grid import Grid
+
+SCHEMA_VERSION = 1
+REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full")
+"""`peer` and `auto` of the design come with elastic membership and with the planner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Semantics:
+    """Everything that a loss or a weight may depend on; all values are JSON values."""
+
+    model: dict[str, Any]
+    data_digest: str
+    batch: int
+    microbatch: int
+    virtual_nodes: int
+    seed: int
+    steps: int
+    optimizer: dict[str, Any]
+    precision: str
+    clip_norm: float
+    numerics: dict[str, Any]
+    """torch version, device kind or CPU capability, threads, optimizer kernel."""
+
+    def hash(self) -> str:
+        """What `verify` and `resume` compare: 16 hex digits of SHA-256 over the canonical JSON."""
+        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the semantics run: `cut[p]` is the first layer of stage p, `cut[P]` the layer count."""
+
+    cut: tuple[int, ...]
+    grid: Grid
+    redundancy: str
+
+    def layers_of(self, stage: int) -> range:
+        """Global layer indices of a stage."""
+        return range(self.cut[stage], self.cut[stage + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """What is stored, hashed and compared; see DESIGN section 2."""
+
+    semantics: Semantics
+    placement: Placement
+
+    def to_json(self) -> str:
+        """Canonical JSON with the schema version and the semantic hash."""
+        body = {"schema_version": SCHEMA_VERSION, "semantic_hash": self.semantics.hash()}
+        return canonical_json(body | asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Strategy":
+        """Read what `to_json` wrote. Raises ValueError on another schema or a wrong hash."""
+        raw = json.loads(text)
+        if raw.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(
+                f"strategy has schema {raw.get('schema_version')}, not {SCHEMA_VERSION}"
+            )
+        place = raw["placement"]
+        strategy = cls(
+            semantics=Semantics(**raw["semantics"]),
+            placement=Placement(
+                cut=tuple(place["cut"]), grid=Grid(**place["grid"]), redundancy=place["redundancy"]
+            ),
+        )
+        if raw["semantic_hash"] != strategy.semantics.hash():
+            raise ValueError("the strategy's semantic hash does not match its content")
+        return strategy
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,60 @@
+"""Virtual nodes: fixed slices of the global batch, and which pipeline computes which."""
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from bamboo.topology.reduction import subtrees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """How one step's batch is cut: `virtual_nodes` slices of `microbatches` microbatches each."""
+
+    virtual_nodes: int
+    microbatches: int
+
+    @property
+    def total(self) -> int:
+        """Microbatches in a step."""
+        return self.virtual_nodes * self.microbatches
+
+    def virtual_node_of(self, microbatch: int) -> int:
+        """The virtual node that the global microbatch index belongs to."""
+        return microbatch // self.microbatches
+
+    def microbatches_of(self, virtual_nodes: range) -> tuple[int, ...]:
+        """Global microbatch indices of a block of virtual nodes, in order."""
+        return tuple(
+            range(virtual_nodes.start * self.microbatches, virtual_nodes.stop * self.microbatches)
+        )
+
+
+@lru_cache(maxsize=256)
+def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
+    """Consecutive blocks of virtual nodes, one a pipeline, each of floor or ceil of V/D.
+
+    Among all orders of floor and ceil the one with the fewest subtrees of the canonical tree is
+    taken (ties: ceils first), since each subtree is one partial sum to hold and to send.
+    Raises ValueError when there are more pipelines than virtual nodes.
+    """
+    if pipelines < 1 or virtual_nodes < pipelines:
+        raise ValueError(f"{virtual_nodes} virtual nodes cannot feed {pipelines} pipelines")
+    floor, ceils = divmod(virtual_nodes, pipelines)
+
+    @cache
+    def best(start: int, left: int, ceils_left: int) -> tuple[int, tuple[int, ...]]:
+        if left == 0:
+            return 0, ()
+        options = []
+        for size, use in ((floor + 1, 1), (floor, 0)):
+            if use <= ceils_left and ceils_left - use <= left - 1:
+                cost, rest = best(start + size, left - 1, ceils_left - use)
+                cost += len(subtrees(start, start + size, virtual_nodes))
+                options.append((cost, (size, *rest)))
+        return min(options, key=lambda option: option[0])
+
+    out, start = [], 0
+    for size in best(0, pipelines, ceils)[1]:
+        out.append(range(start, start + size))
+        start += size
+    return tuple(out)
