@@ -1,0 +1,1 @@
+"""Schedules as values: instructions, per-stage programs, the picker, the symbolic dry run."""
