@@ -1,0 +1,124 @@
+"""Text as windows of tokens, addressed by (step, microbatch): a pure function of the content.
+
+Rule: any node can produce any microbatch, and each window comes once in each data epoch.
+Shapes: B sequences of a microbatch, T = context tokens.
+"""
+
+import hashlib
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bamboo.config.tree import JobConfig
+from bamboo.data.sources import read_source
+from bamboo.errors import InputError
+from bamboo.topology.keys import keyed_seed
+
+PERMUTATIONS_KEPT = 2
+"""A microbatch may straddle two data epochs."""
+COUNT_BYTES = 1 << 20
+
+
+class Dataset:
+    """Windows of `context` + 1 tokens that follow each other with one token in common.
+
+    Window w covers tokens [w * context, w * context + context]; inputs are all but its last token,
+    targets all but its first. The last window that would be short is left out.
+    """
+
+    def __init__(
+        self, text: bytearray, *, context: int, batch: int, microbatch: int, seed: int
+    ) -> None:
+        self._tokens = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0)
+        self._batch = batch
+        self._microbatch = microbatch
+        self._seed = seed
+        self._window = torch.arange(context + 1)
+        self._context = context
+        self._permutations: dict[int, Tensor] = {}
+        self.samples = max(len(text) - 1, 0) // context
+        """Windows in one data epoch."""
+        self.digest = hashlib.sha256(text).hexdigest()
+        """SHA-256 of the bytes."""
+
+    def sample_indices(self, step: int, index: int) -> list[int]:
+        """The windows of global microbatch `index` of `step`, steps counted from 0."""
+        first = step * self._batch + index * self._microbatch
+        out = []
+        for position in range(first, first + self._microbatch):
+            data_epoch, place = divmod(position, self.samples)
+            out.append(int(self._permutation(data_epoch)[place]))
+        return out
+
+    def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
+        """(inputs_BT, targets_BT), int64, of the global microbatch `index` of `step`."""
+        starts_B = torch.tensor(self.sample_indices(step, index)) * self._context
+        window_BT = self._tokens[starts_B[:, None] + self._window].long()
+        return window_BT[:, :-1].contiguous(), window_BT[:, 1:].contiguous()
+
+    @cached_property
+    def unigram_entropy_nats(self) -> float:
+        """Entropy of the byte frequencies: the loss of the best model that ignores context."""
+        share = self._counts / self._counts.sum()
+        present = share[share > 0]
+        return float(-(present * np.log(present)).sum())
+
+    @cached_property
+    def largest_token(self) -> int:
+        """The largest token that occurs; a model's vocabulary must be larger."""
+        return int(np.flatnonzero(self._counts)[-1])
+
+    @cached_property
+    def _counts(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        counts = np.zeros(256, dtype=np.int64)
+        tokens = self._tokens.numpy()
+        for start in range(0, len(tokens), COUNT_BYTES):
+            # bincount widens its input to 8 bytes a token: count in pieces.
+            counts += np.bincount(tokens[start : start + COUNT_BYTES], minlength=256)
+        return counts
+
+    def _permutation(self, data_epoch: int) -> Tensor:
+        found = self._permutations.get(data_epoch)
+        if found is None:
+            generator = torch.Generator().manual_seed(keyed_seed(self._seed, "shuffle", data_epoch))
+            found = torch.randperm(self.samples, generator=generator)
+            while len(self._permutations) >= PERMUTATIONS_KEPT:
+                self._permutations.pop(min(self._permutations))
+            self._permutations[data_epoch] = found
+        return found
+
+
+def load_data(job: JobConfig) -> Dataset:
+    """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache.
+
+    Raises InputError when there is no text, less than one window of it, or a token that the
+    model's vocabulary has no row for.
+    """
+    text = read_source(job)
+    data = Dataset(
+        text,
+        context=job.model.context,
+        batch=job.train.batch,
+        microbatch=job.train.microbatch,
+        seed=job.train.seed,
+    )
+    key, value = ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
+    if data.samples < 1:
+        raise InputError.at(
+            file=job.file,
+            key=key,
+            value=value,
+            problem=f"{len(text)} bytes hold no window of context + 1 = {job.model.context + 1}",
+            remedy="give more text or a smaller model.context",
+        )
+    if job.model.vocabulary < 256 and data.largest_token >= job.model.vocabulary:
+        raise InputError.at(
+            file=job.file,
+            key="model.vocabulary",
+            value=job.model.vocabulary,
+            problem=f"the data holds byte {data.largest_token}",
+            remedy="take at least 256",
+        )
+    return data

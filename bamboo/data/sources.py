@@ -1,0 +1,71 @@
+"""Where the text comes from: the interpreter's own library, or the user's files. Bytes as tokens.
+
+Rule: the same bytes in the same order on every machine that has the same files.
+"""
+
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+
+LEFT_OUT = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+)
+"""Folders of the standard library that hold other people's packages, tests, or no sources."""
+
+
+def read_source(job: JobConfig) -> bytearray:
+    """At most `data.max_bytes` bytes of the job's text. Raises InputError when there is none."""
+    if job.data.source == "python-stdlib":
+        text = _read(stdlib_files(Path(sysconfig.get_path("stdlib"))), job)
+    else:
+        text = _read(_user_files(job), job)
+    return text
+
+
+def stdlib_files(root: Path) -> list[Path]:
+    """The `.py` files of a standard library, by relative path."""
+    found = [p for p in _walk(root, LEFT_OUT) if p.suffix == ".py"]
+    return sorted(found, key=lambda p: p.relative_to(root).as_posix())
+
+
+def _user_files(job: JobConfig) -> list[Path]:
+    path = Path(job.file).parent / job.data.path
+    if path.is_dir():
+        return sorted(_walk(path, frozenset()), key=lambda p: p.relative_to(path).as_posix())
+    if path.is_file():
+        return [path]
+    raise InputError.at(
+        file=job.file,
+        key="data.path",
+        value=job.data.path,
+        problem=f"there is no file or folder {path}",
+        remedy='name your text, or take source = "python-stdlib"',
+    )
+
+
+def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            if entry.name not in left_out and not entry.is_symlink():
+                yield from _walk(entry, left_out)
+        elif entry.is_file():
+            yield entry
+
+
+def _read(files: Iterable[Path], job: JobConfig) -> bytearray:
+    text = bytearray()
+    for path in files:
+        room = job.data.max_bytes - len(text)
+        if room <= 0:
+            break
+        try:
+            with path.open("rb") as file:
+                text += file.read(room)
+        except OSError as error:
+            raise InputError(
+                f"{path}: {error.strerror}; make it readable or leave it out"
+            ) from error
+    return text

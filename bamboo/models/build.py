@@ -1,0 +1,105 @@
+"""From a job's `[model]` to a ModelSpec: the GPT of the house, or a user's own list of layers.
+
+A user's file has a function `build(job)` that returns a ModelSpec, or a list whose items are
+layers (nn.Module) or functions that make one. It may draw from torch's default generator only.
+"""
+
+import copy
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.models.gpt import gpt_spec, token_loss
+from bamboo.models.spec import ModelSpec
+from bamboo.topology.keys import keyed_seed
+
+USER_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What code of the user's may raise: reported as wrong input, with the place, not as our fault."""
+
+
+def build_model(job: JobConfig) -> ModelSpec:
+    """The job's model as factories; nothing large is allocated for the built-in one.
+
+    Raises InputError when a user's file cannot be read, has no such function, or returns something
+    else than layers.
+    """
+    if job.model.model == "gpt":
+        return gpt_spec(job.model)
+    name, _, function = job.model.model.partition(":")
+    path = Path(job.file).parent / name
+    try:
+        build = getattr(_load(path), function or "build")
+        with torch.random.fork_rng(devices=[]):
+            # Layers that come ready made take their initial values from here.
+            torch.manual_seed(keyed_seed(job.train.seed, "init"))
+            built = build(job)
+    except USER_ERRORS as error:
+        raise _refuse(job, f"{type(error).__name__}: {error}", f"correct {path}") from error
+    if isinstance(built, ModelSpec):
+        return built
+    if not isinstance(built, Sequence) or not built:
+        raise _refuse(
+            job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
+        )
+    return ModelSpec(
+        factories=tuple(_factory(job, i, item) for i, item in enumerate(built)), loss=token_loss
+    )
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bamboo_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _factory(job: JobConfig, index: int, item: object) -> Callable[[], nn.Module]:
+    if isinstance(item, nn.Module):
+        ready = item
+        return lambda: copy.deepcopy(ready)
+    if not callable(item):
+        raise _refuse(
+            job,
+            f"item {index} is {type(item).__name__}",
+            "give torch.nn.Module objects or functions that make one",
+        )
+    make = item
+
+    def factory() -> nn.Module:
+        made = make()
+        if not isinstance(made, nn.Module):
+            raise _refuse(
+                job,
+                f"the function at {index} made {type(made).__name__}",
+                "make a torch.nn.Module",
+            )
+        return made
+
+    return factory
+
+
+def _refuse(job: JobConfig, problem: str, remedy: str) -> InputError:
+    line = " ".join(problem.split())
+    return InputError.at(
+        file=job.file, key="model.model", value=job.model.model, problem=line, remedy=remedy
+    )

@@ -1,0 +1,113 @@
+"""What a model is to the rest of the system: a plain list of layers, each built alone from a key.
+
+Rule: nothing here knows stages or ranks. A layer's initial values and its randomness depend only on
+the seed, the step, the global microbatch index and the layer's global index.
+
+A parameter's global name is `<layer>.<name>`; global order is (layer, registration order).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bamboo.errors import InputError
+from bamboo.topology.keys import keyed_seed
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(output of the last layer, targets_BT int64) -> float32 scalar: the SUM over the tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedParameter:
+    """Parameter `user_name` of layer `user_layer` is the owner's parameter under another name.
+
+    Each of the two layers keeps its own copy; both step with the sum of both gradients, and that
+    sum counts once, at the owner's place, in the clipping norm.
+    """
+
+    owner_layer: int
+    owner_name: str
+    user_layer: int
+    user_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One factory a layer, in order; the output of a layer is the input of the next one.
+
+    A factory draws initial values from torch's default generator only, which `build_layer` seeds.
+    """
+
+    factories: tuple[Callable[[], nn.Module], ...]
+    loss: Loss
+    tied: tuple[TiedParameter, ...] = ()
+
+
+def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
+    """Layer `index` with its keyed initial values, the same on every machine that builds it.
+
+    A tied user's copy gets the owner's initial value. Torch's generator is left as it was.
+    Raises InputError when a tied parameter does not exist or has another shape than its owner.
+    """
+    layer = _build_alone(spec, index, seed)
+    for tie in spec.tied:
+        if tie.user_layer == index:
+            owner = _parameter(_build_alone(spec, tie.owner_layer, seed), tie, tie.owner_name)
+            user = _parameter(layer, tie, tie.user_name)
+            if owner.shape != user.shape:
+                raise InputError(
+                    f"tied parameters {tie.owner_layer}.{tie.owner_name} {tuple(owner.shape)} and "
+                    f"{tie.user_layer}.{tie.user_name} {tuple(user.shape)} differ in shape; "
+                    "tie only parameters of one shape"
+                )
+            user.data.copy_(owner.data)
+    return layer
+
+
+def run_layers(
+    layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, step: int, microbatch: int
+) -> Tensor:
+    """Run consecutive layers, given as (global index, layer), on one microbatch.
+
+    Torch's default generator is seeded anew for each layer from (seed, step, global microbatch
+    index, global layer index), so dropout does not depend on which machine runs the layer.
+    """
+    for index, layer in layers:
+        torch.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
+        x = layer(x)
+    return x
+
+
+def named_parameters(layers: Iterable[tuple[int, nn.Module]]) -> list[tuple[str, nn.Parameter]]:
+    """All parameters as (global name, parameter), in global order of the given layers."""
+    return [(f"{i}.{name}", p) for i, layer in layers for name, p in layer.named_parameters()]
+
+
+def tied_names(spec: ModelSpec) -> dict[str, str]:
+    """Global name of each tied user's copy -> global name of its owner."""
+    return {
+        f"{t.user_layer}.{t.user_name}": f"{t.owner_layer}.{t.owner_name}"
+        for t in sorted(spec.tied, key=lambda t: (t.user_layer, t.user_name))
+    }
+
+
+def _build_alone(spec: ModelSpec, index: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(keyed_seed(seed, "init", index))
+        layer = spec.factories[index]()
+    for parameter in layer.parameters():
+        # Sums over a parameter run in memory order: one layout everywhere.
+        parameter.data = parameter.data.contiguous()
+    return layer.train()
+
+
+def _parameter(layer: nn.Module, tie: TiedParameter, name: str) -> nn.Parameter:
+    found = dict(layer.named_parameters()).get(name)
+    if found is None:
+        raise InputError(
+            f"{tie} names no parameter: {type(layer).__name__} has no {name!r}; "
+            f"it has {', '.join(n for n, _ in layer.named_parameters())}"
+        )
+    return found

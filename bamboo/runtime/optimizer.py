@@ -1,0 +1,121 @@
+"""AdamW with one named kernel everywhere: fused, one tensor at a time, never a flattened buffer.
+
+Rule: what happens to a parameter depends on that parameter, its gradient and its moments alone, so
+it does not depend on which stage holds it. A flattened buffer would: a vector loop treats its tail
+otherwise, and the tail's place follows from the cut. (Loshchilov and Hutter, 2019.)
+Steps count from 0.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from bamboo.config.tree import TrainConfig
+
+KERNEL = "adamw-fused"
+"""The kernel's name in the numerics; another kernel gives other bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """First and second moments, one tensor a parameter, in the parameters' order."""
+
+    exp_avg: list[Tensor]
+    exp_avg_sq: list[Tensor]
+
+
+class AdamW:
+    """The optimizer of a run; it holds no state but the configuration."""
+
+    def __init__(self, train: TrainConfig) -> None:
+        self._train = train
+
+    def new_state(self, params: Sequence[Tensor]) -> Moments:
+        """Zero moments for these parameters."""
+        return Moments(
+            exp_avg=[torch.zeros_like(p, requires_grad=False) for p in params],
+            exp_avg_sq=[torch.zeros_like(p, requires_grad=False) for p in params],
+        )
+
+    def learning_rate(self, step: int) -> float:
+        """Linear warm-up, then a cosine that ends at `final_learning_rate` at the last step."""
+        train = self._train
+        if step < train.warmup_steps:
+            return train.learning_rate * (step + 1) / train.warmup_steps
+        span = max(train.steps - 1 - train.warmup_steps, 1)
+        done = min((step - train.warmup_steps) / span, 1.0)
+        height = (1.0 + math.cos(math.pi * done)) / 2.0
+        low = train.final_learning_rate
+        return low + (train.learning_rate - low) * height
+
+    @torch.no_grad()
+    def step(
+        self,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        moments: Moments,
+        *,
+        step: int,
+        clip_factor: float,
+    ) -> None:
+        """Update `params` and `moments` in place; `grads` are left untouched.
+
+        Only parameters with two or more dimensions decay.
+        """
+        if clip_factor != 1.0:
+            grads = [g * clip_factor for g in grads]
+        train = self._train
+        for decays in (True, False):
+            chosen = [i for i, p in enumerate(params) if (p.dim() >= 2) is decays]
+            if not chosen:
+                continue
+            adamw(
+                [params[i] for i in chosen],
+                [grads[i] for i in chosen],
+                [moments.exp_avg[i] for i in chosen],
+                [moments.exp_avg_sq[i] for i in chosen],
+                [],
+                # The kernel counts these up by one before it uses them.
+                [torch.tensor(float(step), device=params[i].device) for i in chosen],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=train.beta1,
+                beta2=train.beta2,
+                lr=self.learning_rate(step),
+                weight_decay=train.weight_decay if decays else 0.0,
+                eps=train.epsilon,
+            )
+
+
+def squares(grads: Iterable[Tensor]) -> list[float]:
+    """The float64 sum of squares of each gradient."""
+    out = []
+    for grad in grads:
+        wide = grad.detach().double()
+        out.append(float((wide * wide).sum()))
+    return out
+
+
+def gradient_norm(squares_in_global_order: Iterable[float]) -> float:
+    """The global norm: added one by one in global parameter order; tied gradients count once."""
+    total = 0.0
+    for square in squares_in_global_order:
+        total += square
+    return math.sqrt(total)
+
+
+def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> float:
+    """What every gradient is multiplied with so that the global norm is at most `clip_norm`.
+
+    1.0 when it is already, or when `clip_norm` is 0 (off). Not finite when a gradient is not: the
+    caller stops the run on that before it steps.
+    """
+    norm = gradient_norm(squares_in_global_order)
+    if clip_norm == 0.0 or norm <= clip_norm:
+        return 1.0
+    return clip_norm / norm
