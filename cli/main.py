@@ -1,0 +1,111 @@
+"""The command `bamboo`: a table of verbs, each imported only when it is called.
+
+Rule: `bamboo --help` reads this file and click, nothing else; so the help texts stand here, and a
+test holds them against the commands. Every error a user can meet is one line on stderr and an exit
+code; what nobody foresaw is one line too, with its traceback in a file.
+"""
+
+import importlib
+import sys
+import tempfile
+import traceback
+from types import TracebackType
+from typing import Any
+
+import click
+
+from bamboo import __version__
+from bamboo.errors import BambooError
+
+COMMANDS: dict[str, str] = {
+    "launch": "Train a job on spot instances.",
+    "cost": "Price a job, or say what a run cost, on-demand against spot.",
+    "schedule": "Draw a pipeline schedule and its figures.",
+    "status": "Show where a run stands and who does what.",
+    "list": "List the runs.",
+    "logs": "Show the events of a run's nodes.",
+    "stop": "Stop a run at its next step boundary.",
+    "preempt": "Take away the instance that owns a stage of a run.",
+    "verify": "Train a run again calmly and compare every bit.",
+}
+"""Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
+
+HIDDEN = ("agent",)
+"""Verbs that programs call, not people."""
+
+
+class Verbs(click.Group):
+    """A group that knows its commands by name and imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
+            return None
+        command = importlib.import_module(f"cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of verbs from the static texts, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bamboo")
+def bamboo() -> None:
+    """Train large models on spot GPUs as though nothing happened.
+
+    RUN is a run's id, a unique prefix of it, or `last`.
+    """
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line and give its exit code; expected errors become one line on stderr."""
+    try:
+        result: Any = bamboo.main(args=arguments, prog_name="bamboo", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 2
+    except click.ClickException as error:
+        click.echo(f"error: {one_line(error.format_message())}", err=True)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("error: interrupted", err=True)
+        return 130
+    except BambooError as error:
+        click.echo(f"error: {one_line(str(error))}", err=True)
+        return error.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def one_line(text: str) -> str:
+    """A message as one line, whatever it was built from."""
+    return " ".join(text.split())
+
+
+def report_unforeseen(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """The hook for exceptions nobody expected: one line, and the traceback in a file."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="bamboo-traceback-", suffix=".log", delete=False
+    ) as file:
+        file.writelines(traceback.format_exception(kind, error, trace))
+    click.echo(
+        f"error: a fault of ours, {kind.__name__}: {one_line(str(error))}; "
+        f"the traceback is in {file.name}",
+        err=True,
+    )
+
+
+def main() -> int:
+    """Entry point of the script `bamboo`."""
+    sys.excepthook = report_unforeseen
+    return run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

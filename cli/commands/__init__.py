@@ -1,0 +1,1 @@
+"""One file per verb; each has a `command`, imported only when that verb is called."""

@@ -1,0 +1,1 @@
+"""What a person sees, as pure functions from values to text or a renderable."""

@@ -1,0 +1,122 @@
+"""The two records of a run's JSON-lines files, and the rule that readers ignore unknown keys.
+
+An event says what happened on a node; a metric says what one step cost and gave. Both carry the
+version of their schema, so that a reader can refuse what it does not know instead of guessing.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bamboo.errors import InputError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """One line of `events/<node>.jsonl`."""
+
+    t_s: float
+    """Unix time at the writer."""
+    run: str
+    generation: int
+    node: str
+    kind: str
+    step: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The line, without its newline: `{v, t, run, gen, node, kind, step?, data}`."""
+        body: dict[str, Any] = {
+            "v": SCHEMA_VERSION,
+            "t": self.t_s,
+            "run": self.run,
+            "gen": self.generation,
+            "node": self.node,
+            "kind": self.kind,
+        }
+        if self.step is not None:
+            body["step"] = self.step
+        return json.dumps(body | {"data": dict(self.data)}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> "EventRecord":
+        """Read a line. Raises InputError when it is no event of this schema."""
+        raw = _record(line, what="event")
+        try:
+            return cls(
+                t_s=float(raw["t"]),
+                run=str(raw["run"]),
+                generation=int(raw["gen"]),
+                node=str(raw["node"]),
+                kind=str(raw["kind"]),
+                step=None if raw.get("step") is None else int(raw["step"]),
+                data=dict(raw.get("data", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"an event record lacks or garbles {error}: {line[:120]}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRecord:
+    """One line of `metrics.jsonl`: a finished step."""
+
+    step: int
+    loss: float
+    """Nats per token; JSON keeps a float64 exactly, `loss_hex` says its bits in full."""
+    tokens_per_s: float
+    usd: float
+    """Modelled dollars of the run so far."""
+    tokens_per_usd: float
+
+    def to_json(self) -> str:
+        """The line, without its newline."""
+        return json.dumps(
+            {
+                "v": SCHEMA_VERSION,
+                "step": self.step,
+                "loss": self.loss,
+                "loss_hex": self.loss.hex(),
+                "tokens_per_s": round(self.tokens_per_s, 3),
+                "usd": round(self.usd, 9),
+                "tokens_per_usd": round(self.tokens_per_usd, 3),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, line: str) -> "MetricRecord":
+        """Read a line. Raises InputError when it is no metric, or its two losses differ."""
+        raw = _record(line, what="metric")
+        try:
+            record = cls(
+                step=int(raw["step"]),
+                loss=float(raw["loss"]),
+                tokens_per_s=float(raw["tokens_per_s"]),
+                usd=float(raw["usd"]),
+                tokens_per_usd=float(raw["tokens_per_usd"]),
+            )
+            same = record.loss.hex() == raw["loss_hex"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"a metric record lacks or garbles {error}: {line[:120]}") from error
+        if not same:
+            raise InputError(
+                f"metric of step {record.step}: loss {record.loss!r} is not {raw['loss_hex']}; "
+                "the file was edited, take the original"
+            )
+        return record
+
+
+def _record(line: str, *, what: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{what} record is not JSON ({error}): {line[:120]}") from error
+    if not isinstance(raw, dict) or raw.get("v") != SCHEMA_VERSION:
+        raise InputError(
+            f"{what} record has schema {raw.get('v') if isinstance(raw, dict) else raw!r}, "
+            f"this program reads {SCHEMA_VERSION}; use the version that wrote it"
+        )
+    return raw

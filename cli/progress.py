@@ -1,0 +1,236 @@
+"""What a launched run looks like so far: a frozen value, folded from decisions, metrics and leases.
+
+Pure: the launcher feeds it, the views draw it, and the same folds rebuild it from files in tests.
+A metric may come twice (an owner reported a step and died, its successor reports it again): the
+first counts, since both carry the same bits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bamboo.core import events
+from bamboo.core.state import Node, Outcome, Phase, State
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+OPERATIONS = ("F", "B", "FR", "BR")
+"""Forward, backward, and both as redundant computation for the neighbour's stage."""
+RATE_WINDOW = 10
+"""Steps over which tokens per second are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWork:
+    """What a node said in its last beat."""
+
+    step: int = 0
+    operations: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OPERATIONS, 0))
+    tensor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """A node that was lost, or handed over, and what that cost."""
+
+    at_s: float
+    node: NodeId
+    zone: str
+    slots: tuple[Slot, ...]
+    planned: bool
+    sentence: str
+    """The decision's own reason."""
+    step: int | None = None
+    already_computed: int | None = None
+    recomputed: int | None = None
+    pause_s: float | None = None
+    parts_s: Mapping[str, float] = field(default_factory=dict)
+    """The pause in its parts, in order: disconnect, decision, promotion, first operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A run, as far as it has come."""
+
+    run: str
+    steps: int
+    """Steps that the job asks for."""
+    tokens_per_step: int
+    state: State
+    started_at_s: float
+    now_s: float
+    step: int = 0
+    """Steps finished."""
+    first_loss: float | None = None
+    recent: tuple[tuple[float, float], ...] = ()
+    """(Unix time, loss) of the last RATE_WINDOW + 1 steps."""
+    usd: float = 0.0
+    work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
+    preemptions: tuple[Preemption, ...] = ()
+
+    @property
+    def loss(self) -> float | None:
+        return self.recent[-1][1] if self.recent else None
+
+    @property
+    def mean_loss_of_last_10(self) -> float | None:
+        losses = [loss for _, loss in self.recent[-10:]]
+        return sum(losses) / len(losses) if losses else None
+
+    @property
+    def tokens(self) -> int:
+        return self.step * self.tokens_per_step
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over the last RATE_WINDOW steps; 0 before the second step."""
+        if len(self.recent) < 2 or self.recent[-1][0] <= self.recent[0][0]:
+            return 0.0
+        passed_s = self.recent[-1][0] - self.recent[0][0]
+        return self.tokens_per_step * (len(self.recent) - 1) / passed_s
+
+    @property
+    def tokens_per_usd(self) -> float:
+        """All tokens so far over all dollars so far; 0 while nothing was spent."""
+        return self.tokens / self.usd if self.usd > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Time to the last step at the present rate, or None while there is no rate."""
+        rate = self.tokens_per_s
+        return (self.steps - self.step) * self.tokens_per_step / rate if rate > 0 else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.state.outcome
+
+    @property
+    def finished(self) -> bool:
+        return self.state.phase is Phase.FINISHED
+
+
+def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Progress:
+    """Step number `step` (the first is 1) is finished; a repeated record changes nothing."""
+    if step <= progress.step:
+        return progress
+    recent = (*progress.recent, (at_s, loss))[-(RATE_WINDOW + 1) :]
+    first = loss if progress.first_loss is None else progress.first_loss
+    return replace(progress, step=step, recent=recent, first_loss=first)
+
+
+def with_decision(
+    progress: Progress, after: State, *, event: events.Event, reason: str, at_s: float
+) -> Progress:
+    """One committed transition: the new state, and the preemption it tells of, if it does."""
+    before = progress.state
+    preemptions = progress.preemptions
+    match event:
+        case events.PeerLost() | events.HandedOver():
+            node = before.node(event.node)
+            if node is not None and node.status.live and before.assignment is not None:
+                preemptions = (
+                    *preemptions,
+                    Preemption(
+                        at_s=at_s,
+                        node=node.id,
+                        zone=node.zone,
+                        slots=before.assignment.owned_by(node.id),
+                        planned=isinstance(event, events.HandedOver),
+                        sentence=reason,
+                    ),
+                )
+        case events.CaughtUp():
+            victim = next((f.victim for f in before.failovers if f.slot == event.slot), None)
+            preemptions = tuple(
+                _caught_up(p, event) if p.node == victim else p for p in preemptions
+            )
+        case _:
+            pass
+    return replace(progress, state=after, preemptions=preemptions)
+
+
+def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
+    """A node that owned several slots caught up several times: the counts add, pauses overlap."""
+    return replace(
+        preemption,
+        step=event.step,
+        already_computed=(preemption.already_computed or 0) + event.already_computed,
+        recomputed=(preemption.recomputed or 0) + event.recomputed,
+        pause_s=max(preemption.pause_s or 0.0, event.pause_s),
+    )
+
+
+def with_pause_parts(
+    progress: Progress, *, victim: NodeId, parts_s: Mapping[str, float]
+) -> Progress:
+    """The parts of a failover's pause, as its successor measured them."""
+    return replace(
+        progress,
+        preemptions=tuple(
+            replace(p, parts_s=dict(parts_s)) if p.node == victim else p
+            for p in progress.preemptions
+        ),
+    )
+
+
+def with_beat(progress: Progress, node: NodeId, payload: Mapping[str, Any]) -> Progress:
+    """A lease's payload: counts grow and the peak is kept, so a late one changes nothing."""
+    old = progress.work.get(node, NodeWork())
+    counts = payload.get("ops", {})
+    new = NodeWork(
+        step=max(old.step, int(payload.get("step", 0))),
+        operations={
+            op: max(int(counts.get(op, 0)), old.operations.get(op, 0)) for op in OPERATIONS
+        },
+        tensor_bytes=max(old.tensor_bytes, int(payload.get("tensor_bytes", 0))),
+    )
+    return replace(progress, work={**progress.work, node: new})
+
+
+def node_rows(progress: Progress) -> list[dict[str, Any]]:
+    """Every node that ever joined, as `status --json` shows it: live ones first, by slot."""
+    assignment = progress.state.assignment
+
+    def slots(node: Node, of: Callable[[Assignment, NodeId], tuple[Slot, ...]]) -> tuple[Slot, ...]:
+        return of(assignment, node.id) if assignment and node.status.live else ()
+
+    def place(node: Node) -> tuple[bool, bool, tuple[Slot, ...], str]:
+        owns = slots(node, Assignment.owned_by)
+        return not node.status.live, not owns, owns, node.id
+
+    return [
+        {
+            "id": node.id,
+            "instance": node.instance,
+            "pid": node.pid,
+            "zone": node.zone,
+            "status": node.status.value,
+            "owns": [str(s) for s in slots(node, Assignment.owned_by)],
+            "shadows": [str(s) for s in slots(node, Assignment.shadowed_by)],
+            "operations": dict(progress.work.get(node.id, NodeWork()).operations),
+            "tensor_bytes": progress.work.get(node.id, NodeWork()).tensor_bytes,
+        }
+        for node in sorted(progress.state.nodes, key=place)
+    ]
+
+
+def status_body(progress: Progress) -> dict[str, Any]:
+    """The value of `bamboo status --json`."""
+    state = progress.state
+    return {
+        "run": progress.run,
+        "phase": state.phase.value,
+        "outcome": state.outcome.value if state.outcome else None,
+        "sentence": state.sentence,
+        "generation": state.generation,
+        "version": state.version,
+        "step": progress.step,
+        "steps": progress.steps,
+        "loss": progress.loss,
+        "tokens_per_s": progress.tokens_per_s,
+        "usd": progress.usd,
+        "tokens_per_usd": progress.tokens_per_usd,
+        "preemptions": len(progress.preemptions),
+        "nodes": node_rows(progress),
+    }

@@ -1,0 +1,175 @@
+"""Where runs live on disk, and how a person names one: an id, a unique prefix, or `last`.
+
+Rule: the folder is the claim on the id. It is made with one `mkdir`, which the operating system
+grants once, so two launches with one id cannot both begin.
+"""
+
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import InputError, RunExists
+from bamboo.ids import RunId, run_id
+
+SCHEMA_VERSION = 1
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+def home() -> Path:
+    """`$BAMBOO_HOME`, by default `./runs`."""
+    return Path(os.environ.get("BAMBOO_HOME") or "runs").resolve()
+
+
+def fresh_id(job: Path, *, now: datetime, chance: random.Random) -> RunId:
+    """A readable id: the job file's name, month-day-hour-minute, two drawn characters."""
+    stem = "".join(c if c.isascii() and c.isalnum() else "-" for c in job.stem.lower())
+    stem = "-".join(part for part in stem.split("-") if part)[:40] or "run"
+    tail = "".join(chance.choice(_LETTERS) for _ in range(2))
+    return run_id(f"{stem}-{now:%m%d-%H%M}-{tail}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """The files of one run."""
+
+    id: RunId
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        return self.path / "job.toml"
+
+    @property
+    def resolved(self) -> Path:
+        return self.path / "resolved.json"
+
+    @property
+    def strategy(self) -> Path:
+        return self.path / "strategy.json"
+
+    @property
+    def endpoint(self) -> Path:
+        """How to reach the run while it lives; readable by its owner only."""
+        return self.path / "endpoint.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def decisions(self) -> Path:
+        return self.path / "decisions.jsonl"
+
+    @property
+    def cloud(self) -> Path:
+        """What the cloud did, as it would bill it: one line per instance that began or ended."""
+        return self.path / "cloud.jsonl"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def receipt(self) -> Path:
+        return self.path / "receipt.json"
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """A JSON file of this run. Raises InputError when it is missing or of another schema."""
+        try:
+            raw = json.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise InputError(f"run {self.id} has no {path.name} (looked at {path})") from error
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path} is not JSON: {error}") from error
+        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(
+                f"{path} is not of schema {SCHEMA_VERSION}; use the version of bamboo that wrote it"
+            )
+        return raw
+
+    def live_endpoint(self) -> dict[str, Any] | None:
+        """The content of endpoint.json, or None when the run has ended or never started."""
+        return self.read_json(self.endpoint) if self.endpoint.exists() else None
+
+
+def create(base: Path, run: RunId) -> RunFolder:
+    """Claim the id by making its folder. Raises RunExists when somebody has it."""
+    path = base / run
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=False)
+    except FileExistsError as error:
+        raise RunExists(
+            f"run {run} exists already in {base}; take another --run id, or leave it out"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"cannot make {path}: {error.strerror}; set BAMBOO_HOME to a folder you may write"
+        ) from error
+    return RunFolder(id=run, path=path)
+
+
+def find(base: Path, text: str) -> RunFolder:
+    """The run a person means. Raises InputError when there is none, or several."""
+    folders = all_runs(base)
+    if not folders:
+        raise InputError(
+            f"unknown run {text!r}: there are no runs in {base}; set BAMBOO_HOME to where they are"
+        )
+    if text == "last":
+        return folders[-1]
+    exact = [f for f in folders if f.id == text]
+    matches = exact or [f for f in folders if text and f.id.startswith(text)]
+    if not matches:
+        raise InputError(f"unknown run {text!r} in {base}; `bamboo list` shows what is there")
+    if len(matches) > 1:
+        names = ", ".join(sorted(f.id for f in matches)[:4])
+        raise InputError(f"run {text!r} is not unique: {names}; give more of the id")
+    return matches[0]
+
+
+def all_runs(base: Path) -> list[RunFolder]:
+    """Every run of this home, oldest first. A folder without resolved.json is no run."""
+    found: list[tuple[float, RunFolder]] = []
+    for resolved in base.glob("*/resolved.json"):
+        folder = RunFolder(id=RunId(resolved.parent.name), path=resolved.parent)
+        found.append((started_at_s(folder), folder))
+    return [folder for _, folder in sorted(found, key=lambda item: (item[0], item[1].id))]
+
+
+def started_at_s(folder: RunFolder) -> float:
+    """Unix time of the launch."""
+    return float(folder.read_json(folder.resolved)["started_s"])
+
+
+def started_text(folder: RunFolder) -> str:
+    """The launch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(started_at_s(folder), UTC).isoformat(timespec="seconds")
+
+
+def write_json(path: Path, body: Mapping[str, Any], *, private: bool = False) -> None:
+    """Write a whole JSON file or nothing: to a neighbour first, then renamed over the name.
+
+    `private` makes it readable by its owner only, from its first byte on.
+    """
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **body}, indent=2) + "\n"
+    write_text(path, text, private=private)
+
+
+def write_text(path: Path, text: str, *, private: bool = False) -> None:
+    """As `write_json`, for any text."""
+    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+    mode = 0o600 if private else 0o644
+    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    neighbour.replace(path)

@@ -1,0 +1,72 @@
+"""Quantities as short text, each in one way everywhere: time, money, memory, rates."""
+
+from collections.abc import Sequence
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def clock(seconds: float) -> str:
+    """`0:42`, `12:05`, `1:02:03`: for a column that must not jump."""
+    whole = max(0, round(seconds))
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d}"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def usd(amount: float) -> str:
+    """Dollars with as many digits as the amount needs: `$0.0042`, `$1.37`, `$1,204.10`."""
+    if amount == 0 or abs(amount) >= 1:
+        return f"${amount:,.2f}"
+    return f"${amount:.4f}"
+
+
+def size(count: float) -> str:
+    """Bytes in binary units: `812 B`, `3.4 MiB`, `1.2 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def rate(value: float) -> str:
+    """A count per something, with thousands separated: `12,345`; small ones keep a digit."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """`41 ms`, `0.4 ms`."""
+    value = seconds * 1000
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 node`, `3 nodes`; `plural` where an s is not enough."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def columns(
+    rows: Sequence[Sequence[str]], *, indent: int = 2, right: frozenset[int] = frozenset()
+) -> list[str]:
+    """Rows as aligned text lines; columns named in `right` are set flush right."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        (
+            " " * indent
+            + "  ".join(
+                cell.rjust(widths[i]) if i in right else cell.ljust(widths[i])
+                for i, cell in enumerate(row)
+            )
+        ).rstrip()
+        for row in rows
+    ]

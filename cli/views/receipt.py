@@ -1,0 +1,72 @@
+"""The end of a run on paper: what it did, what it lost, what it cost; from receipt.json's value."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cli.views.quantities import columns, count, duration, rate, size, usd
+
+
+def summary_text(body: Mapping[str, Any]) -> str:
+    """Steps, losses, preemptions with their sentences, work and memory per node."""
+    lines = [
+        f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
+        f"in {duration(body['wall_s'])}: {body['sentence']}"
+    ]
+    if body["first_loss"] is not None:
+        lines.append(f"  loss {body['first_loss']:.4f} -> {body['last_loss']:.4f}")
+        mean, entropy = body["mean_loss_of_last_10"], body["unigram_entropy_nats"]
+        line = f"  mean loss of the last 10 steps {mean:.4f}"
+        if entropy is not None:
+            relation = "below" if mean < entropy else "not below"
+            line += f", {relation} the data's unigram entropy of {entropy:.4f} nats per token"
+        lines.append(line)
+    lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
+    lines += [f"    {p['line']}" for p in body["preemptions"]]
+    rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]
+    rows += [
+        (
+            n["id"],
+            n["zone"],
+            *(str(n["operations"][op]) for op in ("F", "B", "FR", "BR")),
+            size(n["tensor_bytes"]),
+        )
+        for n in body["nodes"]
+    ]
+    if len(rows) > 1:
+        lines.append("  operations per node; FR and BR are redundant ones for the neighbour")
+        lines += columns(rows, indent=4, right=frozenset({2, 3, 4, 5, 6}))
+    return "\n".join(lines)
+
+
+def receipt_text(body: Mapping[str, Any]) -> str:
+    """The bill: a line per instance, the sum against on-demand, tokens per dollar."""
+    bill = body["bill"]
+    word = "modelled dollars: no dollar was paid" if bill["modelled"] else "dollars"
+    rows = [("instance", "type", "zone", "market", "seconds", "billed", "$/h", "usd", "")]
+    rows += [
+        (
+            i["instance"],
+            i["instance_type"],
+            i["zone"],
+            i["market"],
+            f"{i['seconds']:.1f}",
+            f"{i['billed_s']:.1f}",
+            f"{i['usd_per_hour']:.4f}",
+            f"{i['usd']:.6f}",
+            i["note"],
+        )
+        for i in bill["instances"]
+    ]
+    lines = [f"receipt ({word})"]
+    lines += columns(rows, right=frozenset({4, 5, 6, 7}))
+    share = f", {bill['usd'] / bill['on_demand_usd']:.0%} of it" if bill["on_demand_usd"] else ""
+    lines.append(
+        f"  total {usd(bill['usd'])} for {bill['instance_seconds']:,.0f} instance-seconds; the "
+        f"same seconds on-demand {usd(bill['on_demand_usd'])}{share}"
+    )
+    if body["tokens_per_usd"]:
+        lines.append(
+            f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "
+            f"dollar at list rules, {rate(body['tokens_per_s'])} tokens/s"
+        )
+    return "\n".join(lines)

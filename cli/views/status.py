@@ -1,0 +1,45 @@
+"""`bamboo status` and `bamboo list` as text, from the same values that `--json` prints."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cli.views.quantities import columns, rate, size, usd
+
+
+def status_text(body: Mapping[str, Any]) -> str:
+    """A few lines: where the run stands, its figures, who does what."""
+    loss = "-" if body["loss"] is None else f"{body['loss']:.4f}"
+    outcome = f" ({body['outcome']})" if body["outcome"] else ""
+    lines = [
+        f"{body['run']}: {body['phase']}{outcome}, generation {body['generation']}, "
+        f"version {body['version']}",
+        f"  {body['sentence']}",
+        f"  step {body['step']}/{body['steps']}, loss {loss}, {usd(body['usd'])} so far, "
+        f"{rate(body['tokens_per_usd'])} tokens/$",
+    ]
+    rows = [("node", "zone", "status", "owns", "shadows", "F", "B", "FR", "BR", "tensors")]
+    rows += [
+        (
+            node["id"],
+            node["zone"],
+            node["status"],
+            " ".join(node["owns"]),
+            " ".join(node["shadows"]),
+            *(str(node["operations"][op]) for op in ("F", "B", "FR", "BR")),
+            size(node["tensor_bytes"]),
+        )
+        for node in body["nodes"]
+    ]
+    if len(rows) > 1:
+        lines += columns(rows, right=frozenset({5, 6, 7, 8, 9}))
+    return "\n".join(lines)
+
+
+def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
+    """One line per run, newest last."""
+    rows = [("run", "started", "phase", "step", "usd")]
+    rows += [
+        (r["run"], r["started"], r["phase"], f"{r['step']}/{r['steps']}", usd(r["usd"]))
+        for r in runs
+    ]
+    return "\n".join(columns(rows, indent=0, right=frozenset({3, 4})))

@@ -1,0 +1,84 @@
+"""Run folders: claimed once, found by id, prefix or `last`."""
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import InputError, RunExists
+from bamboo.ids import run_id
+from cli import runs
+
+
+def make(base: Path, name: str, started_s: float) -> runs.RunFolder:
+    folder = runs.create(base, run_id(name))
+    runs.write_json(folder.resolved, {"started_s": started_s})
+    return folder
+
+
+def test_an_id_is_granted_once(tmp_path: Path) -> None:
+    runs.create(tmp_path / "deep" / "home", run_id("a"))
+    with pytest.raises(RunExists, match="run a exists already"):
+        runs.create(tmp_path / "deep" / "home", run_id("a"))
+
+
+def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError):
+        runs.create(tmp_path / "file" / "home", run_id("a"))
+
+
+def test_find(tmp_path: Path) -> None:
+    make(tmp_path, "gpt-1", 10.0)
+    make(tmp_path, "gpt-12", 30.0)
+    make(tmp_path, "bert", 20.0)
+    assert runs.find(tmp_path, "last").id == "gpt-12"
+    assert runs.find(tmp_path, "gpt-1").id == "gpt-1"
+    assert runs.find(tmp_path, "b").id == "bert"
+    assert [f.id for f in runs.all_runs(tmp_path)] == ["gpt-1", "bert", "gpt-12"]
+    with pytest.raises(InputError, match="not unique: gpt-1, gpt-12"):
+        runs.find(tmp_path, "gpt")
+    for missing in ("x", "", "../gpt-1"):
+        with pytest.raises(InputError, match="unknown run"):
+            runs.find(tmp_path, missing)
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there are no runs"):
+        runs.find(tmp_path / "none", "last")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt-local.toml", "gpt-local-1120-2310-"),
+        ("Ä ö__x.toml", "x-1120-2310-"),
+        ("___.toml", "run-1120-2310-"),
+        ("a" * 90 + ".toml", "a" * 40 + "-1120-2310-"),
+    ],
+)
+def test_fresh_ids_are_usable(name: str, expected: str) -> None:
+    now = datetime(2026, 11, 20, 23, 10, tzinfo=UTC)
+    text = runs.fresh_id(Path(name), now=now, chance=random.Random(1))
+    assert text.startswith(expected)
+    assert len(text) == len(expected) + 2
+    assert run_id(text) == text
+
+
+def test_private_files_are_private(tmp_path: Path) -> None:
+    path = tmp_path / "endpoint.json"
+    runs.write_json(path, {"secret": 1}, private=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["endpoint.json"]
+
+
+def test_another_schema_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path, "a", 1.0)
+    folder.receipt.write_text('{"schema_version": 99}')
+    with pytest.raises(InputError, match="schema 1"):
+        folder.read_json(folder.receipt)
+    folder.receipt.write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        folder.read_json(folder.receipt)
+    assert folder.live_endpoint() is None
