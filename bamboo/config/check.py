@@ -1,0 +1,281 @@
+"""Which values of the tree are possible, alone and together. One error at a time, one line each.
+
+Rule: everything that can be known without torch and without machines is refused here.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.tree import JobConfig, Kill
+from bamboo.errors import InputError
+from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.virtual_nodes import BatchShape, blocks
+
+PHASES = ("forward", "backward", "exchange", "ship", "step")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "data.source": ("python-stdlib", "path"),
+    "train.precision": ("fp32",),
+    "cluster.redundancy": REDUNDANCY_MODES,
+    "cluster.device": ("cpu", "virtual"),
+    "cluster.transport": ("ipc", "tcp"),
+    "cloud.provider": ("local", "ec2"),
+    "cloud.market": ("spot", "on-demand"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Bounds of a number."""
+
+    least: float
+    most: float = math.inf
+    open_least: bool = False
+    """The lower bound itself is not allowed."""
+    open_most: bool = False
+
+    def holds(self, value: float) -> bool:
+        above = value > self.least if self.open_least else value >= self.least
+        return above and (value < self.most if self.open_most else value <= self.most)
+
+    def words(self) -> str:
+        lower = f"above {self.least:g}" if self.open_least else f"at least {self.least:g}"
+        if self.most == math.inf:
+            return lower
+        return f"{lower} and {'below' if self.open_most else 'at most'} {self.most:g}"
+
+
+_COUNT = Range(least=1)
+_FROM_0 = Range(least=0)
+_ABOVE_0 = Range(least=0, open_least=True)
+_BELOW_1 = Range(least=0, most=1, open_most=True)
+RANGES: dict[str, Range] = {
+    "model.layers": _COUNT,
+    "model.width": _COUNT,
+    "model.heads": _COUNT,
+    "model.context": _COUNT,
+    "model.vocabulary": Range(least=2),
+    "model.dropout": _BELOW_1,
+    "data.max_bytes": _COUNT,
+    "train.steps": _COUNT,
+    "train.batch": _COUNT,
+    "train.microbatch": _COUNT,
+    "train.virtual_nodes": _FROM_0,
+    "train.seed": _FROM_0,
+    "train.learning_rate": _ABOVE_0,
+    "train.warmup_steps": _FROM_0,
+    "train.final_learning_rate": _FROM_0,
+    "train.weight_decay": _FROM_0,
+    "train.beta1": _BELOW_1,
+    "train.beta2": _BELOW_1,
+    "train.epsilon": _ABOVE_0,
+    "train.clip_norm": _FROM_0,
+    "cluster.pipelines": _COUNT,
+    "cluster.stages": Range(least=2),
+    "cluster.threads": _COUNT,
+    "cluster.virtual_forward_ms": _FROM_0,
+    "cluster.virtual_backward_ms": _FROM_0,
+    "cluster.virtual_link_gbps": _FROM_0,
+    "cluster.virtual_link_latency_ms": _FROM_0,
+    "cluster.beat_ms": Range(least=10),
+    "cluster.suspect_s": _ABOVE_0,
+    "cluster.gone_s": _ABOVE_0,
+    "cluster.forming_timeout_s": _ABOVE_0,
+    "cluster.step_timeout_s": _ABOVE_0,
+    "chaos.seed": _FROM_0,
+    "chaos.kills_per_hour": _FROM_0,
+    "chaos.notice_share": Range(least=0, most=1),
+    "chaos.notice_s": _FROM_0,
+    "budget.max_usd": _FROM_0,
+    "budget.max_hours": _FROM_0,
+}
+
+
+def check_job(job: JobConfig) -> None:
+    """Check a resolved job. Raises InputError with the first impossible value."""
+    for key, choices in CHOICES.items():
+        value = _value(job, key)
+        if value not in choices:
+            raise _at(job, key, "is not possible", f"take one of {', '.join(choices)}")
+    for key, bounds in RANGES.items():
+        value = _value(job, key)
+        for number in value if isinstance(value, tuple) else (value,):
+            if not bounds.holds(number):
+                raise _at(job, key, "is out of range", f"give a number {bounds.words()}")
+    for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _chaos):
+        check(job)
+
+
+def layer_count(job: JobConfig) -> int | None:
+    """Layers of the model, or None for a user's own, whose count only its file knows."""
+    return job.model.layers + 2 if job.model.model == "gpt" else None
+
+
+def _model(job: JobConfig) -> None:
+    model = job.model
+    if model.model != "gpt":
+        name, _, function = model.model.partition(":")
+        if not name.endswith(".py") or not function.isidentifier():
+            raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
+        path = Path(job.file).parent / name
+        if not path.is_file():
+            raise _at(job, "model.model", f"there is no file {path}", "correct the path")
+    elif model.width % model.heads:
+        raise _at(
+            job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"
+        )
+
+
+def _data(job: JobConfig) -> None:
+    data = job.data
+    if data.source == "path":
+        path = Path(job.file).parent / data.path
+        if not data.path or not path.exists():
+            raise _at(
+                job,
+                "data.path",
+                f"there is no file or folder {path}" if data.path else "names no file or folder",
+                'name your text, or take data.source = "python-stdlib"',
+            )
+    elif data.path:
+        raise _at(job, "data.path", f"is not read from {data.source}", 'set data.source = "path"')
+
+
+def _batch(job: JobConfig) -> None:
+    train, pipelines = job.train, job.cluster.pipelines
+    if train.virtual_nodes < pipelines:
+        raise _at(
+            job,
+            "train.virtual_nodes",
+            f"cannot feed cluster.pipelines = {pipelines}",
+            "give at least as many virtual nodes as pipelines, or 0 for the default",
+        )
+    unit = train.microbatch * train.virtual_nodes
+    if train.batch % unit:
+        raise _at(
+            job,
+            "train.batch",
+            f"is no multiple of train.microbatch x virtual nodes = {train.microbatch} x "
+            f"{train.virtual_nodes}",
+            f"take {max(unit, train.batch // unit * unit)} or {(train.batch // unit + 1) * unit}"
+            if train.batch > unit
+            else f"take {unit}",
+        )
+
+
+def _grid(job: JobConfig) -> None:
+    cluster, layers = job.cluster, layer_count(job)
+    if layers is not None and cluster.stages > layers:
+        raise _at(
+            job,
+            "cluster.stages",
+            f"is more than the model's {layers} layers (embedding, {job.model.layers} blocks, "
+            "head)",
+            f"take at most {layers} stages or more model.layers",
+        )
+    cut = cluster.cut
+    if not cut:
+        return
+    if len(cut) != cluster.stages:
+        raise _at(
+            job,
+            "cluster.cut",
+            f"names {len(cut)} first layers for {cluster.stages} stages",
+            "give one first layer a stage, or leave it empty",
+        )
+    if cut[0] != 0 or any(b <= a for a, b in itertools.pairwise(cut)):
+        raise _at(job, "cluster.cut", "does not grow from 0", "start with 0, each one larger")
+    if layers is not None and cut[-1] >= layers:
+        raise _at(
+            job, "cluster.cut", f"goes past the last layer {layers - 1}", "keep within the layers"
+        )
+
+
+def _virtual_device(job: JobConfig) -> None:
+    for key in ("cluster.virtual_forward_ms", "cluster.virtual_backward_ms"):
+        if len(_value(job, key)) not in (1, job.cluster.stages):
+            raise _at(
+                job,
+                key,
+                f"gives {len(_value(job, key))} figures for {job.cluster.stages} stages",
+                "give one figure, or one a stage",
+            )
+
+
+def _leases(job: JobConfig) -> None:
+    cluster = job.cluster
+    if cluster.suspect_s * 1000 <= cluster.beat_ms:
+        raise _at(
+            job,
+            "cluster.suspect_s",
+            f"is not longer than cluster.beat_ms = {cluster.beat_ms}",
+            "let several beats pass before a node is suspect",
+        )
+    if cluster.gone_s < cluster.suspect_s:
+        raise _at(
+            job,
+            "cluster.gone_s",
+            f"is shorter than cluster.suspect_s = {cluster.suspect_s}",
+            "take at least as long",
+        )
+
+
+def _cloud(job: JobConfig) -> None:
+    for key in ("cloud.zones", "cloud.instance_types"):
+        if not _value(job, key) or not all(_value(job, key)):
+            raise _at(job, key, "names nothing", "name at least one")
+    if not job.cloud.region:
+        raise _at(job, "cloud.region", "names nothing", "name a region, such as us-east-1")
+
+
+def _chaos(job: JobConfig) -> None:
+    shape = BatchShape(
+        virtual_nodes=job.train.virtual_nodes,
+        microbatches=job.train.batch // (job.train.microbatch * job.train.virtual_nodes),
+    )
+    share = blocks(job.train.virtual_nodes, job.cluster.pipelines)
+    for i, kill in enumerate(job.chaos.kill):
+        # In this order: the last bound needs a pipeline that exists.
+        bounds: tuple[tuple[str, int, Callable[[Kill], int]], ...] = (
+            ("step", kill.step, lambda _: job.train.steps),
+            ("stage", kill.stage, lambda _: job.cluster.stages),
+            ("pipeline", kill.pipeline, lambda _: job.cluster.pipelines),
+            (
+                "microbatch",
+                kill.microbatch,
+                lambda k: len(shape.microbatches_of(share[k.pipeline])),
+            ),
+        )
+        for name, value, limit in bounds:
+            if not 0 <= value < limit(kill):
+                raise _kill(job, i, name, value, f"give 0 to {limit(kill) - 1}")
+        if kill.phase not in PHASES:
+            raise _kill(job, i, "phase", kill.phase, f"take one of {', '.join(PHASES)}")
+        if kill.phase == "ship" and job.cluster.redundancy == "off":
+            raise _kill(job, i, "phase", kill.phase, "nothing is shipped with redundancy off")
+        if kill.notice_s < 0:
+            raise _kill(job, i, "notice_s", kill.notice_s, "give 0 (no notice) or more")
+
+
+def _kill(job: JobConfig, index: int, name: str, value: object, remedy: str) -> InputError:
+    return InputError.at(
+        file=job.file,
+        key=f"chaos.kill[{index}].{name}",
+        value=value,
+        problem="is not in this job",
+        remedy=remedy,
+    )
+
+
+def _value(job: JobConfig, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(job, section), name)
+
+
+def _at(job: JobConfig, key: str, problem: str, remedy: str) -> InputError:
+    value = _value(job, key)
+    shown = list(value) if isinstance(value, tuple) else value
+    return InputError.at(file=job.file, key=key, value=shown, problem=problem, remedy=remedy)

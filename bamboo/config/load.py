@@ -1,0 +1,86 @@
+"""Reading a job: TOML file and `--set` into one checked, resolved tree; and the tree as JSON.
+
+Rule: nothing half-checked leaves this file, and an error is one line with file, key, value, remedy.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.check import check_job
+from bamboo.config.parse import parse_job, sections
+from bamboo.config.resolve import resolve
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+
+SCHEMA_VERSION = 1
+
+
+def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """Read, check and resolve a job file; `overrides` are `section.key=value`, later ones win.
+
+    A value of an override is read as TOML, or as plain text where it is no TOML.
+    Raises InputError: no such file, no TOML, unknown key, wrong type, impossible value.
+    """
+    path = Path(path).resolve()
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; name a job file that can be read") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise InputError(f"{path}: is not valid TOML: {line}; correct that place") from error
+    job = parse_job(tables, file=str(path))
+    for override in overrides:
+        job = _override(job, override)
+    return _finish(job)
+
+
+def job_to_json(job: JobConfig) -> str:
+    """The whole tree as JSON with its schema version."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, "job": asdict(job)}, indent=2)
+
+
+def job_from_json(text: str) -> JobConfig:
+    """Read and check what `job_to_json` wrote. Raises InputError when it is something else."""
+    name = "resolved job"
+    try:
+        raw: Any = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name}: is not JSON ({error}); write it anew with launch") from error
+    if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{name}: has another schema than {SCHEMA_VERSION}; use the release that wrote it"
+        )
+    tables = raw.get("job")
+    if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
+        raise InputError(f"{name}: holds no job; write it anew with launch")
+    file = tables.pop("file")
+    return _finish(replace(parse_job(tables, file=name), file=file))
+
+
+def _override(job: JobConfig, override: str) -> JobConfig:
+    key, equals, text = override.partition("=")
+    section, _, name = key.strip().partition(".")
+    if not equals or not name:
+        raise InputError(f"--set {override!r}: is no override; write --set section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    # Parsed alone first, so that a message names `--set` and not the file.
+    parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
+    changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
+    return replace(job, **{section: changed})
+
+
+def _finish(job: JobConfig) -> JobConfig:
+    job = resolve(job)
+    check_job(job)
+    return job
+
+
+__all__ = ["SCHEMA_VERSION", "job_from_json", "job_to_json", "load_job", "sections"]

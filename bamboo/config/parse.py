@@ -1,0 +1,107 @@
+"""From plain tables (TOML or JSON) to the configuration tree, by the tree's own types.
+
+Rule: what the tree does not name is refused, with the nearest name; a value has the field's type.
+"""
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+
+WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+}
+
+
+def sections() -> dict[str, type[Any]]:
+    """Name -> dataclass of every `[section]` of a job file."""
+    hints = typing.get_type_hints(JobConfig)
+    return {n: hint for n, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+
+
+def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
+    """Build the tree from a job file's tables; `file` is what messages call it.
+
+    Raises InputError for an unknown section or key and for a value of a wrong type.
+    """
+    known = sections()
+    values: dict[str, Any] = {}
+    for name, table in tables.items():
+        if name not in known:
+            raise _unknown(file, name, table, list(known), "sections")
+        if not isinstance(table, Mapping):
+            raise InputError.at(
+                file=file,
+                key=name,
+                value=table,
+                problem="is a section, not a value",
+                remedy=f"write [{name}] with its keys below",
+            )
+        values[name] = _build(known[name], table, file=file, prefix=name)
+    return JobConfig(**values, file=file)
+
+
+def _build(cls: type[Any], table: Mapping[str, Any], *, file: str, prefix: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for name, value in table.items():
+        key = f"{prefix}.{name}"
+        if name not in hints:
+            raise _unknown(file, key, value, list(hints), f"keys of {prefix}")
+        values[name] = _convert(hints[name], value, file=file, key=key)
+    missing = [f.name for f in fields(cls) if _required(f) and f.name not in values]
+    if missing:
+        raise InputError.at(
+            file=file,
+            key=prefix,
+            value=dict(table),
+            problem=f"lacks {', '.join(missing)}",
+            remedy="add it",
+        )
+    return cls(**values)
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _convert(hint: Any, value: Any, *, file: str, key: str) -> Any:
+    if isinstance(hint, types.GenericAlias):
+        item = typing.get_args(hint)[0]
+        if not isinstance(value, list | tuple):
+            raise _wrong(file, key, value, "a list", "put it in brackets: [...]")
+        return tuple(_convert(item, v, file=file, key=f"{key}[{i}]") for i, v in enumerate(value))
+    if isinstance(hint, type) and is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise _wrong(file, key, value, "a table", "write { key = value, ... }")
+        return _build(hint, value, file=file, prefix=key)
+    if hint is float and type(value) is int:
+        value = float(value)
+    # `type is`, since a bool is an int to isinstance.
+    if type(value) is not hint:
+        raise _wrong(file, key, value, WORDS[hint], f"give {WORDS[hint]}")
+    if hint is float and not math.isfinite(value):
+        raise _wrong(file, key, value, "a finite number", "give a finite number")
+    return value
+
+
+def _wrong(file: str, key: str, value: object, wanted: str, remedy: str) -> InputError:
+    return InputError.at(
+        file=file, key=key, value=value, problem=f"must be {wanted}", remedy=remedy
+    )
+
+
+def _unknown(file: str, key: str, value: object, known: list[str], what: str) -> InputError:
+    name = key.rpartition(".")[2]
+    near = difflib.get_close_matches(name, known, n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else f"the {what} are {', '.join(known)}"
+    return InputError.at(file=file, key=key, value=value, problem="is unknown", remedy=remedy)

@@ -1,0 +1,80 @@
+"""What a job means once defaults that depend on other keys are filled in, and its semantics."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.topology.strategy import Semantics
+from bamboo.topology.virtual_nodes import BatchShape
+
+
+def resolve(job: JobConfig) -> JobConfig:
+    """Fill in virtual nodes (0: the smallest power of two >= pipelines) and one figure a stage
+    for the virtual device. Resolving twice changes nothing."""
+    train, cluster = job.train, job.cluster
+    if train.virtual_nodes == 0 and cluster.pipelines >= 1:
+        train = replace(train, virtual_nodes=1 << (cluster.pipelines - 1).bit_length())
+    forward_ms, backward_ms = cluster.virtual_forward_ms, cluster.virtual_backward_ms
+    if len(forward_ms) == 1:
+        forward_ms *= max(cluster.stages, 1)
+    if len(backward_ms) == 1:
+        backward_ms *= max(cluster.stages, 1)
+    cluster = replace(cluster, virtual_forward_ms=forward_ms, virtual_backward_ms=backward_ms)
+    return replace(job, train=train, cluster=cluster)
+
+
+def batch_shape(job: JobConfig) -> BatchShape:
+    """How a resolved job's batch is cut into virtual nodes and microbatches."""
+    train = job.train
+    return BatchShape(
+        virtual_nodes=train.virtual_nodes,
+        microbatches=train.batch // (train.microbatch * train.virtual_nodes),
+    )
+
+
+def semantics(job: JobConfig, *, data_digest: str, numerics: Mapping[str, Any]) -> Semantics:
+    """All that the losses and weights of a resolved job depend on.
+
+    A user's own model counts by the content of its file, not by its path.
+    Raises InputError when that file cannot be read.
+    """
+    train = job.train
+    model = asdict(job.model)
+    if job.model.model != "gpt":
+        name, _, function = job.model.model.partition(":")
+        try:
+            source = (Path(job.file).parent / name).read_bytes()
+        except OSError as error:
+            raise InputError.at(
+                file=job.file,
+                key="model.model",
+                value=job.model.model,
+                problem=f"cannot be read ({error.strerror})",
+                remedy="correct the path",
+            ) from error
+        model |= {"model": function, "file_sha256": hashlib.sha256(source).hexdigest()}
+    return Semantics(
+        model=model,
+        data_digest=data_digest,
+        batch=train.batch,
+        microbatch=train.microbatch,
+        virtual_nodes=train.virtual_nodes,
+        seed=train.seed,
+        steps=train.steps,
+        optimizer={
+            "learning_rate": train.learning_rate,
+            "warmup_steps": train.warmup_steps,
+            "final_learning_rate": train.final_learning_rate,
+            "weight_decay": train.weight_decay,
+            "beta1": train.beta1,
+            "beta2": train.beta2,
+            "epsilon": train.epsilon,
+        },
+        precision=train.precision,
+        clip_norm=train.clip_norm,
+        numerics=dict(numerics),
+    )
