@@ -1,0 +1,188 @@
+"""The house rules that a machine can hold: each takes one file and yields its offences.
+
+An offence is one line, `path:line: what is wrong, and what to do`. The rules are plain functions
+so that `test_rules.py` can show each of them a planted offender, and an innocent.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from tests.tidy.tree import Source
+
+Rule = Callable[[Source], Iterator[str]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+FILE_LINES = 400
+FILE_LINES_OF = (  # the first match counts
+    (re.compile(r"bamboo/runtime/executor\.py"), 200),
+    (re.compile(r"bamboo/runtime/reference\.py"), 100),
+    (re.compile(r"cli/commands/.*\.py"), 150),
+)
+FUNCTION_LINES = 70
+
+UNSAFE_FORMATS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+
+BROAD_EXCEPT_ALLOWED = {
+    "cloud/local/zygote.py": "a forked child prints what ended it and never returns to the server",
+}
+"""Files that may catch everything and not raise again, each with its reason."""
+
+WORDS = {
+    "epoch": "say generation for a membership, or data_epoch for a pass over the data",
+    "iteration": "one optimizer step is a step",
+    "master": "there is none; name what it does",
+}
+KEPT_RANK = re.compile(r"_?((local|global|node|my|worker)_)?(rank|world_size)")
+WORD_RULE_DOES_NOT_READ = re.compile(r"tests/tidy/|benchmarks/")
+
+MACHINE_PATH = re.compile(r"(?<![\w.$}~/])/(?:home|root|Users|work|mnt)/\w")
+UNFINISHED = re.compile(r"\b(?:TO" "DO|FIX" "ME|XX" "X|HA" "CK)\\b")
+
+
+def file_length(source: Source) -> Iterator[str]:
+    limit = next((n for p, n in FILE_LINES_OF if p.fullmatch(source.path)), FILE_LINES)
+    if len(source.lines) > limit:
+        yield (
+            f"{source.path}:{limit + 1}: {len(source.lines)} lines, the limit is {limit}; "
+            "look for the missing room"
+        )
+
+
+def function_length(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, Function) and node.end_lineno is not None:
+            lines = node.end_lineno - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                yield (
+                    f"{source.path}:{node.lineno}: {node.name} has {lines} lines, "
+                    f"the limit is {FUNCTION_LINES}; name its parts"
+                )
+
+
+def opens_with_docstring(source: Source) -> Iterator[str]:
+    if source.tree.body and ast.get_docstring(source.tree) is None:
+        yield f"{source.path}:1: no docstring; say what this file is, and its rule"
+
+
+def public_docstrings(source: Source) -> Iterator[str]:
+    if not source.path.startswith("bamboo/"):
+        return
+    for node in source.tree.body:
+        named = isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")
+        if named and ast.get_docstring(node) is None:
+            yield f"{source.path}:{node.lineno}: {node.name} is public and has no docstring"
+
+
+def file_name(source: Source) -> Iterator[str]:
+    if re.search(r"(^|/)(utils?|helpers?|misc|common)\.py$", source.path):
+        yield f"{source.path}:1: this name says nothing; name the room after what is in it"
+
+
+def unsafe_formats(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] in UNSAFE_FORMATS:
+                yield f"{source.path}:{node.lineno}: {name} runs what it reads; take JSON"
+
+
+def broad_except(source: Source) -> Iterator[str]:
+    if source.path in BROAD_EXCEPT_ALLOWED:
+        return
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        broad = any(
+            c is None or (isinstance(c, ast.Name) and c.id in ("Exception", "BaseException"))
+            for c in caught
+        )
+        if broad and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node)):
+            yield (
+                f"{source.path}:{node.lineno}: catches everything and goes on; "
+                "name the errors, or raise again"
+            )
+
+
+def sleeping_test(source: Source) -> Iterator[str]:
+    if not source.is_test or source.path == "tests/support.py":
+        return
+    for node in ast.walk(source.tree):
+        imported = isinstance(node, ast.ImportFrom) and node.module == "time"
+        if imported and any(alias.name == "sleep" for alias in node.names):
+            yield f"{source.path}:{node.lineno}: imports sleep; take tests.support.wait_until"
+        called = isinstance(node, ast.Attribute) and node.attr == "sleep"
+        if called and isinstance(node.value, ast.Name) and node.value.id == "time":
+            yield f"{source.path}:{node.lineno}: sleeps; take tests.support.wait_until"
+
+
+def words(source: Source) -> Iterator[str]:
+    if WORD_RULE_DOES_NOT_READ.match(source.path):
+        return
+    for node in ast.walk(source.tree):
+        for line, name, kept in _names(node):
+            if kept and KEPT_RANK.fullmatch(name):
+                yield f"{source.path}:{line}: keeps {name!r}, valid for one generation only; keep the slot"
+            text = name.lower().replace("data_epoch", "")
+            for word, remedy in WORDS.items():
+                if re.search(rf"(?<![a-z]){word}s?(?![a-z])", text):
+                    yield f"{source.path}:{line}: the name {name!r}: {remedy}"
+
+
+def _names(node: ast.AST) -> Iterator[tuple[int, str, bool]]:
+    """Names that the code gives (those it uses may be another library's), as line, name, kept:
+    a field or an attribute outlives the call, a local variable does not."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.lineno, node.id, False
+    elif isinstance(node, Function):
+        yield node.lineno, node.name, False
+    elif isinstance(node, ast.arg):
+        yield node.lineno, node.arg, False
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.lineno, node.attr, True
+    elif isinstance(node, ast.ClassDef):
+        yield node.lineno, node.name, False
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                yield field.lineno, field.target.id, True
+
+
+def silenced_checks(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.lines, 1):
+        if re.search(r"#\s*noqa(?!:\s*[A-Z]+\d+)", line):
+            yield f"{source.path}:{number}: silences every rule; name the one"
+        if re.search(r"#\s*type:\s*ignore(?!\[)", line):
+            yield f"{source.path}:{number}: silences every type error; name the one"
+
+
+def machine_paths(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.lines, 1):
+        if MACHINE_PATH.search(line):
+            yield f"{source.path}:{number}: a path of one machine; make it relative or a setting"
+
+
+def unfinished(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.lines, 1):
+        if UNFINISHED.search(line):
+            yield f"{source.path}:{number}: a note of unfinished work; finish it, or leave it out"
+
+
+PYTHON_RULES: tuple[Rule, ...] = (
+    file_length,
+    function_length,
+    opens_with_docstring,
+    public_docstrings,
+    file_name,
+    unsafe_formats,
+    broad_except,
+    sleeping_test,
+    words,
+    silenced_checks,
+)
+TEXT_RULES: tuple[Rule, ...] = (machine_paths, unfinished)

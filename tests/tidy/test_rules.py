@@ -1,0 +1,77 @@
+"""Each house rule sees a planted offender and lets an innocent pass: none of them is blind."""
+
+import pytest
+
+from tests.tidy import rules
+from tests.tidy.tree import Source
+
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 70
+
+OFFENDERS = [
+    (rules.file_length, "bamboo/core/machine.py", "x = 1\n" * 401),
+    (rules.file_length, "bamboo/runtime/executor.py", "x = 1\n" * 201),
+    (rules.file_length, "bamboo/runtime/reference.py", "x = 1\n" * 101),
+    (rules.file_length, "cli/commands/launch.py", "x = 1\n" * 151),
+    (rules.function_length, "cli/main.py", LONG_FUNCTION),
+    (rules.function_length, "cli/main.py", "async " + LONG_FUNCTION),
+    (rules.opens_with_docstring, "cli/main.py", "import sys\n"),
+    (rules.public_docstrings, "bamboo/core/machine.py", "def step(): ...\n"),
+    (rules.public_docstrings, "bamboo/core/machine.py", "class Machine: ...\n"),
+    (rules.file_name, "bamboo/core/utils.py", ""),
+    (rules.file_name, "util.py", ""),
+    (rules.unsafe_formats, "cli/main.py", "import pickle\n"),
+    (rules.unsafe_formats, "cli/main.py", "def f():\n    from pickle import loads\n"),
+    (rules.broad_except, "cli/main.py", "try:\n    f()\nexcept:\n    pass\n"),
+    (rules.broad_except, "cli/main.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
+    (rules.broad_except, "cli/main.py", "try:\n    f()\nexcept (A, BaseException):\n    pass\n"),
+    (rules.sleeping_test, "tests/core/test_machine.py", "import time\ntime.sleep(1)\n"),
+    (rules.sleeping_test, "tests/core/test_machine.py", "from time import sleep\n"),
+    (rules.words, "bamboo/core/state.py", "epoch = 3\n"),
+    (rules.words, "bamboo/core/state.py", "class A:\n    node_rank: int = 0\n"),
+    (rules.words, "bamboo/core/state.py", "def f(self):\n    self.world_size = 4\n"),
+    (rules.silenced_checks, "cli/main.py", "import a  # no" + "qa\n"),
+    (rules.silenced_checks, "cli/main.py", "a = 1  # type" + ": ignore\n"),
+    (rules.machine_paths, "README.md", "see /ho" + "me/someone/data\n"),
+    (rules.unfinished, "README.md", "TO" + "DO: later\n"),
+]
+
+INNOCENTS = [
+    (rules.file_length, "bamboo/core/machine.py", "x = 1\n" * 400),
+    (rules.function_length, "cli/main.py", "def f():\n" + "    x = 1\n" * 69),
+    (rules.opens_with_docstring, "cli/main.py", '"""The entry point."""\nimport sys\n'),
+    (rules.opens_with_docstring, "cli/__init__.py", ""),
+    (rules.public_docstrings, "bamboo/core/machine.py", "def _step(): ...\n"),
+    (rules.public_docstrings, "cli/main.py", "def main(): ...\n"),
+    (rules.file_name, "bamboo/core/machine.py", ""),
+    (rules.unsafe_formats, "cli/main.py", "import json\n"),
+    (rules.broad_except, "cli/main.py", "try:\n    f()\nexcept Exception:\n    raise\n"),
+    (rules.broad_except, "cli/main.py", "try:\n    f()\nexcept ValueError:\n    pass\n"),
+    (rules.sleeping_test, "tests/support.py", "import time\ntime.sleep(1)\n"),
+    (rules.sleeping_test, "bamboo/runtime/device.py", "import time\ntime.sleep(1)\n"),
+    (rules.words, "bamboo/data/shuffle.py", "data_epoch = 3\n"),
+    (rules.words, "bamboo/core/state.py", "def f(*, rank): ...\n"),
+    (rules.words, "cli/main.py", "franking = dist.get_rank()\n"),
+    (rules.silenced_checks, "cli/main.py", "import a  # no" + "qa: F401\n"),
+    (
+        rules.machine_paths,
+        "README.md",
+        "see $BAMBOO_HOME/home/x, docs/work/a and https://a.b/root/c\n",
+    ),
+    (rules.unfinished, "README.md", "what is still to do\n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), OFFENDERS)
+def test_sees_the_offender(rule: rules.Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text)))
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), INNOCENTS)
+def test_lets_the_innocent_pass(rule: rules.Rule, path: str, text: str) -> None:
+    assert list(rule(Source(path, text))) == []
+
+
+def test_every_rule_has_an_offender_and_an_innocent() -> None:
+    everything = {*rules.PYTHON_RULES, *rules.TEXT_RULES}
+    assert {rule for rule, _, _ in OFFENDERS} == everything
+    assert {rule for rule, _, _ in INNOCENTS} == everything

@@ -1,0 +1,82 @@
+"""The whole tree keeps the house rules; a failure lists every offence with its file and line."""
+
+import ast
+import sys
+import tomllib
+from pathlib import PurePosixPath
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.tidy import rules
+from tests.tidy.tree import ROOT, paths, python_sources, text_sources
+
+IMPORT_NAME_OF = {"pyzmq": "zmq"}
+"""Distributions whose import name is another one."""
+
+
+@pytest.mark.parametrize("rule", rules.PYTHON_RULES, ids=lambda rule: rule.__name__)
+def test_python_files_keep(rule: rules.Rule) -> None:
+    offences = [offence for source in python_sources() for offence in rule(source)]
+    assert not offences, "\n" + "\n".join(offences)
+
+
+@pytest.mark.parametrize("rule", rules.TEXT_RULES, ids=lambda rule: rule.__name__)
+def test_text_files_keep(rule: rules.Rule) -> None:
+    offences = [offence for source in text_sources() for offence in rule(source)]
+    assert not offences, "\n" + "\n".join(offences)
+
+
+def test_the_tree_is_seen() -> None:
+    seen = {source.path for source in python_sources()}
+    assert {"bamboo/errors.py", "cli/main.py", "tests/tidy/rules.py"} <= seen
+
+
+def test_every_folder_with_python_is_a_package() -> None:
+    # benchmarks are scripts, and examples stand alone as a user's own files do.
+    folders = {
+        PurePosixPath(s.path).parent
+        for s in python_sources()
+        if s.path.startswith(("bamboo/", "cloud/", "cli/", "tests/"))
+    }
+    missing = [f"{f}/__init__.py" for f in sorted(folders) if f"{f}/__init__.py" not in paths()]
+    assert not missing
+
+
+def test_product_imports_only_declared_distributions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+    importable = {IMPORT_NAME_OF.get(name, name) for name in declared}
+    importable |= {"bamboo", "cloud", "cli", "botocore"} | set(sys.stdlib_module_names)
+    offences = []
+    for source in python_sources():
+        for node in ast.walk(source.tree) if source.is_product else ():
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            else:
+                continue
+            offences += [
+                f"{source.path}:{node.lineno}: {name} is not among the dependencies"
+                for name in names
+                if name.split(".")[0] not in importable
+            ]
+    assert not offences, "\n" + "\n".join(offences)
+
+
+def test_everything_declared_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            name, _, version = line.partition("==")
+            pins[canonicalize_name(name)] = version
+    for text in wanted:
+        requirement = Requirement(text)
+        pin = pins.get(canonicalize_name(requirement.name))
+        assert pin, f"constraints.txt does not pin {requirement.name}"
+        assert requirement.specifier.contains(pin), f"{text} does not allow the pinned {pin}"
+    assert pins["torch"] == "2.13.0"
