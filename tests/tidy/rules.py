@@ -128,7 +128,7 @@ def words(source: Source) -> Iterator[str]:
     for node in ast.walk(source.tree):
         for line, name, kept in _names(node):
             if kept and KEPT_RANK.fullmatch(name):
-                yield f"{source.path}:{line}: keeps {name!r}, valid for one generation only; keep the slot"
+                yield f"{source.path}:{line}: {name!r} is valid for one generation; keep the slot"
             text = name.lower().replace("data_epoch", "")
             for word, remedy in WORDS.items():
                 if re.search(rf"(?<![a-z]){word}s?(?![a-z])", text):
