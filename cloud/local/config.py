@@ -1,0 +1,52 @@
+"""What the launcher tells the local cloud at its start, and what the local cloud answers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfig:
+    """One JSON line on the host's standard input. `store_url` empty: start an embedded store.
+    `attached`: end when standard input ends. `agent_environment` goes to every agent."""
+
+    run: str
+    run_dir: str
+    region: str
+    preload: tuple[str, ...]
+    worker_entry: str
+    store_url: str
+    attached: bool
+    agent_command: tuple[str, ...]
+    agent_environment: Mapping[str, str] = field(default_factory=dict)
+    spot_usd_per_hour: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def line(self) -> bytes:
+        """The configuration as it goes over the pipe."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> "HostConfig":
+        """The configuration of a line that `line()` made."""
+        raw = json.loads(line)
+        raw["preload"] = tuple(raw["preload"])
+        raw["agent_command"] = tuple(raw["agent_command"])
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """One JSON line on the host's standard output once everything answers."""
+
+    pid: int
+    endpoint_url: str
+    store_url: str
+    control_path: str
+    socket_dir: str
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> "Ready":
+        return cls(**json.loads(line))

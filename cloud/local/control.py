@@ -1,0 +1,137 @@
+"""The local cloud's control socket: JSON lines over a unix socket in the run's 0700 directory.
+
+Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
+`{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …}`, `{"op": "shutdown"}`.
+Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
+"""
+
+import json
+import selectors
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId
+
+CALL_DEADLINE_S = 5.0
+_LINE_LIMIT_BYTES = 1 << 16
+
+Answer: TypeAlias = Mapping[str, Any]
+
+
+class ControlServer:
+    """Serves the socket from the host's main loop; `handle` must not block for long."""
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        selector: selectors.BaseSelector,
+        handle: Callable[[Mapping[str, Any]], Answer],
+    ) -> None:
+        self._selector = selector
+        self._handle = handle
+        self._received: dict[socket.socket, bytes] = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(16)
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        for connection in list(self._received):
+            self._drop(connection)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(CALL_DEADLINE_S)
+        self._received[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._serve(connection))
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            part = connection.recv(65536)
+            received = self._received[connection] + part
+            if not part or len(received) > _LINE_LIMIT_BYTES:
+                self._drop(connection)
+                return
+            *lines, self._received[connection] = received.split(b"\n")
+            for line in lines:
+                connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
+        except OSError:
+            self._drop(connection)
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            return self._handle(json.loads(line))
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            return {"ok": False, "error": str(error) or repr(error)}
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._received[connection]
+        connection.close()
+
+
+class ControlClient:
+    """One call per connection. Every method raises BambooError when the local cloud does not
+    answer within 5 s, and InputError when it refuses."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def preempt(
+        self, instance: InstanceId, *, notice_s: float = 0.0, cause: str = "preempt"
+    ) -> None:
+        """Take an instance: at once, or after showing it a notice for `notice_s`. Returns when it
+        is killed, or when the notice is shown."""
+        self._call({"op": "preempt", "instance": instance, "notice_s": notice_s, "cause": cause})
+
+    def instances(self) -> tuple[Mapping[str, Any], ...]:
+        """All instances ever started: instance, zone, instance_type, market, state (`running` or
+        `terminated`), pid (of its agent, None when that has ended), agent_status (its exit status
+        or None), launched_at, ended_at (Unix seconds, None while it runs), log."""
+        return tuple(self._call({"op": "instances"})["instances"])
+
+    def refuse(self, *, code: str, zone: str = "", instance_type: str = "", count: int = 1) -> None:
+        """Have the next `count` launches into a pool refused with an EC2 error code."""
+        self._call(
+            {
+                "op": "refuse",
+                "code": code,
+                "zone": zone,
+                "instance_type": instance_type,
+                "count": count,
+            }
+        )
+
+    def shutdown(self) -> None:
+        """Ask for the end; returns when it is under way."""
+        self._call({"op": "shutdown"})
+
+    def _call(self, request: Mapping[str, Any]) -> Answer:
+        received = b""
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(CALL_DEADLINE_S)
+                connection.connect(str(self._path))
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                while not received.endswith(b"\n"):
+                    part = connection.recv(1 << 20)
+                    if not part:
+                        raise ConnectionError("it hung up")
+                    received += part
+        except OSError as error:
+            raise BambooError(
+                f"the local cloud at {self._path} does not answer: {error}; is the run still on?"
+            ) from error
+        answer: Answer = json.loads(received)
+        if not answer["ok"]:
+            raise InputError(str(answer["error"]))
+        return answer

@@ -1,0 +1,55 @@
+"""What the mock is told to refuse, and the prices it is told to show. Safe from several threads."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityFault:
+    """Refuse the next `count` launches into a pool with `code`; an empty field matches any."""
+
+    code: str = "InsufficientInstanceCapacity"
+    zone: str = ""
+    instance_type: str = ""
+    count: int = 1
+
+    def matches(self, *, zone: str, instance_type: str) -> bool:
+        return (
+            self.count > 0 and self.zone in ("", zone) and self.instance_type in ("", instance_type)
+        )
+
+
+class Market:
+    """Faults still to come, and spot prices in USD/h by type and zone."""
+
+    def __init__(self, prices: Mapping[str, Mapping[str, float]]) -> None:
+        self._lock = threading.Lock()
+        self._prices = {kind: dict(zones) for kind, zones in prices.items()}
+        self._faults: list[CapacityFault] = []
+
+    def inject(self, fault: CapacityFault) -> None:
+        """Add a fault behind those that wait already."""
+        with self._lock:
+            self._faults.append(fault)
+
+    def refusal(self, *, zone: str, instance_type: str) -> CapacityFault | None:
+        """The fault that this launch meets, counted down; None: it may go on."""
+        with self._lock:
+            for index, fault in enumerate(self._faults):
+                if fault.matches(zone=zone, instance_type=instance_type):
+                    self._faults[index] = replace(fault, count=fault.count - 1)
+                    return fault
+        return None
+
+    def spot_usd_per_hour(self, *, zone: str, instance_type: str) -> float | None:
+        """The present spot price of a pool, or None when there is no such pool."""
+        with self._lock:
+            return self._prices.get(instance_type, {}).get(zone)
+
+    def pools(self) -> tuple[tuple[str, str, float], ...]:
+        """All pools as (type, zone, USD/h), sorted."""
+        with self._lock:
+            return tuple(
+                sorted((t, z, usd) for t, zones in self._prices.items() for z, usd in zones.items())
+            )

@@ -1,0 +1,110 @@
+"""A WorkerStarter that forks workers from the local cloud's zygote into the agent's own group."""
+
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from bamboo.errors import BambooError
+from cloud.local.zygote import Request
+
+START_DEADLINE_S = 20.0
+_LOST = 255
+
+
+class ForkedWorker:
+    """A worker that the zygote forked; its exit status comes over the request's connection."""
+
+    def __init__(self, connection: socket.socket, pid: int, pidfd: int | None, rest: bytes) -> None:
+        self._connection = connection
+        self._pid = pid
+        self._pidfd = pidfd
+        self._received = rest
+        self._status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def poll(self) -> int | None:
+        """None while it runs, else its exit status (negative: the signal; 255: not known, because
+        the zygote went first)."""
+        if self._status is not None:
+            return self._status
+        try:
+            part = self._connection.recv(4096)
+        except BlockingIOError:
+            return None
+        except OSError:
+            part = b""
+        self._received += part
+        if self._received.endswith(b"\n"):
+            self._status = int(json.loads(self._received)["exit"])
+        elif not part and not self._alive():
+            self._status = _LOST
+        return self._status
+
+    def kill(self) -> None:
+        """SIGKILL; safe when it is gone already, even when its number belongs to another now."""
+        if self._pidfd is not None and self._status is None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def _alive(self) -> bool:
+        if self._pidfd is None:
+            return False
+        readable, _, _ = select.select([self._pidfd], [], [], 0)
+        return not readable
+
+
+class ForkStarter:
+    """Asks the zygote behind `socket_path` for one fork per worker. `log` gets the output."""
+
+    def __init__(self, *, socket_path: Path, entry: str, log: Path) -> None:
+        self._socket_path = socket_path
+        self._entry = entry
+        self._log = log
+
+    def start(self, *, config: Mapping[str, str]) -> ForkedWorker:
+        """Fork a worker into the calling process's group. Raises BambooError when the zygote does
+        not answer within 20 s or refuses."""
+        request = Request(entry=self._entry, config=config, group=os.getpgid(0), log=str(self._log))
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(START_DEADLINE_S)
+        try:
+            connection.connect(str(self._socket_path))
+            connection.sendall(request.line())
+            line, rest = _first_line(connection)
+            answer = json.loads(line)
+            pid = int(answer["pid"])
+        except (OSError, ValueError, KeyError) as error:
+            connection.close()
+            raise BambooError(
+                f"the fork server at {self._socket_path} did not start a worker: {error!r}; "
+                "see logs/zygote.log in the run's directory"
+            ) from error
+        connection.setblocking(False)
+        return ForkedWorker(connection, pid, _open_pidfd(pid), rest)
+
+
+def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:
+    received = b""
+    while b"\n" not in received:
+        part = connection.recv(4096)
+        if not part:
+            raise ValueError(f"it hung up after {received!r}")
+        received += part
+    line, _, rest = received.partition(b"\n")
+    return line, rest
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None  # it ended at once; its status is on the way

@@ -1,0 +1,304 @@
+"""The local cloud: the process that stands for AWS during a run on one machine.
+
+`python -m cloud.local.host` reads a HostConfig from standard input and answers with Ready on
+standard output. Inside: moto and the metadata services in HTTP threads; a store, a fork server and
+a reaper as children; one process group per running instance. All decisions and all starts of
+processes are taken by the main thread's loop, which moto's threads only wake.
+"""
+
+import contextlib
+import heapq
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import BambooError
+from cloud.local import services
+from cloud.local.config import HostConfig, Ready
+from cloud.local.control import Answer, ControlServer
+from cloud.local.faults import Market
+from cloud.local.instances import Instances
+from cloud.local.metadata import MetadataService
+from cloud.local.valkey import ValkeyChild, start_valkey
+
+_SHORT_ENOUGH = 40
+"""Longest temporary root: a directory of ours plus a socket name must stay below 100."""
+_RESTARTS = 3
+
+log = logging.getLogger("bamboo.local-cloud")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where things of this run lie. `directory` is the temporary one, mode 0700."""
+
+    directory: Path
+    run_dir: Path
+
+    @property
+    def control(self) -> Path:
+        return self.directory / "control.sock"
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "valkey.sock"
+
+    @property
+    def zygote(self) -> Path:
+        return self.directory / "zygote.sock"
+
+    @property
+    def logs(self) -> Path:
+        return self.run_dir / "logs"
+
+
+class Host:
+    """Everything of one local cloud, from start to end, in one thread."""
+
+    def __init__(self, config: HostConfig, places: Places, *, lifeline: int) -> None:
+        self._config = config
+        self._places = places
+        self._lifeline = lifeline
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._ending = ""
+        self._restarts_left = _RESTARTS
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = 0
+        self._store: ValkeyChild | None = None
+
+    def start(self) -> Ready:
+        """Start all parts; raises BambooError when one does not come up."""
+        places, config = self._places, self._config
+        self._reaper = services.start_reaper(directory=places.directory, lifeline=self._lifeline)
+        self._zygote = self._start_zygote()
+        if not config.store_url:
+            self._store = self._start_store()
+        # moto takes a while to import: the fork server's imports run meanwhile.
+        from cloud.local.mock_aws import MockAws
+
+        metadata = MetadataService()
+        market = Market(config.spot_usd_per_hour)
+        self._aws = MockAws(metadata=metadata, market=market, on_change=self._wake)
+        self._aws.start()
+        self._instances = Instances(
+            aws=self._aws,
+            metadata=metadata,
+            market=market,
+            selector=self._selector,
+            run_dir=places.run_dir,
+            command=config.agent_command,
+            environment=self._agent_environment(),
+            lifeline=self._lifeline,
+            after=self._after,
+        )
+        services.wait_for_zygote(self._zygote, log=places.logs / "zygote.log")
+        self._control = ControlServer(
+            path=places.control, selector=self._selector, handle=self._handle
+        )
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._selector.register(0, selectors.EVENT_READ, self._launcher_spoke)
+        self._watch_services()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._end(f"signal {number}"))
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        return Ready(
+            pid=os.getpid(),
+            endpoint_url=self._aws.url,
+            store_url=self._store_url(),
+            control_path=str(places.control),
+            socket_dir=str(places.directory),
+        )
+
+    def serve(self) -> None:
+        """Serve until somebody asks for the end."""
+        while not self._ending:
+            for key, _ in self._selector.select(self._until_next_timer_s()):
+                key.data()
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                heapq.heappop(self._timers)[2]()
+        log.info("ending: %s", self._ending)
+
+    def stop(self) -> None:
+        """End all instances, then the helpers. What is missed here the reaper finds."""
+        self._control.close()
+        self._instances.end_all()
+        self._aws.stop()
+        services.stop(self._zygote)
+        if self._store is not None:
+            self._store.stop()
+
+    # ------------------------------------------------------------ parts
+
+    def _start_zygote(self) -> subprocess.Popen[bytes]:
+        return services.start_zygote(
+            socket_path=self._places.zygote,
+            preload=self._config.preload,
+            lifeline=self._lifeline,
+            log=self._places.logs / "zygote.log",
+        )
+
+    def _start_store(self) -> ValkeyChild:
+        return start_valkey(
+            data_dir=self._places.run_dir / "store",
+            socket_path=self._places.store,
+            log_path=self._places.logs / "store.log",
+        )
+
+    def _store_url(self) -> str:
+        return self._store.url if self._store is not None else self._config.store_url
+
+    def _agent_environment(self) -> dict[str, str]:
+        """What every agent finds in its environment, besides its own metadata endpoint."""
+        places, config = self._places, self._config
+        return {
+            **config.agent_environment,
+            "BAMBOO_RUN": config.run,
+            "BAMBOO_RUN_DIR": str(places.run_dir),
+            "BAMBOO_STORE_URL": self._store_url(),
+            "BAMBOO_SOCKET_DIR": str(places.directory),
+            "BAMBOO_ZYGOTE": str(places.zygote),
+            "BAMBOO_WORKER_ENTRY": config.worker_entry,
+            "BAMBOO_LIFELINE_FD": "0",
+            "BAMBOO_BOOT": "0",
+            "BAMBOO_NOTICE_POLL_S": "0.2",
+            "AWS_ENDPOINT_URL": self._aws.url,
+            "AWS_REGION": config.region,
+            "AWS_DEFAULT_REGION": config.region,
+        }
+
+    def _watch_services(self) -> None:
+        self._watch(self._reaper.pid, self._reaper_ended)
+        self._watch(self._zygote.pid, self._zygote_ended)
+        if self._store is not None:
+            self._watch(self._store.process.pid, self._store_ended)
+
+    def _watch(self, pid: int, then: Callable[[], None]) -> None:
+        """Call `then` once, from the loop, when child `pid` has ended."""
+        pidfd = os.pidfd_open(pid)
+
+        def ended() -> None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            then()
+
+        self._selector.register(pidfd, selectors.EVENT_READ, ended)
+
+    def _reaper_ended(self) -> None:
+        if self._may_restart("reaper", self._reaper.wait()):
+            self._reaper = services.start_reaper(
+                directory=self._places.directory, lifeline=self._lifeline
+            )
+            self._watch(self._reaper.pid, self._reaper_ended)
+
+    def _zygote_ended(self) -> None:
+        if self._may_restart("fork server", self._zygote.wait()):
+            self._zygote = self._start_zygote()
+            services.wait_for_zygote(self._zygote, log=self._places.logs / "zygote.log")
+            self._watch(self._zygote.pid, self._zygote_ended)
+
+    def _store_ended(self) -> None:
+        if self._store is not None and self._may_restart("store", self._store.process.wait()):
+            self._store = self._start_store()
+            self._watch(self._store.process.pid, self._store_ended)
+
+    def _may_restart(self, what: str, status: int) -> bool:
+        self._restarts_left -= 1
+        log.warning("the %s ended with status %d", what, status)
+        if self._restarts_left < 0:
+            self._end(f"the {what} ended with status {status}, and too often")
+        return not self._ending
+
+    # ------------------------------------------------------------ what wakes the loop
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
+            os.write(self._wake_write, b"\0")
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        self._instances.reconcile()
+
+    def _launcher_spoke(self) -> None:
+        if os.read(0, 4096):
+            return
+        self._selector.unregister(0)
+        if self._config.attached:
+            self._end("the launcher is gone")
+
+    def _end(self, why: str) -> None:
+        self._ending = self._ending or why
+
+    def _after(self, delay_s: float, then: Callable[[], None]) -> None:
+        self._timer_count += 1
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, self._timer_count, then))
+
+    def _until_next_timer_s(self) -> float | None:
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0][0] - time.monotonic())
+
+    def _handle(self, request: Mapping[str, Any]) -> Answer:
+        match request["op"]:
+            case "shutdown":
+                self._end("asked to")
+                return {"ok": True}
+            case "instances" | "preempt" | "refuse":
+                return self._instances.handle(request)
+            case other:
+                raise ValueError(f"unknown op {other!r}")
+
+
+def make_directory() -> Path:
+    """A new 0700 directory whose sockets have short names, below TMPDIR or else /tmp."""
+    root = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="bb-", dir=root if len(root) <= _SHORT_ENOUGH else "/tmp"))
+
+
+def read_config() -> HostConfig:
+    """The first line of standard input, byte by byte: what follows must stay in the pipe."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise BambooError("the launcher went before it said what to start")
+        line += byte
+    return HostConfig.parse(line)
+
+
+def main() -> int:
+    """Start, say Ready, serve, stop. 0 after an orderly end, 1 when a part did not come up."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    config = read_config()
+    directory = make_directory()
+    lifeline, _held_until_exit = os.pipe()
+    places = Places(directory=directory, run_dir=Path(config.run_dir))
+    host = Host(config, places, lifeline=lifeline)
+    try:
+        ready = host.start()
+    except (BambooError, OSError, ImportError) as error:
+        log.error("cannot start: %s", error)
+        # Without its host the reaper ends whatever was started and removes the directory.
+        return 1
+    os.write(1, ready.line())
+    os.dup2(2, 1)
+    host.serve()
+    host.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The files in a run's directory that the local cloud writes: what was billed, what was killed."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+from bamboo.ids import InstanceId, ZoneId
+
+
+class Journal:
+    """Appends JSON lines: `cloud.jsonl` (instances from start to end, for the bill) and
+    `kills.jsonl` (a stamp just before each kill). Belongs to one thread."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._cloud = _open_append(run_dir / "cloud.jsonl")
+        self._kills = _open_append(run_dir / "kills.jsonl")
+
+    def started(
+        self,
+        *,
+        instance: InstanceId,
+        zone: ZoneId,
+        instance_type: str,
+        market: str,
+        usd_per_hour: float | None,
+    ) -> None:
+        """An instance runs from now on. The price is None where the pool has none."""
+        record = {
+            "kind": "start",
+            "t": time.time(),
+            "instance": instance,
+            "zone": zone,
+            "instance_type": instance_type,
+            "market": market,
+            "usd_per_hour": usd_per_hour,
+        }
+        _append(self._cloud, record)
+
+    def ended(self, *, instance: InstanceId, cause: str) -> None:
+        """An instance is gone: `interrupted` by the cloud, `terminated` by us, or the `end` of
+        the local cloud itself."""
+        record = {"kind": "end", "t": time.time(), "instance": instance, "cause": cause}
+        _append(self._cloud, record)
+
+    def agent_ended(self, *, instance: InstanceId, status: int) -> None:
+        """An agent left by itself with an exit status; the instance still runs and is billed."""
+        record = {"kind": "agent-end", "t": time.time(), "instance": instance, "status": status}
+        _append(self._cloud, record)
+
+    def kill_stamp(self, *, instance: InstanceId, notice_s: float, cause: str) -> None:
+        """The moment before an instance's processes are killed."""
+        record = {
+            "t_monotonic_ns": time.monotonic_ns(),
+            "t": time.time(),
+            "instance": instance,
+            "notice_s": notice_s,
+            "cause": cause,
+        }
+        _append(self._kills, record)
+
+    def close(self) -> None:
+        """Close both files."""
+        os.close(self._cloud)
+        os.close(self._kills)
+
+
+def _open_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _append(file: int, record: dict[str, object]) -> None:
+    os.write(file, json.dumps(record).encode() + b"\n")

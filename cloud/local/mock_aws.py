@@ -1,0 +1,257 @@
+"""The AWS of a local run: moto in this process, with what moto lacks put in front of it.
+
+One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services. In
+front of moto stand: refusals for lack of capacity, spot prices, and idempotent client tokens. This
+is the one file that looks inside moto; requests to it are taken one at a time.
+"""
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+from xml.sax.saxutils import escape
+
+from bamboo.ids import InstanceId, ZoneId
+from cloud.local.faults import Market
+from cloud.local.metadata import PREFIX, MetadataService
+
+# moto reads this when it makes its first backend: thousands of images that nobody asks for.
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instances import StateReason
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import make_server
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
+
+INTERRUPTED = "Server.SpotInstanceTermination"
+_XML_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_LIVE_STATES = ("pending", "running")
+_CHANGES_INSTANCES = ("RunInstances", "TerminateInstances")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockInstance:
+    """An instance as moto has it. `live`: pending or running."""
+
+    instance: InstanceId
+    zone: ZoneId
+    region: str
+    instance_type: str
+    lifecycle: str
+    state: str
+    private_ip: str
+    user_data: str
+
+    @property
+    def live(self) -> bool:
+        return self.state in _LIVE_STATES
+
+
+class MockAws:
+    """The HTTP server and the handles the host needs. `on_change` is called, from a request's
+    thread, after each request that may have started or ended instances."""
+
+    def __init__(
+        self, *, metadata: MetadataService, market: Market, on_change: Callable[[], None]
+    ) -> None:
+        self._metadata = metadata
+        self._market = market
+        self._on_change = on_change
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto_lock = threading.Lock()
+        self._answers_by_token: dict[str, _Answer] = {}
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)
+        self._server = make_server(
+            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_QuietHandler
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.05},
+            name="mock-aws",
+            daemon=True,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def start(self) -> None:
+        """Serve in a thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; waits for the thread."""
+        self._server.shutdown()
+        self._thread.join(timeout=5.0)
+        self._server.server_close()
+
+    def instances(self) -> tuple[MockInstance, ...]:
+        """All instances ever started, ended ones included."""
+        with self._moto_lock:
+            return tuple(_seen(instance) for instance in _moto_instances())
+
+    def interrupt(self, instance: InstanceId) -> bool:
+        """Take an instance the way the cloud does; False when it is not live any more."""
+        with self._moto_lock:
+            for found in _moto_instances():
+                if found.id == instance and found.state in _LIVE_STATES:
+                    found.terminate()
+                    found.state_reason = StateReason(
+                        f"{INTERRUPTED}: Instance terminated due to no available spot capacity",
+                        INTERRUPTED,
+                    )
+                    return True
+        return False
+
+    def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if str(environ["PATH_INFO"]).startswith(PREFIX):
+            answer = self._answer_metadata(environ)
+        else:
+            answer = self._answer_api(environ)
+        start_response(answer.status, list(answer.headers))
+        return [answer.body]
+
+    def _answer_metadata(self, environ: Environ) -> "_Answer":
+        headers = {
+            name[5:].lower().replace("_", "-"): str(value)
+            for name, value in environ.items()
+            if name.startswith("HTTP_")
+        }
+        _body(environ)
+        response = self._metadata.respond(
+            str(environ["REQUEST_METHOD"]), str(environ["PATH_INFO"]), headers
+        )
+        return _Answer(
+            status=f"{response.status} {'OK' if response.status == 200 else 'Refused'}",
+            headers=(("Content-Type", "text/plain"), *response.headers.items()),
+            body=response.body.encode(),
+        )
+
+    def _answer_api(self, environ: Environ) -> "_Answer":
+        form = {k: v[0] for k, v in parse_qs(_body(environ).decode(errors="replace")).items()}
+        action = form.get("Action", "")
+        with self._moto_lock:
+            answer = self._special(action, form)
+            if answer is None:
+                answer = self._ask_moto(environ)
+            token = form.get("ClientToken")
+            if token and action == "RunInstances" and answer.ok:
+                self._answers_by_token[token] = answer
+        if action in _CHANGES_INSTANCES:
+            self._on_change()
+        return answer
+
+    def _special(self, action: str, form: Mapping[str, str]) -> "_Answer | None":
+        if action == "DescribeSpotPriceHistory":
+            return _price_history(self._market, form)
+        if action != "RunInstances":
+            return None
+        earlier = self._answers_by_token.get(form.get("ClientToken", ""))
+        if earlier is not None:
+            return earlier
+        zone = form.get("Placement.AvailabilityZone", "")
+        instance_type = form.get("InstanceType", "")
+        fault = self._market.refusal(zone=zone, instance_type=instance_type)
+        if fault is None:
+            return None
+        return _refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
+
+    def _ask_moto(self, environ: Environ) -> "_Answer":
+        started: list[tuple[str, tuple[tuple[str, str], ...]]] = []
+
+        def start(status: str, headers: Iterable[tuple[str, str]], *_: object) -> None:
+            started.append((status, tuple(headers)))
+
+        body = b"".join(self._moto(environ, start))
+        status, headers = started[0]
+        return _Answer(status=status, headers=headers, body=body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status.startswith("200")
+
+
+class _QuietHandler(MotoRequestHandler):
+    """Keeps connections open (agents poll) and writes no line per request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, *_: object) -> None:
+        """Nothing: requests are many, and the log is for a person."""
+
+
+def _body(environ: Environ) -> bytes:
+    """The request's body, left readable for whoever comes next."""
+    body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = BytesIO(body)
+    return body
+
+
+def _moto_instances() -> list[Any]:
+    return [
+        instance
+        for account in ec2_backends.values()
+        for backend in account.values()
+        for instance in backend.all_instances()
+    ]
+
+
+def _seen(instance: Any) -> MockInstance:
+    return MockInstance(
+        instance=InstanceId(instance.id),
+        zone=ZoneId(instance.placement.zone),
+        region=instance.region_name,
+        instance_type=instance.instance_type,
+        lifecycle=instance.lifecycle or "on-demand",
+        state=instance.state,
+        private_ip=instance.private_ip or "",
+        user_data=str(instance.user_data or ""),
+    )
+
+
+def _refusal(code: str, message: str) -> _Answer:
+    # Lack of capacity is the cloud's fault, hence a 5xx; other refusals are the caller's.
+    status = "500 Refused" if code.startswith("Insufficient") else "400 Refused"
+    body = (
+        f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}"
+        f"</Message></Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+    )
+    return _Answer(status=status, headers=(("Content-Type", "text/xml"),), body=body.encode())
+
+
+def _price_history(market: Market, form: Mapping[str, str]) -> _Answer:
+    types = {value for key, value in form.items() if key.startswith("InstanceType.")}
+    zone = form.get("AvailabilityZone")
+    items = "".join(
+        f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
+        f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
+        f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
+        f"<availabilityZone>{escape(place)}</availabilityZone></item>"
+        for kind, place, usd in market.pools()
+        if (not types or kind in types) and zone in (None, place)
+    )
+    body = (
+        f'<DescribeSpotPriceHistoryResponse xmlns="{_XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
+        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/>"
+        "</DescribeSpotPriceHistoryResponse>"
+    )
+    return _Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())

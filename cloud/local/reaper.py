@@ -1,0 +1,39 @@
+"""The last watcher of a local cloud: when the host ends, however it ends, leave nothing behind.
+
+`python -m cloud.local.reaper DIRECTORY` waits until its standard input ends (only the host holds
+the other end), then kills every other process of its session, removes the run's temporary
+directory and goes. An orderly end takes the same road and finds nothing left to kill.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cloud.local.session import kill_members
+
+KILL_DEADLINE_S = 10.0
+_GRACE_S = 0.2
+
+
+def main(directory: str) -> int:
+    """Wait for the end of the host, clean up; 0 when nothing is left, else 1 with a line."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    while os.read(0, 4096):
+        pass  # only the end of the file means anything
+    session, own = os.getsid(0), os.getpid()
+    # The host may still be on its way out: what it ends itself must not look like a leftover.
+    time.sleep(_GRACE_S)
+    left = kill_members(session, spare=own, deadline_s=KILL_DEADLINE_S)
+    shutil.rmtree(directory, ignore_errors=True)
+    if left or Path(directory).exists():
+        print(f"reaper: could not end {left} or remove {directory}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

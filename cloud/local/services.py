@@ -1,0 +1,73 @@
+"""The helper processes beside the instances: reaper, fork server, store. Started by the host's
+main thread, each tied to the host's life by a pipe or by the kernel."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bamboo.errors import BambooError
+
+ZYGOTE_READY_DEADLINE_S = 90.0
+_STOP_DEADLINE_S = 2.0
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Run a module of ours in a new interpreter; `-P` keeps a user's files in the working
+    directory from taking the names of our packages."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def start_reaper(*, directory: Path, lifeline: int) -> subprocess.Popen[bytes]:
+    """Start the last watcher; it writes to the host's own standard error."""
+    return subprocess.Popen(
+        python_command("cloud.local.reaper", str(directory)),
+        stdin=lifeline,
+        stdout=subprocess.DEVNULL,
+        process_group=0,
+    )
+
+
+def start_zygote(
+    *, socket_path: Path, preload: Sequence[str], lifeline: int, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start the fork server; it is of use once `wait_for_zygote` has returned."""
+    socket_path.unlink(missing_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            python_command("cloud.local.zygote", str(socket_path), *preload),
+            stdin=lifeline,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            process_group=0,
+        )
+
+
+def wait_for_zygote(zygote: subprocess.Popen[bytes], *, log: Path) -> None:
+    """Wait until the modules are imported. Raises BambooError with the end of its log."""
+    end_s = time.monotonic() + ZYGOTE_READY_DEADLINE_S
+    received = b""
+    assert zygote.stdout is not None
+    with zygote.stdout as output:
+        while b"ready\n" not in received:
+            readable, _, _ = select.select([output], [], [], max(0.0, end_s - time.monotonic()))
+            part = os.read(output.fileno(), 4096) if readable else b""
+            if not part:
+                what = "ended" if readable else f"was not ready in {ZYGOTE_READY_DEADLINE_S} s"
+                tail = log.read_text(errors="replace")[-1500:]
+                raise BambooError(f"the fork server {what}; its log ends:\n{tail}")
+            received += part
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, a bounded wait, SIGKILL; returns when the process is reaped."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout=_STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=_STOP_DEADLINE_S)

@@ -1,0 +1,53 @@
+"""The processes of one session, found in /proc.
+
+The local cloud runs in a session of its own and everything it starts stays in it, whatever process
+group it joins. So "all that belongs to this run" is a question to the kernel, never a list of
+process ids that somebody must keep in time.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def members(session: int) -> tuple[int, ...]:
+    """Process ids of all living processes of `session`, in ascending order.
+
+    Zombies are left out: they run nothing and only wait for their parent. A session number is not
+    given away again while any member lives.
+    """
+    found = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        # The command's name stands in parentheses and may hold spaces or parentheses itself.
+        fields = stat[stat.rindex(")") + 2 :].split()
+        state, session_id = fields[0], int(fields[3])
+        if session_id == session and state not in ("Z", "X"):
+            found.append(int(entry.name))
+    return tuple(sorted(found))
+
+
+def kill_members(session: int, *, spare: int, deadline_s: float) -> tuple[int, ...]:
+    """SIGKILL every member of `session` but `spare` until none is left or `deadline_s` has passed.
+
+    A member may fork between the look and the kill, hence the loop. Returns who is left: empty
+    when all are gone.
+    """
+    end_s = time.monotonic() + deadline_s
+    while True:
+        left = tuple(pid for pid in members(session) if pid != spare)
+        if not left or time.monotonic() > end_s:
+            return left
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)

@@ -1,0 +1,139 @@
+"""The launcher's side of the local cloud: start it, find it again, end it, prove it gone."""
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bamboo.errors import BambooError
+from cloud.local.config import HostConfig, Ready
+from cloud.local.control import ControlClient
+from cloud.local.services import python_command
+from cloud.local.session import kill_members, members
+
+READY_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 15.0
+_TAIL_CHARACTERS = 2000
+
+
+class LocalCloud:
+    """A running local cloud. Its fields are what `endpoint.json` keeps, so that another process
+    can find it again with `LocalCloud(ready)`."""
+
+    def __init__(self, ready: Ready, *, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.ready = ready
+        self.pid = ready.pid
+        self.endpoint_url = ready.endpoint_url
+        self.store_url = ready.store_url
+        self.control_path = Path(ready.control_path)
+        self.socket_dir = Path(ready.socket_dir)
+        self.control = ControlClient(self.control_path)
+        self._process = process
+
+    def alive(self) -> bool:
+        """Whether its host process runs."""
+        if self._process is not None:
+            return self._process.poll() is None
+        return self.pid in members(self.pid)
+
+    def stop(self, *, deadline_s: float = STOP_DEADLINE_S) -> None:
+        """End it in order, then by force, and see that no process of its session and no directory
+        is left. Safe to call again. Raises BambooError naming what is left at the deadline."""
+        end_s = time.monotonic() + deadline_s
+        if self.alive():
+            with contextlib.suppress(BambooError):
+                self.control.shutdown()
+        while time.monotonic() < end_s - deadline_s / 3:
+            if self._gone():
+                return
+            time.sleep(0.02)
+        # Out of patience. The reaper is a member too: the directory falls to us then.
+        left = kill_members(self.pid, spare=0, deadline_s=end_s - time.monotonic())
+        shutil.rmtree(self.socket_dir, ignore_errors=True)
+        if left or not self._gone():
+            raise BambooError(
+                f"the local cloud left processes {left} or {self.socket_dir}; end them by hand"
+            )
+
+    def _gone(self) -> bool:
+        if self._process is not None and self._process.poll() is None:
+            return False
+        return not members(self.pid) and not self.socket_dir.exists()
+
+
+def start_local_cloud(
+    *,
+    run: str,
+    run_dir: Path,
+    preload: Sequence[str] = ("bamboo.runtime.worker",),
+    worker_entry: str = "bamboo.runtime.worker:main",
+    store_url: str = "",
+    attached: bool = True,
+    region: str = "us-east-1",
+    agent_command: Sequence[str] = (),
+    agent_environment: Mapping[str, str] | None = None,
+    spot_usd_per_hour: Mapping[str, Mapping[str, float]] | None = None,
+    deadline_s: float = READY_DEADLINE_S,
+) -> LocalCloud:
+    """Start a local cloud for one run and wait until all of it answers.
+
+    `store_url` empty: an embedded Valkey whose data lies in `run_dir/store`. `attached`: it ends
+    when this process does. `agent_command` empty: `python -m cli.main agent`.
+    `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
+    Raises BambooError with the end of its log when it is not ready by `deadline_s`.
+    """
+    logs = run_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    config = HostConfig(
+        run=run,
+        run_dir=str(run_dir.resolve()),
+        region=region,
+        preload=tuple(preload),
+        worker_entry=worker_entry,
+        store_url=store_url,
+        attached=attached,
+        agent_command=tuple(agent_command) or tuple(python_command("cli.main", "agent")),
+        agent_environment=dict(agent_environment or {}),
+        spot_usd_per_hour=dict(spot_usd_per_hour or {}),
+    )
+    with (logs / "cloud.log").open("ab") as log:
+        process = subprocess.Popen(
+            python_command("cloud.local.host"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    process.stdin.write(config.line())
+    process.stdin.flush()
+    line = _first_line(process, deadline_s=deadline_s)
+    if not line:
+        kill_members(process.pid, spare=0, deadline_s=STOP_DEADLINE_S)
+        process.wait(timeout=STOP_DEADLINE_S)
+        raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")
+    return LocalCloud(Ready.parse(line), process=process)
+
+
+def _first_line(process: subprocess.Popen[bytes], *, deadline_s: float) -> bytes:
+    """The host's Ready line, or nothing when it ended or the deadline passed."""
+    end_s = time.monotonic() + deadline_s
+    received = b""
+    assert process.stdout is not None
+    with process.stdout as output:
+        while not received.endswith(b"\n"):
+            readable, _, _ = select.select([output], [], [], max(0.0, end_s - time.monotonic()))
+            part = os.read(output.fileno(), 65536) if readable else b""
+            if not part:
+                return b""
+            received += part
+    return received
+
+
+def _tail(logs: Path) -> str:
+    texts = [path.read_text(errors="replace") for path in (logs / "cloud.log",) if path.exists()]
+    return "".join(texts)[-_TAIL_CHARACTERS:].strip() or "(empty)"

@@ -1,0 +1,196 @@
+"""A fork server: modules are imported once, then every worker starts as a fork of this process.
+
+`python -m cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and
+forks one child per connection. A request is one JSON line, Request; the answers are two JSON lines:
+`{"pid": n}` at once and `{"exit": status}` when the child ends (negative: the signal).
+
+Rules: one thread for ever (a fork of a threaded process inherits locks that nobody opens again);
+it kills nothing; it ends when its standard input ends, which the host holds.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+REQUEST_LIMIT_BYTES = 1 << 20
+_READ_DEADLINE_S = 2.0
+_CHILD_BROKE = 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Fork a child, put it into process group `group` (of this session), send its output to the
+    file `log` and call `entry` (`package.module:function`) with `config`."""
+
+    entry: str
+    config: Mapping[str, str]
+    group: int
+    log: str
+
+    def line(self) -> bytes:
+        """The request as it goes over the wire."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> "Request":
+        """The request of a wire line; raises ValueError when it is none."""
+        raw = json.loads(line)
+        try:
+            return cls(
+                entry=str(raw["entry"]),
+                config={str(k): str(v) for k, v in raw["config"].items()},
+                group=int(raw["group"]),
+                log=str(raw["log"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a fork request: {error!r}") from error
+
+
+class Zygote:
+    """The loop: accept, fork, report. Every file descriptor it owns is closed in its children."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._children: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wakeup_read, self._wakeup_write = os.pipe()
+        os.set_blocking(self._wakeup_write, False)
+        os.set_blocking(self._wakeup_read, False)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Serve until standard input ends."""
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wakeup_read, selectors.EVENT_READ)
+        self._selector.register(0, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj == self._wakeup_read:
+                    os.read(self._wakeup_read, 4096)
+                    self._report_exits()
+                elif not os.read(0, 4096):
+                    return
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(_READ_DEADLINE_S)
+        try:
+            request = Request.parse(_read_line(connection))
+        except (OSError, ValueError) as error:
+            _answer(connection, {"error": str(error)})
+            connection.close()
+            return
+        pid = os.fork()
+        if pid == 0:
+            self._become(request, connection)
+        self._children[pid] = connection
+        _answer(connection, {"pid": pid})
+
+    def _report_exits(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            with self._children.pop(pid) as connection:
+                _answer(connection, {"exit": os.waitstatus_to_exitcode(status)})
+
+    def _become(self, request: Request, connection: socket.socket) -> NoReturn:
+        """The child's side: never returns into the loop, whatever happens."""
+        status = _CHILD_BROKE
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # A group that has gone means that the instance was taken meanwhile: the call fails.
+            os.setpgid(0, request.group)
+            self._close_inherited(connection)
+            _redirect(request.log)
+            status = run_entry(request.entry, request.config)
+        except BaseException:  # noqa: BLE001 - the end of a process: its log gets the traceback
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status & 0xFF)
+
+    def _close_inherited(self, connection: socket.socket) -> None:
+        self._selector.close()
+        self._listener.close()
+        connection.close()
+        for other in self._children.values():
+            other.close()
+        os.close(self._wakeup_read)
+        os.close(self._wakeup_write)
+
+
+def run_entry(entry: str, config: Mapping[str, str]) -> int:
+    """Call `package.module:function` with `config`; its result as an exit status (None is 0)."""
+    module, _, function = entry.partition(":")
+    try:
+        result = getattr(importlib.import_module(module), function)(config)
+    except SystemExit as leave:
+        result = leave.code
+    if result is None:
+        return 0
+    return result if isinstance(result, int) else 1
+
+
+def _redirect(log: str) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        part = connection.recv(65536)
+        if not part or len(line) + len(part) > REQUEST_LIMIT_BYTES:
+            raise ValueError("the request is cut short or too long")
+        line += part
+    return line
+
+
+def _answer(connection: socket.socket, message: Mapping[str, object]) -> None:
+    # An asker that is gone needs no answer: its child learns of that by its own pipe.
+    with contextlib.suppress(OSError):
+        connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def main(argv: list[str]) -> int:
+    """Preload, listen, print `ready`, serve."""
+    path = Path(argv[0])
+    for name in argv[1:]:
+        importlib.import_module(name)
+    # What is loaded now stays: keeping the collector off it keeps its pages shared with children.
+    gc.collect()
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(64)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        Zygote(listener).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
