@@ -103,10 +103,12 @@ def squares(grads: Iterable[Tensor]) -> list[float]:
 
 def gradient_norm(squares_in_global_order: Iterable[float]) -> float:
     """The global norm: added one by one in global parameter order; tied gradients count once."""
-    total = 0.0
-    for square in squares_in_global_order:
-        total += square
-    return math.sqrt(total)
+    return math.sqrt(_add_in_order(squares_in_global_order))
+
+
+def mean_loss(loss_sums_in_global_order: Iterable[float], tokens: int) -> float:
+    """A step's reported loss: the microbatches' sums added in global order, over all tokens."""
+    return _add_in_order(loss_sums_in_global_order) / tokens
 
 
 def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> float:
@@ -119,3 +121,11 @@ def clip_factor(squares_in_global_order: Iterable[float], clip_norm: float) -> f
     if clip_norm == 0.0 or norm <= clip_norm:
         return 1.0
     return clip_norm / norm
+
+
+def _add_in_order(values: Iterable[float]) -> float:
+    # Not `sum`: since Python 3.12 it compensates rounding, so it would depend on the release.
+    total = 0.0
+    for value in values:
+        total += value
+    return total

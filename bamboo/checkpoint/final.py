@@ -1,0 +1,152 @@
+"""The final state of a run: one safetensors file a stage and a manifest with every hash.
+
+    final/stage-00.safetensors …    param/<layer>.<name>  exp_avg/<layer>.<name>  exp_avg_sq/…
+    final/manifest.json             {schema_version, step, files: {name: sha256},
+                                     tensors: {name: sha256 of the raw bytes}}
+
+Rule: a name appears only with its whole content (written aside, then renamed). Reading and hashing
+need no torch: safetensors is a length, a JSON header and the bytes.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bamboo.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+KINDS = ("param", "exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """What lies in a folder of final files."""
+
+    step: int
+    """Completed steps."""
+    tensors: dict[str, str]
+    """SHA-256 of each tensor's raw bytes, computed from the files as they lie there."""
+    damaged: tuple[str, ...]
+    """Files whose content is not what the manifest says."""
+
+
+def stage_file(stage: int) -> str:
+    """The file name of a stage."""
+    return f"stage-{stage:02d}.safetensors"
+
+
+def write_stage(
+    folder: Path | str, stage: int, tensors: Mapping[str, "Tensor"], step: int
+) -> dict[str, Any]:
+    """Write one stage's tensors after `step` completed steps, atomically; writing twice is safe.
+
+    Returns {file, sha256, step, tensors: {name: sha256 of raw bytes}}: what the manifest collects.
+    """
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / stage_file(stage)
+    aside = folder / f".{path.name}.{os.getpid()}"
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(whole, aside, metadata={"step": str(step), "schema_version": str(SCHEMA_VERSION)})
+    _settle(aside, path)
+    return _describe(path)
+
+
+def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, Any]:
+    """Hash the files of all stages and write the manifest; its content is returned.
+
+    Raises InputError when a stage's file is missing, damaged, or of another step.
+    """
+    folder = Path(folder)
+    described = [_describe(folder / stage_file(stage)) for stage in range(stages)]
+    for one in described:
+        if one["step"] != step:
+            raise InputError(
+                f"{folder / one['file']}: is of step {one['step']}, not {step}; "
+                "take the files of one run"
+            )
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "step": step,
+        "files": {one["file"]: one["sha256"] for one in described},
+        "tensors": {n: h for one in described for n, h in sorted(one["tensors"].items())},
+    }
+    aside = folder / f".{MANIFEST}.{os.getpid()}"
+    aside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    _settle(aside, folder / MANIFEST)
+    return manifest
+
+
+def read_final(folder: Path | str) -> Final:
+    """Read the manifest and hash every tensor in the files that it names.
+
+    Raises InputError when there is no manifest, it has another schema, or a file cannot be read.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror}; only a run that ended in order has a final state"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: is not JSON ({error}); the run must write it anew") from error
+    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: has another schema than {SCHEMA_VERSION}; use the release that wrote it"
+        )
+    tensors: dict[str, str] = {}
+    damaged = []
+    for name, sha256 in manifest["files"].items():
+        found = _describe(path.parent / name)
+        tensors |= found["tensors"]
+        if found["sha256"] != sha256:
+            damaged.append(name)
+    return Final(step=manifest["step"], tensors=tensors, damaged=tuple(damaged))
+
+
+def tensor_sha256(tensor: "Tensor") -> str:
+    """SHA-256 of a tensor's raw bytes, as they would lie in a file."""
+    whole = tensor.detach().cpu().contiguous()
+    return hashlib.sha256(whole.numpy().data.cast("B") if whole.numel() else b"").hexdigest()
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            start = 8 + int.from_bytes(data[:8], "little")
+            if start > len(data):
+                raise ValueError("its header is longer than the file")
+            header = json.loads(bytes(data[8:start]))
+            step = int(header.pop("__metadata__")["step"])
+            tensors = {}
+            for name, about in header.items():
+                begin, end = about["data_offsets"]
+                tensors[name] = hashlib.sha256(data[start + begin : start + end]).hexdigest()
+            whole = hashlib.sha256(data).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; the final state is incomplete") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: is no final state ({error}); it is damaged") from error
+    return {"file": path.name, "sha256": whole, "step": step, "tensors": tensors}
+
+
+def _settle(aside: Path, path: Path) -> None:
+    with aside.open("rb") as file:
+        os.fsync(file.fileno())
+    aside.replace(path)

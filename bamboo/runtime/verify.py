@@ -1,0 +1,152 @@
+"""`python -m bamboo.runtime.verify RUN_DIR`: is the run, bit for bit, what a calm one gives?
+
+Trains the run's semantics with the calm reference and compares every loss and the SHA-256 of every
+parameter and moment. Standard output: one JSON object {equal, first_difference, ...}; standard
+error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 different, 2 not comparable.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bamboo.checkpoint.final import Final, read_final, tensor_sha256
+from bamboo.config.load import job_from_json
+from bamboo.config.resolve import semantics
+from bamboo.config.tree import JobConfig
+from bamboo.data import Dataset, load_data
+from bamboo.errors import InputError, VerifyDiffers
+from bamboo.models import build_model
+from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.reference import CalmRun
+from bamboo.topology.strategy import Semantics, Strategy
+
+Progress = Callable[[int, int, float], None]
+"""(completed steps, steps, loss)"""
+
+
+def verify(run: Path, progress: Progress) -> dict[str, Any]:
+    """Compare the run in this folder with a calm one; see the top of the file.
+
+    The first difference is the first loss that differs (tensor "loss"; the calm run stops there),
+    else the first tensor, in name order, after the last step.
+    Raises InputError when the run has not ended in order, or this machine cannot repeat its bits.
+    """
+    job = job_from_json(_read(run / "resolved.json"))
+    final = read_final(run / "final")
+    losses = _losses(_read(run / "metrics.jsonl"))
+    prepare(job.cluster)
+    data = load_data(job)
+    semantic_hash = _same_semantics(run, job, data)
+    calm = CalmRun(job, build_model(job), data)
+    result: dict[str, Any] = {
+        "schema_version": 1,
+        "equal": True,
+        "first_difference": None,
+        "semantic_hash": semantic_hash,
+        "steps": final.step,
+        "tensors": len(final.tensors),
+        "damaged_files": list(final.damaged),
+    }
+    for step in range(final.step):
+        loss = calm.step()
+        progress(step + 1, final.step, loss)
+        found = losses.get(step, [])
+        if not found or any(one.hex() != loss.hex() for one in found):
+            return result | _difference(step, "loss", loss.hex(), [one.hex() for one in found])
+    return result | _compare_tensors(calm, final)
+
+
+def _compare_tensors(calm: CalmRun, final: Final) -> dict[str, Any]:
+    expected = {name: tensor_sha256(t) for name, t in calm.tensors().items()}
+    for name in sorted(expected.keys() | final.tensors.keys()):
+        ours, theirs = expected.get(name), final.tensors.get(name)
+        if ours != theirs:
+            return _difference(final.step - 1, name, ours, theirs)
+    return {}
+
+
+def _difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
+    first = {"step": step, "tensor": tensor, "calm": calm, "run": run}
+    return {"equal": False, "first_difference": first}
+
+
+def _losses(text: str) -> dict[int, list[float]]:
+    """Every loss that the run recorded for each step; a step may have been recorded twice."""
+    out: dict[int, list[float]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise InputError(
+                f"metrics.jsonl: line {number} is not JSON ({error}); the file is damaged"
+            ) from error
+        if isinstance(record, dict) and record.get("kind", "step") == "step":
+            out.setdefault(int(record["step"]), []).append(float(record["loss"]))
+    return out
+
+
+def _same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
+    """The semantic hash, after checking that this machine can give the run's bits."""
+    try:
+        of_run = Strategy.from_json(_read(run / "strategy.json")).semantics
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
+    here = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
+    if here.hash() != of_run.hash():
+        raise InputError(
+            f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "
+            "verify where the run was trained, with its data and its release of torch"
+        )
+    return here.hash()
+
+
+def _differing(here: Semantics, of_run: Semantics) -> str:
+    ours, theirs = _flat(asdict(here)), _flat(asdict(of_run))
+    return ", ".join(
+        f"{key} is {ours.get(key)!r} here and {theirs.get(key)!r} in the run"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            out |= _flat(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {error}; name the folder of a run that has ended") from error
+
+
+def main(arguments: list[str]) -> int:
+    """The command; see the top of the file."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m bamboo.runtime.verify RUN_DIR\n")
+        return InputError.exit_code
+
+    def progress(step: int, steps: int, loss: float) -> None:
+        sys.stderr.write(json.dumps({"step": step, "steps": steps, "loss": loss}) + "\n")
+        sys.stderr.flush()
+
+    try:
+        result = verify(Path(arguments[0]), progress)
+    except InputError as error:
+        sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
+        return error.exit_code
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if result["equal"] else VerifyDiffers.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
