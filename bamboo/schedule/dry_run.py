@@ -1,0 +1,384 @@
+"""The symbolic dry run: all nodes run their programs, with given durations and no machines.
+
+Rule: it obeys what the runtime obeys: one operation at a time on a node, the same picker, each
+stage's fixed order, messages that take time, a step that begins only when every shadow has
+acknowledged the step before the last. Time is a whole number of nanoseconds, so that figures are
+exact and two operations that end together do end together.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.links import Links
+from bamboo.schedule.picker import ReadyOp, next_op, policy_of
+from bamboo.schedule.redundancy import ahead_of_need
+from bamboo.schedule.states import NodeState, ShadowState, SlotState
+from bamboo.schedule.timeline import Ran, Timeline
+from bamboo.topology.slots import Slot
+
+Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
+"""Of each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
+
+_Key: TypeAlias = tuple[str, Slot, int, int]
+"""Kind of message, the slot it is for, step, microbatch or -1."""
+
+
+class Deadlock(CoreMisuse):
+    """Nothing can run and not all is done. `waiting` names each operation and what it lacks."""
+
+    def __init__(self, waiting: tuple[str, ...]) -> None:
+        super().__init__(
+            f"the schedule deadlocks: {'; '.join(waiting)}; "
+            "order the programs so that no stage waits for one that waits for it"
+        )
+        self.waiting = waiting
+
+
+def dry_run(
+    layout: Layout, costs: Costs, *, steps: int = 1, budgets: Budgets | None = None
+) -> Timeline:
+    """Run `steps` optimizer steps of `layout`.
+
+    In mode `gap`, `budgets` says which redundant forwards fit (`figures.gap_budgets`); without it
+    none does. Raises Deadlock, naming the operations that wait, when not everything can run.
+    """
+    if steps < 1:
+        raise ValueError(f"a dry run needs at least 1 step, not {steps}")
+    return _Run(layout, costs, steps, budgets or {}).run()
+
+
+class _Run:
+    """The event loop of one dry run: a heap of things that happen at a time, in order."""
+
+    def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
+        self._layout = layout
+        self._grid = layout.assignment.grid
+        self._steps = steps
+        self._budgets = budgets
+        self._policy = policy_of(layout.mode, fits=True)  # the budget limits what is offered
+        self._costs = costs
+        self._have: set[_Key] = set()
+        self._parts: dict[tuple[str, Slot, int], int] = {}
+        self._acks: dict[int, int] = {}
+        self._links: Links[_Key | Ran] = Links(
+            latency_s=costs.latency_s, bytes_per_s=costs.bytes_per_s
+        )
+        self._ran: list[Ran] = []
+        self._commit_ns = [0] * steps
+        self._settled_ns = [0] * steps
+        self._stepped = [0] * steps
+        self._shadow_count = 0
+        self._build()
+        self._duration_ns = self._durations()
+
+    def _build(self) -> None:
+        assignment = self._layout.assignment
+        owners: dict[Slot, NodeId] = {s: assignment.owner(s) for s in self._grid.slots()}
+        self._nodes: dict[NodeId, NodeState] = {
+            n: NodeState(n) for n in dict.fromkeys(owners.values())
+        }
+        self._changed = dict.fromkeys(self._nodes)  # nodes that may be able to start something
+        for slot, owner in owners.items():
+            state = SlotState(slot, self._layout.program(slot).instructions)
+            self._nodes[owner].owned.append(state)
+        for slot in self._grid.slots():
+            shadow = assignment.shadow(slot)
+            if shadow is None:
+                continue
+            if shadow not in self._nodes:
+                raise ValueError(f"node {shadow} shadows {slot} and owns nothing: not modelled")
+            node = self._nodes[shadow]
+            node.shadowed.append(ShadowState(slot, node.owned[0]))
+            self._shadow_count += 1
+        self._owners = owners
+
+    def _durations(self) -> dict[tuple[str, int], int]:
+        costs, out = self._costs, {}
+        kinds = {
+            "F": costs.forward_s,
+            "FR": costs.forward_s,
+            "B": costs.backward_s,
+            "BR": costs.backward_s,
+            "X": costs.exchange_s,
+            "S": costs.step_s,
+            "R": costs.step_s,
+        }
+        for kind, figures in kinds.items():
+            for stage in range(self._grid.stages):
+                out[kind, stage] = round(figures[stage] * 1e9) if figures else 0
+        return out
+
+    # -------------------------------------------------------------- the loop
+
+    def run(self) -> Timeline:
+        self._start_what_can()
+        while happened := self._links.next_moment():
+            for what in happened:
+                if isinstance(what, Ran):
+                    self._nodes[what.node].busy = False
+                    self._finish(what)
+                else:
+                    self._arrive(what)
+            self._start_what_can()
+        if self._stepped[-1] < self._grid.size:
+            raise Deadlock(tuple(self._waiting()))
+        self._ran.sort(key=lambda ran: (ran.start_ns, ran.end_ns, ran.node))
+        return Timeline(
+            layout=self._layout,
+            steps=self._steps,
+            ran=tuple(self._ran),
+            commit_ns=tuple(self._commit_ns),
+            settled_ns=tuple(self._settled_ns),
+        )
+
+    def _start_what_can(self) -> None:
+        """Start an operation on every idle node; first run to the end all that take no time,
+        since what they unblock at this very moment may come before anything else."""
+        chosen: dict[NodeId, Ran] = {}
+        while self._changed:
+            changed, self._changed = self._changed, {}
+            for node_id in changed:
+                chosen.pop(node_id, None)
+                node = self._nodes[node_id]
+                ran = None if node.busy else self._pick(node)
+                if ran is None:
+                    continue
+                if ran.end_ns > ran.start_ns:
+                    chosen[node_id] = ran
+                else:
+                    self._begin(node, ran)
+                    self._finish(ran)
+        for node_id, ran in chosen.items():
+            self._begin(self._nodes[node_id], ran)
+            self._nodes[node_id].busy = True
+            self._links.at(ran.end_ns, ran)
+
+    def _pick(self, node: NodeState) -> Ran | None:
+        choice = next_op(self._ready(node), self._policy)
+        if choice is None:
+            return None
+        instruction = choice.instruction
+        duration_ns = self._duration_ns[instruction.kind, instruction.stage]
+        return Ran(
+            node=node.id,
+            slot=choice.slot,
+            step=choice.step,
+            instruction=instruction,
+            start_ns=self._links.now_ns,
+            end_ns=self._links.now_ns + duration_ns,
+            host_cursor=node.owned[0].cursor,
+        )
+
+    # -------------------------------------------------------------- what is ready
+
+    def _ready(self, node: NodeState) -> list[ReadyOp]:
+        ready = []
+        for state in node.owned:
+            instruction = self._next_own(state)
+            if instruction is not None and self._lacks(state, instruction) is None:
+                ready.append(ReadyOp(state.slot, state.step, instruction))
+        for shadow in node.shadowed:
+            ready.extend(self._ready_ahead(shadow))
+            step = shadow.replica_step
+            shipped = ("ship", shadow.slot, step, -1) in self._have
+            if shipped and self._parts.get(("norm", shadow.host.slot, step)) == self._grid.size:
+                instruction = Instruction(stage=shadow.slot.stage, kind="R")
+                ready.append(ReadyOp(shadow.slot, step, instruction))
+        return ready
+
+    def _next_own(self, state: SlotState) -> Instruction | None:
+        if state.step == self._steps:
+            return None
+        if state.cursor < len(state.program):
+            return state.program[state.cursor]
+        return Instruction(stage=state.slot.stage, kind="S" if state.exchanged else "X")
+
+    def _lacks(self, state: SlotState, instruction: Instruction) -> str | None:
+        """What the slot's next operation waits for; None when it is ready."""
+        slot, step, microbatch = state.slot, state.step, instruction.microbatch
+        if state.cursor == 0 and step >= 2 and not self._is_settled(step - 2):
+            return f"the acknowledgements of step {step - 2}"
+        if instruction.kind == "F" and slot.stage > 0:
+            if ("act", slot, step, microbatch) not in self._have:
+                return f"{slot.stage - 1}F{microbatch}"
+        elif instruction.kind == "B" and slot.stage < self._grid.stages - 1:
+            if ("grad", slot, step, microbatch) not in self._have:
+                return f"{slot.stage + 1}B{microbatch}"
+        elif instruction.kind == "S":
+            count = self._parts.get(("norm", slot, step), 0)
+            if count < self._grid.size:
+                return f"the squares of {self._grid.size - count} slots"
+        return None
+
+    def _is_settled(self, step: int) -> bool:
+        return self._acks.get(step, 0) == self._shadow_count
+
+    def _ready_ahead(self, shadow: ShadowState) -> list[ReadyOp]:
+        """The next redundant forward and backward of the host's present step, if they may run."""
+        host, slot = shadow.host, shadow.slot
+        step = host.step
+        if step == self._steps or (step >= 2 and not self._is_settled(step - 2)):
+            return []
+        if shadow.ahead_step != step:
+            count = self._layout.program(slot).microbatches
+            todo: dict[str, list[Instruction]] = {"FR": [], "BR": []}
+            for i in ahead_of_need(self._layout.mode, stage=slot.stage, microbatches=count):
+                todo[i.kind].append(i)
+            shadow.ahead_step, shadow.todo, shadow.used = step, todo, {}
+        out = []
+        forwards, backwards = shadow.todo["FR"], shadow.todo["BR"]
+        if forwards and self._has_input(shadow, forwards[0]) and self._fits(shadow):
+            out.append(ReadyOp(slot, step, forwards[0]))
+        if backwards and self._has_output_gradient(shadow, backwards[0]):
+            out.append(ReadyOp(slot, step, backwards[0]))
+        return out
+
+    def _has_input(self, shadow: ShadowState, instruction: Instruction) -> bool:
+        """Stage 0 reads the data by index; else the input is an output of the node's own."""
+        if shadow.slot.stage == 0:
+            return True
+        before = self._grid.protector(shadow.slot)
+        key = ("out", before, shadow.host.step, instruction.microbatch or 0)
+        return self._owners[before] == self._owners[shadow.host.slot] and key in self._have
+
+    def _has_output_gradient(self, shadow: ShadowState, instruction: Instruction) -> bool:
+        """Its redundant forward is done, and the successor sent the gradient here as well."""
+        forwards = shadow.todo["FR"]
+        if forwards and (forwards[0].microbatch or 0) <= (instruction.microbatch or 0):
+            return False
+        if shadow.slot.stage == self._grid.stages - 1:
+            return True
+        key = ("regrad", shadow.slot, shadow.host.step, instruction.microbatch or 0)
+        return key in self._have
+
+    def _fits(self, shadow: ShadowState) -> bool:
+        if self._layout.mode != "gap":
+            return True
+        cursor = shadow.host.cursor
+        budget = self._budgets.get(shadow.slot, {}).get(cursor, 0)
+        return shadow.used.get(cursor, 0) < budget
+
+    # -------------------------------------------------------------- what an operation changes
+
+    def _begin(self, node: NodeState, ran: Ran) -> None:
+        self._ran.append(ran)
+        kind = ran.instruction.kind
+        if kind in ("FR", "BR"):
+            shadow = next(s for s in node.shadowed if s.slot == ran.slot)
+            shadow.todo[kind].pop(0)
+            cursor = shadow.host.cursor
+            shadow.used[cursor] = shadow.used.get(cursor, 0) + 1
+
+    def _finish(self, ran: Ran) -> None:
+        """Advance the slot and send what the operation made."""
+        kind, slot, step = ran.instruction.kind, ran.slot, ran.step
+        microbatch = -1 if ran.instruction.microbatch is None else ran.instruction.microbatch
+        node = self._nodes[ran.node]
+        self._changed[ran.node] = None
+        if kind == "R":
+            shadow = next(s for s in node.shadowed if s.slot == slot)
+            shadow.replica_step += 1
+            self._links.at(self._links.now_ns + self._links.latency_ns, ("ack", slot, step, -1))
+            return
+        if kind in ("FR", "BR"):
+            return
+        state = next(s for s in node.owned if s.slot == slot)
+        boundary = self._costs.boundary_bytes
+        if kind == "F":
+            state.cursor += 1
+            self._have.add(("out", slot, step, microbatch))
+            if slot.stage < self._grid.stages - 1:
+                after = Slot(pipeline=slot.pipeline, stage=slot.stage + 1)
+                size = boundary[slot.stage] if boundary else 0.0
+                self._send(ran.node, self._owners[after], ("act", after, step, microbatch), size)
+        elif kind == "B":
+            state.cursor += 1
+            if slot.stage > 0:
+                self._send_gradient(ran, slot, step, microbatch)
+        elif kind == "X":
+            state.exchanged = True
+            for peer in self._grid.column(slot.stage):
+                self._exchange(ran.node, peer, step)
+        else:
+            state.step, state.cursor, state.exchanged = step + 1, 0, False
+            self._stepped[step] += 1
+            self._commit_ns[step] = self._links.now_ns
+            self._settle(step)
+
+    def _send_gradient(self, ran: Ran, slot: Slot, step: int, microbatch: int) -> None:
+        """To the stage before, and in mode `full` to that stage's shadow too."""
+        before = Slot(pipeline=slot.pipeline, stage=slot.stage - 1)
+        sizes = self._costs.boundary_bytes
+        size = sizes[before.stage] if sizes else 0.0
+        self._send(ran.node, self._owners[before], ("grad", before, step, microbatch), size)
+        shadow = self._layout.assignment.shadow(before)
+        if self._layout.mode == "full" and shadow is not None:
+            self._send(ran.node, shadow, ("regrad", before, step, microbatch), size)
+
+    def _exchange(self, node: NodeId, peer: Slot, step: int) -> None:
+        """Partials go to the owners of shards, and results come back: two messages' latency."""
+        sizes = self._costs.exchange_bytes
+        size = sizes[peer.stage] if sizes else 0.0
+        self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
+
+    def _reduced(self, slot: Slot, step: int) -> None:
+        """The whole gradient of a slot is there: its squares go to all, itself to the shadow."""
+        owner = self._owners[slot]
+        for other in self._grid.slots():
+            self._send(owner, self._owners[other], ("norm", other, step, -1), 0.0)
+        shadow = self._layout.assignment.shadow(slot)
+        if shadow is not None:
+            sizes = self._costs.gradient_bytes
+            size = sizes[slot.stage] if sizes else 0.0
+            self._send(owner, shadow, ("ship", slot, step, -1), size, yields=True)
+
+    def _send(
+        self,
+        source: NodeId,
+        to: NodeId,
+        key: _Key,
+        size_bytes: float,
+        *,
+        hops: int = 1,
+        yields: bool = False,
+    ) -> None:
+        if self._links.carry(source, to, key, size_bytes, hops=hops, yields=yields):
+            self._arrive(key)
+
+    def _arrive(self, key: _Key) -> None:
+        kind, slot, step, _ = key
+        self._changed[self._owners[slot]] = None
+        if kind == "ack":
+            self._acks[step] = self._acks.get(step, 0) + 1
+            self._settle(step)
+        elif kind in ("part", "norm"):
+            count = self._parts.get((kind, slot, step), 0) + 1
+            self._parts[kind, slot, step] = count
+            if kind == "part" and count == self._grid.pipelines:
+                self._reduced(slot, step)
+        else:
+            self._have.add(key)
+            shadow = self._layout.assignment.shadow(slot)
+            if shadow is not None:
+                self._changed[shadow] = None
+
+    def _settle(self, step: int) -> None:
+        """Note when a step is done everywhere: its stash is free, the step after next may begin."""
+        if self._is_settled(step):
+            self._changed.update(dict.fromkeys(self._nodes))
+            if self._stepped[step] == self._grid.size:
+                self._settled_ns[step] = self._links.now_ns
+
+    def _waiting(self) -> list[str]:
+        out = []
+        for node in self._nodes.values():
+            for state in node.owned:
+                instruction = self._next_own(state)
+                if instruction is not None:
+                    lacks = self._lacks(state, instruction)
+                    out.append(f"{instruction} of pipeline {state.slot.pipeline} waits for {lacks}")
+        return out

@@ -1,0 +1,161 @@
+"""What a dry run is given: who holds which slot, and what each operation and message costs.
+
+Rule: both are plain values of the caller; a dry run reads nothing else.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bamboo.errors import InputError
+from bamboo.ids import NodeId
+from bamboo.schedule.one_f_one_b import Program, one_f_one_b
+from bamboo.schedule.redundancy import check_mode, has_replica
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Durations and sizes per stage; an empty tuple means zero for every stage.
+
+    Build one with `Costs.of`, which spreads single figures and checks. Messages between slots of
+    one node cost nothing.
+    """
+
+    forward_s: tuple[float, ...]
+    """One microbatch's forward, also as a redundant one."""
+    backward_s: tuple[float, ...]
+    exchange_s: tuple[float, ...] = ()
+    """Work of the owner to reduce its gradients and hand them over."""
+    step_s: tuple[float, ...] = ()
+    """Optimizer step of the owner, and of the replica."""
+    latency_s: float = 0.0
+    """One way, for every message."""
+    bytes_per_s: float = 0.0
+    """Of each directed link between two nodes; 0: a message takes its latency only."""
+    boundary_bytes: tuple[float, ...] = ()
+    """Output of the stage for one microbatch; its gradient has the same size."""
+    gradient_bytes: tuple[float, ...] = ()
+    """All parameter gradients of the stage: what is shipped to the shadow."""
+    exchange_bytes: tuple[float, ...] = ()
+    """Sent by one owner to each peer of its column; 0 in a grid of one pipeline."""
+
+    @classmethod
+    def of(
+        cls,
+        stages: int,
+        *,
+        forward_s: Sequence[float],
+        backward_s: Sequence[float],
+        exchange_s: Sequence[float] = (),
+        step_s: Sequence[float] = (),
+        latency_s: float = 0.0,
+        bytes_per_s: float = 0.0,
+        boundary_bytes: Sequence[float] = (),
+        gradient_bytes: Sequence[float] = (),
+        exchange_bytes: Sequence[float] = (),
+    ) -> "Costs":
+        """Costs with one figure per stage; a single figure stands for all stages.
+
+        Raises InputError when a list has another length, or a figure is negative or not finite.
+        """
+        return cls(
+            forward_s=per_stage("forward_s", forward_s, stages),
+            backward_s=per_stage("backward_s", backward_s, stages),
+            exchange_s=per_stage("exchange_s", exchange_s, stages),
+            step_s=per_stage("step_s", step_s, stages),
+            latency_s=per_stage("latency_s", (latency_s,), 1)[0],
+            bytes_per_s=per_stage("bytes_per_s", (bytes_per_s,), 1)[0],
+            boundary_bytes=per_stage("boundary_bytes", boundary_bytes, stages),
+            gradient_bytes=per_stage("gradient_bytes", gradient_bytes, stages),
+            exchange_bytes=per_stage("exchange_bytes", exchange_bytes, stages),
+        )
+
+
+def per_stage(name: str, figures: Sequence[float], stages: int) -> tuple[float, ...]:
+    """One figure per stage: none means zeros, one stands for all.
+
+    Raises InputError on another count and on figures that are negative or not finite.
+    """
+    if len(figures) not in (0, 1, stages):
+        raise InputError(
+            f"{name} has {len(figures)} figures for {stages} stages; give one for all, or {stages}"
+        )
+    for figure in figures:
+        if not math.isfinite(figure) or figure < 0:
+            raise InputError(f"{name} has the figure {figure}; give finite figures of at least 0")
+    if len(figures) == stages:
+        return tuple(map(float, figures))
+    return (float(figures[0]) if figures else 0.0,) * stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Who runs what: owners and shadows of the grid, each stage's program, redundancy mode."""
+
+    assignment: Assignment
+    programs: tuple[tuple[Program, ...], ...]
+    """Of each pipeline, of each stage."""
+    mode: str
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
+        grid = self.assignment.grid
+        if len(self.programs) != grid.pipelines or any(
+            [program.stage for program in row] != list(range(grid.stages)) for row in self.programs
+        ):
+            raise ValueError(f"a layout needs one program for each slot of {grid}")
+        for row in self.programs:
+            counts = [program.microbatches for program in row]
+            if len(set(counts)) != 1:
+                raise ValueError(
+                    f"the stages of one pipeline must run the same microbatches, not {counts}"
+                )
+
+    def program(self, slot: Slot) -> Program:
+        return self.programs[slot.pipeline][slot.stage]
+
+
+def layout_of(grid: Grid, *, microbatches: Sequence[int], mode: str) -> Layout:
+    """The layout at the start: one node a slot, shadowed by its predecessor; 1F1B programs.
+
+    `microbatches` is per pipeline, or one figure for all. Nodes are named like their slot (`0.2`).
+    Raises ValueError when the counts do not match the grid or the mode is unknown.
+    """
+    counts = tuple(microbatches)
+    if len(counts) == 1:
+        counts *= grid.pipelines
+    if len(counts) != grid.pipelines:
+        raise ValueError(f"{len(counts)} microbatch counts for {grid.pipelines} pipelines")
+    replica = has_replica(mode)
+    slots = grid.slots()
+    return Layout(
+        assignment=Assignment(
+            grid=grid,
+            owners=tuple(NodeId(str(slot)) for slot in slots),
+            shadows=tuple(NodeId(str(grid.protector(slot))) if replica else None for slot in slots),
+        ),
+        programs=tuple(one_f_one_b(grid.stages, count) for count in counts),
+        mode=mode,
+    )
+
+
+def merged(layout: Layout, victim: NodeId) -> Layout:
+    """The layout after `victim` was lost: its slots go to their shadows (merged nodes), and what
+    it shadowed has no shadow. Raises ValueError when a slot of it has no live copy."""
+    before = layout.assignment
+    owned = before.owned_by(victim)
+    owners: dict[Slot, NodeId] = {}
+    for slot in owned:
+        shadow = before.shadow(slot)
+        if shadow is None or shadow == victim:
+            raise ValueError(f"slot {slot} of {victim} has no live copy")
+        owners[slot] = shadow
+    shadows: dict[Slot, NodeId | None] = dict.fromkeys((*owned, *before.shadowed_by(victim)))
+    return Layout(
+        assignment=before.replace(owners=owners, shadows=shadows),
+        programs=layout.programs,
+        mode=layout.mode,
+    )

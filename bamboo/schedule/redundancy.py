@@ -1,0 +1,87 @@
+"""Which operations a shadow runs ahead of need, mode by mode, and which forwards fit a gap.
+
+Rule: redundancy never changes a bit, only when a recomputation happens. `off` and `stash` run
+nothing ahead, `gap` runs redundant forwards only where the dry run predicts that the host would
+wait anyway, `eager` runs all of them whenever nothing else is ready, `full` the backwards as well.
+(`eager` and `full` are EFLB and EFEB of Thorpe et al., Bamboo, NSDI 2023; `stash` is LFLB.)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.one_f_one_b import Program
+from bamboo.topology.strategy import REDUNDANCY_MODES
+
+_AHEAD: dict[str, tuple[str, ...]] = {
+    "off": (),
+    "stash": (),
+    "gap": ("FR",),
+    "eager": ("FR",),
+    "full": ("FR", "BR"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A wait predicted for a node whose host stage stands at `cursor` of its own program."""
+
+    cursor: int
+    length_s: float
+
+
+def check_mode(mode: str) -> None:
+    """Raise ValueError when `mode` is no redundancy mode."""
+    if mode not in REDUNDANCY_MODES:
+        raise ValueError(
+            f"redundancy {mode!r} is unknown; take one of {', '.join(REDUNDANCY_MODES)}"
+        )
+
+
+def has_replica(mode: str) -> bool:
+    """Whether a shadow keeps a replica and steps it (R): every mode but `off`."""
+    check_mode(mode)
+    return mode != "off"
+
+
+def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruction, ...]:
+    """The FR, then the BR, that the shadow of `stage` may run before anything has failed."""
+    check_mode(mode)
+    kinds = _AHEAD[mode]
+    forwards = tuple(Instruction(stage=stage, kind="FR", microbatch=m) for m in range(microbatches))
+    backwards = tuple(
+        Instruction(stage=stage, kind="BR", microbatch=m) for m in range(microbatches)
+    )
+    return (forwards if "FR" in kinds else ()) + (backwards if "BR" in kinds else ())
+
+
+def gap_budget(
+    *,
+    gaps: Sequence[Gap],
+    forward_s: float,
+    microbatches: int,
+    host: Program | None,
+    slack_s: float = 0.0,
+) -> dict[int, int]:
+    """How many redundant forwards fit which gap: cursor of the host's program -> count.
+
+    A node that sits waiting with its host stage at a cursor may run so many there, in microbatch
+    order. `forward_s` is the length of one, `slack_s` is left free in every gap. `host` is the
+    program whose forwards produce the inputs; None: inputs come from the data, at any time (the
+    shadow of stage 0). Cursors at which nothing fits are left out.
+    """
+    budget: dict[int, int] = {}
+    given = 0
+    for gap in sorted(gaps, key=lambda gap: gap.cursor):
+        room = gap.length_s - slack_s
+        available = microbatches
+        if host is not None:
+            available = sum(i.kind == "F" for i in host.instructions[: gap.cursor])
+        fits = microbatches
+        if forward_s > 0:
+            fits = int(max(room, 0.0) / forward_s + 1e-6)
+        count = min(fits, available - given) if room > 0 else 0
+        if count > 0:
+            budget[gap.cursor] = budget.get(gap.cursor, 0) + count
+            given += count
+    return budget

@@ -1,0 +1,50 @@
+"""What changes while a dry run goes on: where each node's slots and shadows stand.
+
+Rule: only `dry_run` changes these; nothing else sees them.
+"""
+
+from bamboo.ids import NodeId
+from bamboo.schedule.instruction import Instruction
+from bamboo.topology.slots import Slot
+
+
+class SlotState:
+    """Where an owned slot stands: step, cursor in its program, whether it has exchanged."""
+
+    __slots__ = ("cursor", "exchanged", "program", "slot", "step")
+
+    def __init__(self, slot: Slot, program: tuple[Instruction, ...]) -> None:
+        self.slot = slot
+        self.program = program
+        self.step = 0
+        self.cursor = 0
+        self.exchanged = False
+
+
+class ShadowState:
+    """Where a shadow stands: the step its replica takes next, and what it ran ahead in a step.
+
+    `host` is the first own slot of its node: redundant work belongs to that slot's present step.
+    """
+
+    __slots__ = ("ahead_step", "host", "replica_step", "slot", "todo", "used")
+
+    def __init__(self, slot: Slot, host: SlotState) -> None:
+        self.slot = slot
+        self.host = host
+        self.replica_step = 0
+        self.ahead_step = -1
+        self.todo: dict[str, list[Instruction]] = {}
+        self.used: dict[int, int] = {}
+
+
+class NodeState:
+    """One machine: the slots it owns, those it shadows, and whether it is running something."""
+
+    __slots__ = ("busy", "id", "owned", "shadowed")
+
+    def __init__(self, node: NodeId) -> None:
+        self.id = node
+        self.busy = False
+        self.owned: list[SlotState] = []
+        self.shadowed: list[ShadowState] = []

@@ -1,0 +1,125 @@
+"""`bamboo schedule`: draw a pipeline schedule as text, and say what it costs.
+
+Rule: everything shown comes from the symbolic dry run; nothing is started or measured.
+"""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from bamboo.errors import InputError
+from bamboo.schedule.figures import figures, gap_budgets, plan_run
+from bamboo.schedule.layout import Costs, Layout, layout_of
+from bamboo.schedule.render import figures_text, grid_text
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
+
+MAX_OPERATIONS = 50_000
+"""Above this the drawing helps nobody, and the dry run takes seconds."""
+
+
+@click.command("schedule")
+@click.option("--stages", default=4, show_default=True, help="Stages of a pipeline (P).")
+@click.option("--microbatches", default=8, show_default=True, help="Per pipeline and step (M).")
+@click.option("--pipelines", default=1, show_default=True, help="Copies of the pipeline (D).")
+@click.option(
+    "--redundancy",
+    default="off",
+    show_default=True,
+    type=click.Choice(REDUNDANCY_MODES),
+    help="What shadows compute ahead of need.",
+)
+@click.option(
+    "--forward-ms",
+    default="20",
+    show_default=True,
+    metavar="MS[,MS…]",
+    help="Forward of one microbatch: one figure for all stages, or one per stage.",
+)
+@click.option(
+    "--backward-ms",
+    default="40",
+    show_default=True,
+    metavar="MS[,MS…]",
+    help="Backward of one microbatch, likewise.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    *,
+    stages: int,
+    microbatches: int,
+    pipelines: int,
+    redundancy: str,
+    forward_ms: str,
+    backward_ms: str,
+    as_json: bool,
+) -> None:
+    """Draw a pipeline schedule and its figures."""
+    _check(stages, microbatches, pipelines)
+    costs = Costs.of(
+        stages,
+        forward_s=_seconds("--forward-ms", forward_ms, stages),
+        backward_s=_seconds("--backward-ms", backward_ms, stages),
+    )
+    grid = Grid(pipelines=pipelines, stages=stages)
+    layout = layout_of(grid, microbatches=(microbatches,), mode=redundancy)
+    timeline = plan_run(layout, costs)
+    if as_json:
+        found = {
+            "schema_version": 1,
+            "stages": stages,
+            "microbatches": microbatches,
+            "pipelines": pipelines,
+            "redundancy": redundancy,
+            "programs": [str(program) for program in layout.programs[0]],
+            "gap_budgets": _budgets(layout, costs) if redundancy == "gap" else {},
+            "figures": asdict(figures(timeline, costs)),
+        }
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    click.echo(grid_text(timeline))
+    click.echo(figures_text(figures(timeline, costs)), nl=False)
+
+
+def _check(stages: int, microbatches: int, pipelines: int) -> None:
+    for name, value, least in (
+        ("--stages", stages, 2),
+        ("--microbatches", microbatches, 1),
+        ("--pipelines", pipelines, 1),
+    ):
+        if value < least:
+            raise InputError(f"{name} {value} is too small; give at least {least}")
+    operations = stages * microbatches * pipelines
+    if operations > MAX_OPERATIONS:
+        raise InputError(
+            f"{stages} stages x {microbatches} microbatches x {pipelines} pipelines are "
+            f"{operations} forwards, too many to draw; stay below {MAX_OPERATIONS}"
+        )
+
+
+def _seconds(option: str, text: str, stages: int) -> tuple[float, ...]:
+    """Read `20` or `20,20,30,40` milliseconds as seconds per stage."""
+    try:
+        figures_ms = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(
+            f"{option} {text!r} is no list of figures; write one like 20, or {stages} like "
+            f"{','.join(['20'] * stages)}"
+        ) from None
+    if len(figures_ms) not in (1, stages):
+        raise InputError(
+            f"{option} {text} has {len(figures_ms)} figures for {stages} stages; "
+            f"give one for all, or {stages}"
+        )
+    if not all(0 < figure < 1e9 for figure in figures_ms):
+        raise InputError(f"{option} {text}: every figure must lie above 0 and below 1e9")
+    return tuple(figure / 1e3 for figure in figures_ms)
+
+
+def _budgets(layout: Layout, costs: Costs) -> dict[str, dict[str, int]]:
+    """Slot -> cursor -> redundant forwards that fit there."""
+    return {
+        str(slot): {str(cursor): count for cursor, count in budget.items()}
+        for slot, budget in gap_budgets(layout, costs).items()
+    }
