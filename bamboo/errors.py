@@ -8,6 +8,7 @@
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
     |- VerifyDiffers            5   two runs that must be equal are not
+    |- UnreadableRecord         1   a stored record is of a version or kind unknown here
     `- CoreMisuse               1   a driver broke the contract of a pure room (our own mistake)
 
 Every message says what is wrong, with the value, and what to do next.
@@ -61,6 +62,10 @@ class VerifyDiffers(BambooError):
     """Two runs that must be bitwise equal differ."""
 
     exit_code: ClassVar[int] = 5
+
+
+class UnreadableRecord(BambooError):
+    """A record in the store has a version, a kind or fields that this program does not know."""
 
 
 class CoreMisuse(BambooError):

@@ -46,6 +46,14 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """To a draining node: you have nobody to hand over to any more, so take back Drain and go on
+    training until the cloud takes the instance."""
+
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """To a node decided gone, should it read this: change nothing, exit."""
 
@@ -95,6 +103,7 @@ Effect: TypeAlias = (
     | Promote
     | Resend
     | Drain
+    | Stay
     | Fence
     | HoldForStop
     | StopAt

@@ -1,0 +1,104 @@
+"""The run's books, on the store's `ledger` stream: prices, throughput and value, as they go.
+
+Rule: plain JSON, one record a line, each with its kind and the Unix time it was true at; money in
+US dollars. What a number means is defined by the planner's value and cost, which this only keeps.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from bamboo.coord.shapes import shape_of
+from bamboo.errors import UnreadableRecord
+from bamboo.ids import InstanceId, ZoneId
+from bamboo.ports import Store
+from bamboo.topology.strategy import canonical_json
+
+STREAM = "ledger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRecord:
+    """From `at_s` on the instance costs so much; `until_s` given: it stopped costing then."""
+
+    at_s: float
+    instance: InstanceId
+    instance_type: str
+    zone: ZoneId
+    market: str
+    """`spot` or `on-demand`."""
+    usd_per_hour: float
+    on_demand_usd_per_hour: float
+    """Of the same type and region, for the comparison of the receipt."""
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputRecord:
+    """What the run computed up to `at_s`."""
+
+    at_s: float
+    step: int
+    samples: int
+    """Since the start of the run."""
+    tokens: int
+    samples_per_s: float
+    """Over the time since the record before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueRecord:
+    """Performance per dollar up to `at_s`, over the whole run."""
+
+    at_s: float
+    step: int
+    usd: float
+    on_demand_usd: float
+    samples_per_usd: float
+    tokens_per_usd: float
+
+
+LedgerRecord: TypeAlias = PriceRecord | ThroughputRecord | ValueRecord
+_KINDS: dict[str, Any] = {
+    "price": PriceRecord,
+    "throughput": ThroughputRecord,
+    "value": ValueRecord,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode_record(record: LedgerRecord) -> str:
+    """`{"kind": "price", …}`, canonical."""
+    name = _NAMES[type(record)]
+    return canonical_json({"kind": name, **shape_of(_KINDS[name]).write(record)})
+
+
+def decode_record(text: str) -> LedgerRecord:
+    """Read what `encode_record` wrote. Raises UnreadableRecord."""
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise UnreadableRecord(f"a ledger record is not JSON: {error}") from error
+    name = raw.pop("kind", None) if isinstance(raw, dict) else None
+    if name not in _KINDS:
+        raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
+    record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
+    return record
+
+
+def append_record(store: Store, record: LedgerRecord) -> str:
+    """Write a record down; its id. Raises StoreUnavailable."""
+    return store.append(STREAM, encode_record(record))
+
+
+def read_ledger(
+    store: Store, *, after_id: str = "0", timeout_s: float = 0.0
+) -> Sequence[tuple[str, LedgerRecord]]:
+    """Records after an id, in order, as (id, record); waits up to `timeout_s` for the first.
+
+    One call gives a bounded number; call again with the last id until none comes. Raises
+    StoreUnavailable, UnreadableRecord.
+    """
+    found = store.records(STREAM, after_id=after_id, timeout_s=timeout_s)
+    return [(at, decode_record(text)) for at, text in found]

@@ -1,0 +1,38 @@
+"""The way to a store: by URL, checked before anything is started."""
+
+from bamboo.coord.redis_store import RedisStore
+from bamboo.ids import RunId
+from bamboo.ports import Store
+
+DEADLINE_S = 4.0
+"""How long one call may take unless the caller says otherwise."""
+
+
+def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store:
+    """Connect to the store of `run` at `unix:///path.sock?db=0`, `redis://…` or `rediss://…`.
+
+    One round trip shows that it answers and takes the login. `deadline_s` bounds each later call.
+    Raises StoreRefused (one line, the URL without its password, the remedy) when it does not.
+    """
+    store = RedisStore(url, run, deadline_s=deadline_s)
+    try:
+        store.ping()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADLINE_S) -> None:
+    """Find out, before anything is started, whether the store can be used. Changes nothing.
+
+    With a run's id it is also tried out that the login may run scripts and write below that run's
+    keys. Raises StoreRefused as `open_store` does.
+    """
+    store = RedisStore(url, run or RunId("check"), deadline_s=deadline_s)
+    try:
+        store.ping()
+        if run is not None:
+            store.try_out()
+    finally:
+        store.close()

@@ -1,0 +1,246 @@
+"""The store in Redis or Valkey (command set of Redis 6.2): one run under `bamboo:<run>:`.
+
+    state      hash    version, state (JSON), store_id
+    log        stream  entry of version V under the id V-1, field body
+    documents  hash    name -> text, fixed at creation
+    leases     hash    node -> "seconds.micros payload", the server's time
+    s:<name>   stream  records, field body
+
+Rule: whatever must happen together happens in one script of `lua/`; the server's clock is the only
+clock; a blocked read has a connection of its own, so it never delays a commit; no call waits
+longer than its deadline; errors of the client library do not leave this file.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import resources
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from bamboo.errors import InputError, StoreRefused, StoreUnavailable
+from bamboo.ids import NodeId, RunId
+from bamboo.ports import Entry, Lease, Snapshot
+
+SCHEMES = ("unix", "redis", "rediss")
+_BLOCK_S = 1.0
+"""A long wait is cut in pieces, so that a server that went away is noticed."""
+_READ_COUNT = 1000
+"""Most entries or records given by one call; the caller asks again for more."""
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    """One run in Redis or Valkey (ports.Store); connects on first use.
+
+    `deadline_s` bounds one call: a quarter of it for connecting, the rest for the login and for
+    the answer. Raises StoreRefused for a URL that names no store.
+    """
+
+    def __init__(self, url: str, run: RunId, *, deadline_s: float) -> None:
+        self.shown_url = hide_password(url)
+        self._run = run
+        self._closed = False
+        answer_s = deadline_s * 3 / 8
+        connect_s = deadline_s / 4
+        # The client library's annotations differ between its releases, hence Any.
+        self._commands: Any = _client(url, connect_s=connect_s, answer_s=answer_s)
+        self._waiting: Any = _client(url, connect_s=connect_s, answer_s=answer_s + _BLOCK_S)
+        self._create = self._script("create")
+        self._read = self._script("read")
+        self._commit = self._script("commit")
+        self._beat = self._script("beat")
+        self._leases = self._script("leases")
+
+    def create(self, *, state: str, entry: str, documents: Mapping[str, str]) -> bool:
+        texts = [text for pair in documents.items() for text in pair]
+        keys = [self._key("state"), self._key("log"), self._key("documents")]
+        arguments = [uuid.uuid4().hex, state, entry, *texts]
+        return bool(self._call(lambda: self._create(keys=keys, args=arguments)) == 1)
+
+    def read(self) -> Snapshot:
+        version, state, store_id, seconds, micros = self._call(
+            lambda: self._read(keys=[self._key("state")])
+        )
+        if version is None:
+            raise self._no_run()
+        return Snapshot(
+            version=int(version),
+            state=state,
+            now_s=_seconds(seconds, micros),
+            store_id=store_id,
+        )
+
+    def document(self, name: str) -> str:
+        text = self._call(lambda: self._commands.hget(self._key("documents"), name))
+        if text is None:
+            raise InputError(f"run {self._run} has no document {name!r} in its store")
+        return str(text)
+
+    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+        keys = [self._key("state"), self._key("log")]
+        done = self._call(lambda: self._commit(keys=keys, args=[expected_version, state, entry]))
+        if done == -1:
+            raise self._no_run()
+        return bool(done == 1)
+
+    def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
+        last_id = f"{after_version}-1" if after_version >= 0 else "0-0"
+        found = self._read_stream(self._key("log"), last_id, timeout_s)
+        return [Entry(version=int(at.split("-")[0]), body=body) for at, body in found]
+
+    def beat(self, node: NodeId, payload: str) -> None:
+        self._call(lambda: self._beat(keys=[self._key("leases")], args=[node, payload]))
+
+    def leases(self) -> tuple[float, Mapping[NodeId, Lease]]:
+        seconds, micros, flat = self._call(lambda: self._leases(keys=[self._key("leases")]))
+        leases = {}
+        for node, beat in zip(flat[::2], flat[1::2], strict=True):
+            stamp, payload = beat.split(" ", 1)
+            leases[NodeId(node)] = Lease(payload=payload, beaten_at_s=float(stamp))
+        return _seconds(seconds, micros), leases
+
+    def append(self, stream: str, record: str) -> str:
+        key = self._key(f"s:{stream}")
+        return str(self._call(lambda: self._commands.xadd(key, {"body": record})))
+
+    def records(self, stream: str, *, after_id: str, timeout_s: float) -> Sequence[tuple[str, str]]:
+        return self._read_stream(self._key(f"s:{stream}"), after_id, timeout_s)
+
+    def close(self) -> None:
+        self._closed = True
+        for client in (self._commands, self._waiting):
+            client.connection_pool.disconnect()
+
+    def ping(self) -> None:
+        """One round trip with login. Raises StoreRefused, saying what to do, when it fails."""
+        try:
+            self._commands.ping()
+        except redis.RedisError as error:
+            raise refused(self.shown_url, error) from error
+
+    def try_out(self) -> None:
+        """Check that the login may run scripts and write below the run's keys; leaves nothing.
+
+        Raises StoreRefused when it may not.
+        """
+        try:
+            self._script("check")(keys=[self._key("check")])
+        except redis.RedisError as error:
+            raise refused(self.shown_url, error) from error
+
+    def _read_stream(self, key: str, last_id: str, timeout_s: float) -> list[tuple[str, str]]:
+        deadline_s = time.monotonic() + max(0.0, timeout_s)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            # Block 0 would mean for ever: the last look, and a look without waiting, do not block.
+            block_ms = math.ceil(min(left_s, _BLOCK_S) * 1000) if left_s > 0 else None
+            client = self._waiting if block_ms is not None else self._commands
+            ask = partial(client.xread, {key: last_id}, count=_READ_COUNT, block=block_ms)
+            answer = self._call(ask)
+            if answer:
+                return [(str(at), str(fields["body"])) for at, fields in answer[0][1]]
+            if block_ms is None:
+                return []
+
+    def _call(self, ask: Callable[[], T]) -> T:
+        if self._closed:
+            raise StoreUnavailable(f"the store at {self.shown_url} was closed here")
+        try:
+            return ask()
+        except redis.RedisError as error:
+            raise StoreUnavailable(
+                f"the store at {self.shown_url} does not answer: {_one_line(error)}"
+            ) from error
+
+    def _script(self, name: str) -> Any:
+        path = resources.files("bamboo.coord") / "lua" / f"{name}.lua"
+        return self._commands.register_script(path.read_text(encoding="utf-8"))
+
+    def _key(self, name: str) -> str:
+        return f"bamboo:{self._run}:{name}"
+
+    def _no_run(self) -> InputError:
+        return InputError(
+            f"there is no run {self._run} in the store at {self.shown_url}; check the run's id"
+        )
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be shown: the password as `***`, wherever the URL carries it."""
+    try:
+        parts = urlsplit(url)
+        netloc = parts.netloc
+        if "@" in netloc:
+            login, host = netloc.rsplit("@", 1)
+            user, colon, _ = login.partition(":")
+            netloc = f"{user}{':***' if colon else ''}@{host}"
+        query = parts.query
+        if "password" in query:
+            pairs = parse_qsl(query, keep_blank_values=True)
+            pairs = [(k, "***" if k == "password" else v) for k, v in pairs]
+            query = urlencode(pairs, safe="*")
+        # urlunsplit drops the empty host of unix:///path, which redis URLs need.
+        shown = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
+        if parts.scheme == "unix" and not netloc:
+            shown = f"unix://{parts.path}" + (f"?{query}" if query else "")
+    except ValueError:
+        return "(a URL that cannot be read)"
+    return shown
+
+
+def refused(shown_url: str, error: Exception) -> StoreRefused:
+    """The one line for a store that cannot be used at the start, with its remedy."""
+    said = _one_line(error)
+    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said or "HELLO" in said:
+        # Some releases of the client report a missing login as an error of HELLO.
+        what = "refuses the login"
+        remedy = "check user and password in the URL (BAMBOO_REDIS_URL)"
+    elif isinstance(error, redis.exceptions.NoPermissionError):
+        what = "does not let this user do what a run needs"
+        remedy = "allow its user all data commands on the keys bamboo:<run>:*"
+    elif isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        what = "cannot be reached"
+        remedy = "start it, or correct its URL (BAMBOO_REDIS_URL)"
+    else:
+        what = "cannot be used"
+        remedy = "mend the server, or name another one (BAMBOO_REDIS_URL)"
+    return StoreRefused(f"the store at {shown_url} {what}: {said}; {remedy}")
+
+
+def _client(url: str, *, connect_s: float, answer_s: float) -> Any:
+    if urlsplit(url).scheme not in SCHEMES:
+        raise StoreRefused(
+            f"{hide_password(url)!r} is no URL of a store; "
+            "use unix:///path.sock?db=0, redis://host:port/0 or rediss://host:port/0"
+        )
+    from_url: Any = redis.Redis.from_url
+    try:
+        return from_url(
+            url,
+            decode_responses=True,
+            protocol=2,
+            socket_connect_timeout=connect_s,
+            socket_timeout=answer_s,
+            # The driver retries: only it knows what an attempt may have done.
+            retry=Retry(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise StoreRefused(
+            f"the store URL {hide_password(url)!r} cannot be used: {_one_line(error)}; correct it"
+        ) from error
+
+
+def _seconds(seconds: str, micros: str) -> float:
+    return int(seconds) + int(micros) / 1_000_000
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

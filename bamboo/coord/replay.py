@@ -1,0 +1,95 @@
+"""`bamboo verify --decisions`: every decision of a run, made again and compared.
+
+Rule: the log alone is believed to hold events and times; states, effects and reasons are computed
+anew by `transition` from the first state on, and any difference is named.
+"""
+
+from dataclasses import dataclass
+
+from bamboo.coord.codec import (
+    Begin,
+    Committed,
+    decode_entry,
+    decode_state,
+    encode_effects,
+    state_hash,
+)
+from bamboo.core.invariants import check, check_step
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import State
+from bamboo.errors import CoreMisuse
+from bamboo.ports import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReport:
+    """`decisions` recomputed equal ones; `first_difference` a sentence, or None when all are."""
+
+    decisions: int
+    last_version: int
+    first_difference: str | None
+
+    @property
+    def equal(self) -> bool:
+        return self.first_difference is None
+
+
+def verify_decisions(store: Store) -> DecisionReport:
+    """Recompute the whole log, then compare the last state with the stored document.
+
+    Raises StoreUnavailable, InputError (no such run), and UnreadableRecord for an entry that this
+    program cannot read. A run that goes on meanwhile is verified up to what was there at first.
+    """
+    snapshot = store.read()
+    state: State | None = None
+    policy = Policy()
+    seen = -1
+    while seen < snapshot.version:
+        found = store.entries(after_version=seen, timeout_s=0.0)
+        for stored in found:
+            if stored.version > snapshot.version:
+                break
+            entry = decode_entry(stored.body)
+            if stored.version != seen + 1:
+                return _differs(seen, f"version {seen + 1} is not in the log")
+            if isinstance(entry, Begin):
+                difference = None if state is None else "the run begins a second time"
+                state, policy = entry.state, entry.policy
+            elif state is None:
+                difference = "the log does not begin with the run's first state"
+            else:
+                state, difference = _recompute(state, entry, policy)
+            if difference is not None:
+                return _differs(seen, f"version {stored.version}: {difference}")
+            seen = stored.version
+        if not found:
+            return _differs(seen, f"version {seen + 1} is not in the log")
+    if state is None or decode_state(snapshot.state) != state:
+        return _differs(seen, "the stored state is not the one that the log leads to")
+    return DecisionReport(decisions=seen, last_version=seen, first_difference=None)
+
+
+def _recompute(state: State, entry: Committed, policy: Policy) -> tuple[State, str | None]:
+    """The next state, and what differs from the entry, if anything does."""
+    try:
+        step = transition(state, entry.event, now_s=entry.now_s, policy=policy)
+    except CoreMisuse as error:
+        return state, f"the event {entry.event} cannot be decided: {error}"
+    if step.state is state:
+        return state, f"the event {entry.event} changes nothing: {step.reason}"
+    if state_hash(step.state) != entry.state_hash:
+        return step.state, f"the state has hash {state_hash(step.state)}, not {entry.state_hash}"
+    if step.reason != entry.reason:
+        return step.state, f"the reason is {step.reason!r}, not {entry.reason!r}"
+    if step.effects != entry.effects:
+        ours, theirs = encode_effects(step.effects), encode_effects(entry.effects)
+        return step.state, f"the effects are {ours}, not {theirs}"
+    wrong = check(step.state) + check_step(state, step.state)
+    return step.state, wrong[0] if wrong else None
+
+
+def _differs(equal_up_to: int, difference: str) -> DecisionReport:
+    return DecisionReport(
+        decisions=max(0, equal_up_to), last_version=equal_up_to, first_difference=difference
+    )

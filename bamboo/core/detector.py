@@ -1,0 +1,106 @@
+"""Judging leases: a node that stands still is suspected, then gone; a store's outage is no proof.
+
+Rule: only growth of the progress counter counts as life, so a node whose beats come but whose
+worker is frozen is treated like one whose beats are missing. A counter is any integer that grows.
+Suspicion is evidence and is only shown; a PeerLost is returned for the caller to append, again at
+every reading until the caller no longer watches the node.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from bamboo.core.events import PeerLost
+from bamboo.core.policy import Policy
+from bamboo.ids import NodeId
+from bamboo.ports import Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is remembered of one watched node."""
+
+    node: NodeId
+    progress: int
+    """The highest counter seen; -1 before the first."""
+    grown_at_s: float
+    """Store time since which it has not grown."""
+    leased: bool
+    """Whether the last reading held a lease of the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """One observer's memory between two readings of the leases."""
+
+    read_at_s: float | None = None
+    seen: tuple[Seen, ...] = ()
+    suspects: tuple[NodeId, ...] = ()
+    """Nodes that stand still longer than `suspect_s`, those longer than `gone_s` included."""
+
+
+def judge(
+    view: LeaseView,
+    *,
+    watched: Collection[NodeId],
+    leases: Mapping[NodeId, Lease],
+    now_s: float,
+    policy: Policy,
+    reporter: str,
+) -> tuple[LeaseView, tuple[PeerLost, ...]]:
+    """Compare a successful reading (`Store.leases`) with the one before.
+
+    `watched` are the nodes to judge: the live ones but the observer's own. A node without a lease
+    is judged from the first reading that watched it. Everybody's time starts again, so nobody is
+    gone before one full lease has passed, when the store was away (more than `gone_s` since the
+    reading before), was wiped (a lease that was there is not), or its clock went back.
+    """
+    before = {seen.node: seen for seen in view.seen}
+    fresh = (
+        view.read_at_s is None
+        or not 0 <= now_s - view.read_at_s <= policy.gone_s
+        or any(seen.leased and seen.node not in leases for seen in view.seen)
+    )
+    seen = tuple(
+        _look(node, before.get(node), leases.get(node), now_s=now_s, fresh=fresh)
+        for node in sorted(watched)
+    )
+    idle_s = {entry.node: now_s - entry.grown_at_s for entry in seen}
+    suspects = tuple(node for node, idle in idle_s.items() if idle >= policy.suspect_s)
+    lost = tuple(
+        PeerLost(node=node, reporter=reporter, cause="lease")
+        for node, idle in idle_s.items()
+        if idle >= policy.gone_s
+    )
+    return LeaseView(read_at_s=now_s, seen=seen, suspects=suspects), lost
+
+
+def _look(
+    node: NodeId, before: Seen | None, lease: Lease | None, *, now_s: float, fresh: bool
+) -> Seen:
+    progress = -1 if lease is None else _progress(lease.payload)
+    if before is None or fresh:
+        known = -1 if before is None else before.progress
+        grown_at_s = now_s
+    else:
+        known = before.progress
+        grown_at_s = before.grown_at_s
+        if lease is not None and progress > known:
+            # The beat's own time is nearer to the truth than this reading's.
+            grown_at_s = max(grown_at_s, min(lease.beaten_at_s, now_s))
+    return Seen(
+        node=node,
+        progress=max(known, progress),
+        grown_at_s=grown_at_s,
+        leased=lease is not None,
+    )
+
+
+def _progress(payload: str) -> int:
+    """The counter in a beat, or -1 (no growth) when the beat is not what an agent writes."""
+    try:
+        beat = json.loads(payload)
+    except ValueError:
+        return -1
+    progress = beat.get("progress") if isinstance(beat, dict) else None
+    return progress if isinstance(progress, int) and not isinstance(progress, bool) else -1

@@ -1,0 +1,121 @@
+"""How a run ends: agreeing on the last step, the members' final reports, and faults.
+
+Rule: a run ends once. The end tells every live node to leave and the fleet to keep nothing.
+"""
+
+from dataclasses import replace
+
+from bamboo.core.effects import FLEET, Effect, End, HoldForStop, StopAt, TerminateAll
+from bamboo.core.events import NodeFinished, NonFinite, RunFailed, StopReady, StopRequested
+from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.transition import (
+    Transition,
+    acting_member,
+    changed,
+    describe,
+    live_members,
+    name_slots,
+    stale,
+)
+from bamboo.errors import CoreMisuse
+
+
+def end(
+    before: State, after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()
+) -> Transition:
+    """`after` is over with `outcome`; the effects are `first`, then those of any end."""
+    over = replace(after, phase=Phase.FINISHED, outcome=outcome, failovers=())
+    leave = tuple(End(to=node.id) for node in over.live_nodes())
+    return changed(before, over, (*first, *leave, TerminateAll(to=FLEET)), reason)
+
+
+def request_stop(state: State, event: StopRequested) -> Transition:
+    """Ask every member which step it has begun; without members the run just ends."""
+    if event.outcome not in (Outcome.STOPPED, Outcome.BUDGET):
+        raise CoreMisuse(f"a stop cannot end a run as {event.outcome}; say RunFailed instead")
+    if state.stop_reason is not None:
+        return stale(state, f"a stop is under way already: {state.stop_reason}")
+    asked = replace(state, stop_reason=event.reason, stop_outcome=event.outcome)
+    if state.assignment is None:
+        reason = f"stopped before training began: {event.reason}"
+        return end(state, asked, event.outcome, reason)
+    effects = (HoldForStop(to=node.id) for node in live_members(state))
+    reason = f"stopping at the next step that all can finish: {event.reason}"
+    return changed(state, asked, effects, reason)
+
+
+def answer_stop(state: State, event: StopReady) -> Transition:
+    """Note a member's last begun step; the last answer fixes the step at which all stop."""
+    node = acting_member(state, event.node, "StopReady")
+    if not node.status.live:
+        return stale(state, f"{event.node} is {node.status}: its answer does not count")
+    if state.stop_reason is None:
+        raise CoreMisuse(f"StopReady from {event.node}, but nobody asked for a stop")
+    if any(answered == event.node for answered, _ in state.stop_ready):
+        return stale(state, f"{event.node} has answered the stop already")
+    noted = replace(state, stop_ready=(*state.stop_ready, (event.node, event.step)))
+    settled, effects, words = settle_stop(noted)
+    waiting = len(live_members(noted)) - len(noted.stop_ready)
+    words = words or f"; waiting for {waiting} more"
+    reason = f"{describe(state, event.node)} has begun step {event.step} and holds{words}"
+    return changed(state, settled, effects, reason)
+
+
+def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
+    """Fix the step of a stop once every live member has answered.
+
+    Gives the state, the effects and words to append to the reason; unchanged, nothing and ""
+    while answers are missing, or when there is nothing to settle.
+    """
+    members = live_members(state)
+    answered = {node for node, _ in state.stop_ready}
+    if state.stop_reason is None or state.stop_at_step is not None:
+        return state, (), ""
+    if not all(node.id in answered for node in members):
+        return state, (), ""
+    step = max(step for _, step in state.stop_ready)
+    effects = tuple(StopAt(to=node.id, step=step) for node in members)
+    return replace(state, stop_at_step=step), effects, f"; all stop after step {step}"
+
+
+def finish_node(state: State, event: NodeFinished) -> Transition:
+    """Note that a member wrote the final state of all it owns; the last one ends the run."""
+    node = acting_member(state, event.node, "NodeFinished")
+    if not node.status.live:
+        return stale(state, f"{event.node} is {node.status}: its report does not count")
+    if event.node in state.finished:
+        return stale(state, f"{event.node} has finished already")
+    behind = [f.slot for f in state.failovers if f.successor == event.node]
+    if behind:
+        # It spoke before it knew of its promotion, so it has not written these slots.
+        names = name_slots(state, behind)
+        return stale(state, f"{event.node} has yet to catch up with {names}, then finish again")
+    noted = replace(state, finished=(*state.finished, event.node))
+    missing = [n.id for n in live_members(noted) if n.id not in noted.finished]
+    reason = f"{describe(state, event.node)} finished step {event.step}"
+    if missing:
+        return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")
+    if state.stop_at_step is None or state.stop_outcome is None:
+        return end(state, noted, Outcome.DONE, f"{reason}, the last one: the run is done")
+    reason = f"{reason}, the last one: the run is over, {state.stop_reason}"
+    return end(state, noted, state.stop_outcome, reason)
+
+
+def report_non_finite(state: State, event: NonFinite) -> Transition:
+    """A number is not finite: nothing that follows could be right, so the run ends."""
+    node = acting_member(state, event.node, "NonFinite")
+    if not node.status.live:
+        return stale(state, f"{event.node} is {node.status}: its report does not count")
+    where = describe(state, event.node)
+    reason = f"step {event.step}: {event.what} of layer {event.layer} is not finite, says {where}"
+    return end(state, state, Outcome.FAULT, reason)
+
+
+def fail_run(state: State, event: RunFailed) -> Transition:
+    """End the run for a reason that no failover mends."""
+    if event.outcome is Outcome.DONE:
+        raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
+    reporter = next((node for node in state.nodes if node.id == event.reporter), None)
+    if reporter is not None and not reporter.status.live:
+        return stale(state, f"{event.reporter} is {reporter.status}: its report does not count")
+    return end(state, state, event.outcome, f"{event.reason} (says {event.reporter})")

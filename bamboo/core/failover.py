@@ -1,0 +1,168 @@
+"""A member goes: its shadows take over, or the run ends because nobody holds a copy.
+
+The neighbour that keeps the replica of a stage takes the stage over (Thorpe et al., Bamboo, NSDI
+2023). Rule: nothing here rolls back, and a slot never waits without an owner.
+"""
+
+from dataclasses import replace
+
+from bamboo.core.effects import FLEET, Effect, End, Fence, Promote, Resend, Stay, TerminateInstance
+from bamboo.core.ending import end, settle_stop
+from bamboo.core.events import CaughtUp, HandedOver
+from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
+from bamboo.core.transition import (
+    Transition,
+    acting_member,
+    changed,
+    describe,
+    listed,
+    live_members,
+    name_slots,
+    stale,
+    with_status,
+)
+from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+
+def lose(state: State, node: Node, *, how: str, now_s: float) -> Transition:
+    """A live node is gone for ever, `how` being a clause for the reason."""
+    reason = f"{describe(state, node.id)} is gone: {how}"
+    terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
+    without = with_status(state, node.id, NodeStatus.GONE)
+    fence = Fence(to=node.id)
+    if node.status is NodeStatus.READY:
+        return changed(state, without, (fence, terminate), f"{reason}; it had no slot")
+    assignment = assigned(state)
+    orphans = [s for s in assignment.owned_by(node.id) if heir(state, assignment, s) is None]
+    if orphans:
+        over = replace(without, generation=state.generation + 1)
+        why = "redundancy is off" if state.redundancy == "off" else "its shadow is gone too"
+        reason = f"{reason}; no live node holds {name_slots(state, orphans)} ({why})"
+        return end(state, over, Outcome.UNRECOVERABLE, reason, first=(fence,))
+    after, effects, words = pass_on(without, node.id, planned=False, now_s=now_s)
+    return changed(state, after, (fence, *effects, terminate), f"{reason}; {words}")
+
+
+def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
+    """A draining node stopped at a step boundary: its shadows go on, nothing is recomputed.
+
+    The instance is left to the cloud: one that the cloud interrupts may be free of charge, one
+    that we terminate is not.
+    """
+    node = acting_member(state, event.node, "HandedOver")
+    if not node.status.live:
+        return stale(state, f"{event.node} is {node.status} already")
+    if node.status is NodeStatus.MEMBER:
+        if node.notice_deadline_s is None:
+            raise CoreMisuse(f"HandedOver from {event.node}, which was never told to drain")
+        return stale(state, f"{event.node} has nobody to hand over to any more; it stays")
+    reason = f"{describe(state, event.node)} handed over after step {event.step}"
+    without = with_status(state, event.node, NodeStatus.LEFT)
+    after, effects, words = pass_on(without, event.node, planned=True, now_s=now_s)
+    return changed(state, after, (*effects, End(to=event.node)), f"{reason}; {words}")
+
+
+def catch_up(state: State, event: CaughtUp) -> Transition:
+    """The successor has done again all that its victim had done."""
+    node = acting_member(state, event.node, "CaughtUp")
+    if not node.status.live:
+        return stale(state, f"{event.node} is {node.status}: its report does not count")
+    names = name_slots(state, (event.slot,))
+    mine = (event.slot, event.node)
+    done = next((f for f in state.failovers if (f.slot, f.successor) == mine), None)
+    if done is None:
+        return stale(state, f"no failover of {names} to {event.node} is under way")
+    after = replace(state, failovers=tuple(f for f in state.failovers if f is not done))
+    after = replace(after, phase=settled_phase(after))
+    reason = f"node {event.node} caught up with {names} in step {event.step}: "
+    if done.planned:
+        reason += "a hand-over, nothing was recomputed"
+    else:
+        reason += (
+            f"{event.recomputed} forwards recomputed, {event.already_computed} had been computed "
+            f"ahead, {event.pause_s * 1000:.0f} ms pause"
+        )
+    return changed(state, after, (), reason)
+
+
+def pass_on(
+    state: State, leaver: NodeId, *, planned: bool, now_s: float
+) -> tuple[State, tuple[Effect, ...], str]:
+    """Give every slot of `leaver` to its shadow, under a new generation.
+
+    `state` has the leaver's status changed already; every slot it owns must have an heir. Gives
+    the state, the effects for those who stay, and the words of the reason.
+    """
+    assignment = assigned(state)
+    heirs = {slot: _sure_heir(state, assignment, slot) for slot in assignment.owned_by(leaver)}
+    bare = (*heirs, *assignment.shadowed_by(leaver))
+    started = tuple(
+        Failover(slot=slot, victim=leaver, successor=to, decided_at_s=now_s, planned=planned)
+        for slot, to in heirs.items()
+    )
+    # An heir that had written its final state now owns more, and must say so again.
+    owing = {leaver, *heirs.values()}
+    after = replace(
+        state,
+        generation=state.generation + 1,
+        assignment=assignment.replace(owners=heirs, shadows=dict.fromkeys(bare)),
+        failovers=state.failovers + started,
+        finished=tuple(node for node in state.finished if node not in owing),
+        stop_ready=tuple(entry for entry in state.stop_ready if entry[0] != leaver),
+    )
+    effects: list[Effect] = []
+    for slot, to in heirs.items():
+        effects.append(Promote(to=to, slot=slot, victim=leaver))
+        effects += [
+            Resend(to=node.id, slot=slot, owner=to) for node in live_members(after) if node.id != to
+        ]
+    words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
+    after, stays = _take_back_drains(after)
+    after, stop_effects, stop_words = settle_stop(after)
+    after = replace(after, phase=settled_phase(after))
+    return after, (*effects, *stays, *stop_effects), listed(words) + stop_words
+
+
+def heir(state: State, assignment: Assignment, slot: Slot) -> NodeId | None:
+    """The live node that holds the replica of `slot`, or None."""
+    shadow = assignment.shadow(slot)
+    node = None if shadow is None else state.node(shadow)
+    return node.id if node is not None and node.status.live else None
+
+
+def assigned(state: State) -> Assignment:
+    """The assignment of a state that has members. Raises CoreMisuse when there is none."""
+    if state.assignment is None:
+        raise CoreMisuse(f"run {state.run} has no assignment while {state.phase}")
+    return state.assignment
+
+
+def settled_phase(state: State) -> Phase:
+    """Where a run with an assignment stands when nothing else is known."""
+    if state.failovers:
+        return Phase.FAILING_OVER
+    bare = None in assigned(state).shadows
+    return Phase.DEGRADED if bare and state.redundancy != "off" else Phase.RUNNING
+
+
+def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:
+    to = heir(state, assignment, slot)
+    if to is None:
+        raise CoreMisuse(f"slot {slot} has no live shadow to pass it on to")
+    return to
+
+
+def _take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Draining nodes that lost the shadow of something they own go on as members."""
+    assignment = assigned(state)
+    effects: list[Effect] = []
+    for node in state.nodes:
+        if node.status is NodeStatus.DRAINING and any(
+            assignment.shadow(slot) is None for slot in assignment.owned_by(node.id)
+        ):
+            state = with_status(state, node.id, NodeStatus.MEMBER)
+            effects.append(Stay(to=node.id))
+    return state, tuple(effects)

@@ -1,0 +1,149 @@
+"""What must hold of every state and every step, as sentences about what does not.
+
+Rule: the machine never calls this; tests, replay and the simulator do.
+"""
+
+from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
+from bamboo.topology.assignment import Assignment
+
+_MEMBER = (NodeStatus.MEMBER, NodeStatus.DRAINING)
+
+
+def check(state: State) -> list[str]:
+    """Everything that is wrong with a state; empty when nothing is."""
+    wrong = _check_header(state)
+    if state.phase is not Phase.FINISHED:
+        if state.assignment is not None:
+            wrong += _check_assignment(state, state.assignment)
+        wrong += _check_failovers(state)
+        wrong += _check_end_reports(state)
+    return wrong
+
+
+def check_step(before: State, after: State) -> list[str]:
+    """Everything wrong with a step from one state to the next (the same object: no step)."""
+    if after is before:
+        return []
+    wrong = []
+    if after.version != before.version + 1:
+        wrong.append(f"version goes from {before.version} to {after.version}")
+    if not before.generation <= after.generation <= before.generation + 1:
+        wrong.append(f"generation goes from {before.generation} to {after.generation}")
+    if not after.sentence:
+        wrong.append("the change has no reason")
+    if after.generation == before.generation and after.assignment != before.assignment:
+        wrong.append("the assignment changes without a new generation")
+    if before.phase is Phase.FINISHED and after.phase is not Phase.FINISHED:
+        wrong.append(f"a finished run is {after.phase} again")
+    if (after.run, after.grid, after.redundancy) != (before.run, before.grid, before.redundancy):
+        wrong.append("run, grid or redundancy changes")
+    now = {node.id: node for node in after.nodes}
+    for node in before.nodes:
+        if node.id not in now:
+            wrong.append(f"node {node.id} is forgotten")
+        elif not node.status.live and now[node.id].status is not node.status:
+            wrong.append(f"node {node.id} was {node.status} and is {now[node.id].status}")
+    return wrong
+
+
+def _check_header(state: State) -> list[str]:
+    wrong = []
+    ids = [node.id for node in state.nodes]
+    if len(set(ids)) != len(ids):
+        wrong.append("two nodes have one id")
+    if (state.assignment is not None) != (state.generation > 0):
+        wrong.append(f"generation {state.generation} does not fit the assignment")
+    if state.phase is Phase.FORMING and state.assignment is not None:
+        wrong.append("forming with an assignment")
+    if state.phase not in (Phase.FORMING, Phase.FINISHED) and state.assignment is None:
+        wrong.append(f"{state.phase} without an assignment")
+    if state.assignment is not None and state.assignment.grid != state.grid:
+        wrong.append("the assignment is for another grid")
+    if (state.outcome is not None) != (state.phase is Phase.FINISHED):
+        wrong.append(f"outcome {state.outcome} while {state.phase}")
+    if (state.stop_reason is None) != (state.stop_outcome is None):
+        wrong.append("a stop needs both reason and outcome")
+    if state.stop_reason is None and (state.stop_ready or state.stop_at_step is not None):
+        wrong.append("a stop is being agreed that nobody asked for")
+    if state.outcome is Outcome.DONE and state.stop_at_step is not None:
+        wrong.append("the run was stopped and says done")
+    return wrong
+
+
+def _check_assignment(state: State, assignment: Assignment) -> list[str]:
+    wrong = []
+    nodes = {node.id: node for node in state.nodes}
+    for slot in state.grid.slots():
+        owner, shadow = assignment.owner(slot), assignment.shadow(slot)
+        if not _has_status(nodes.get(owner), _MEMBER):
+            wrong.append(f"slot {slot} is owned by {owner}, which is no live member")
+        if shadow is not None and not _has_status(nodes.get(shadow), _MEMBER):
+            wrong.append(f"slot {slot} is shadowed by {shadow}, which is no live member")
+        if shadow == owner:
+            wrong.append(f"slot {slot} is owned and shadowed by {owner}")
+        if shadow is not None and state.redundancy == "off":
+            wrong.append(f"slot {slot} has a shadow although redundancy is off")
+    owners = set(assignment.owners)
+    for node in state.nodes:
+        if node.status in _MEMBER and node.id not in owners:
+            wrong.append(f"node {node.id} is a member and owns nothing")
+        if node.status is NodeStatus.DRAINING:
+            if node.notice_deadline_s is None:
+                wrong.append(f"node {node.id} drains without a notice")
+            if any(assignment.shadow(slot) is None for slot in assignment.owned_by(node.id)):
+                wrong.append(f"node {node.id} drains and has nobody to hand over to")
+    return wrong
+
+
+def _check_failovers(state: State) -> list[str]:
+    wrong = []
+    nodes = {node.id: node for node in state.nodes}
+    slots = [failover.slot for failover in state.failovers]
+    if len(set(slots)) != len(slots):
+        wrong.append("two failovers of one slot")
+    for failover in state.failovers:
+        where = f"the failover of slot {failover.slot}"
+        if state.assignment is None or state.assignment.owner(failover.slot) != failover.successor:
+            wrong.append(f"{where} has a successor that does not own it")
+        elif state.assignment.shadow(failover.slot) is not None:
+            wrong.append(f"{where} is under way and the slot has a shadow")
+        victim = nodes.get(failover.victim)
+        if victim is None or victim.status.live:
+            wrong.append(f"{where} has a victim that is not gone")
+    wants = _expected_phase(state)
+    if state.phase is not wants:
+        wrong.append(f"the phase is {state.phase}, not {wants}")
+    return wrong
+
+
+def _expected_phase(state: State) -> Phase:
+    """The phase that follows from assignment and failovers of a run that is not over."""
+    if state.assignment is None:
+        return Phase.FORMING
+    if state.failovers:
+        return Phase.FAILING_OVER
+    if state.redundancy != "off" and None in state.assignment.shadows:
+        return Phase.DEGRADED
+    return Phase.RUNNING
+
+
+def _check_end_reports(state: State) -> list[str]:
+    wrong = []
+    members = {node.id for node in state.nodes if node.status in _MEMBER}
+    ready = [node for node, _ in state.stop_ready]
+    if len(set(ready)) != len(ready) or not members.issuperset(ready):
+        wrong.append("a stop is answered by a node that is no live member, or twice")
+    if len(set(state.finished)) != len(state.finished) or not members.issuperset(state.finished):
+        wrong.append("a node that is no live member has finished, or twice")
+    if any(failover.successor in state.finished for failover in state.failovers):
+        wrong.append("a node has finished while its failover is under way")
+    if state.assignment is not None and members and members.issubset(state.finished):
+        wrong.append("every member has finished and the run has not")
+    agreed = members and members.issubset(ready)
+    if state.stop_reason is not None and agreed and state.stop_at_step is None:
+        wrong.append("every member is ready to stop and no step is named")
+    return wrong
+
+
+def _has_status(node: Node | None, statuses: tuple[NodeStatus, ...]) -> bool:
+    return node is not None and node.status in statuses

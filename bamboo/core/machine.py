@@ -1,0 +1,191 @@
+"""The one brain: `transition(state, event)` decides what an event means for the run.
+
+Rules. (1) Pure: time and policy are arguments, nothing is read or written. (2) Any member may
+say anything at any time; an event that comes too late, twice, or from somebody who is gone, gives
+the same state object back with a reason. (3) What no honest driver can say (a report about slots
+from a node that never had one) raises CoreMisuse. (4) Every change has a sentence for people.
+
+    FORMING -- enough nodes --> RUNNING -- a member goes --> FAILING_OVER -- caught up --> DEGRADED
+    any phase -- all finished, a stop, a fault, a slot without a copy --> FINISHED
+
+With redundancy nothing leads back from DEGRADED to RUNNING until replicas can be made again.
+"""
+
+import math
+from dataclasses import replace
+
+from bamboo.core.assignment import assign
+from bamboo.core.effects import Drain, End, Start
+from bamboo.core.ending import (
+    answer_stop,
+    fail_run,
+    finish_node,
+    report_non_finite,
+    request_stop,
+)
+from bamboo.core.events import (
+    CaughtUp,
+    Event,
+    HandedOver,
+    NodeFinished,
+    NodeJoined,
+    NodeLeft,
+    NonFinite,
+    NoticeReceived,
+    PeerLost,
+    RunFailed,
+    StopReady,
+    StopRequested,
+)
+from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
+from bamboo.core.policy import Policy
+from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.transition import (
+    Transition,
+    changed,
+    describe,
+    name_slots,
+    stale,
+    with_status,
+)
+from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
+
+__all__ = ["Transition", "transition"]
+
+
+def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
+    """Decide what `event` means at `now_s`, the store's time in Unix seconds.
+
+    Raises CoreMisuse for what only a mistake of the driver can cause; see the rules above.
+    """
+    if not math.isfinite(now_s):
+        raise CoreMisuse(f"now_s = {now_s} is no time")
+    if state.phase is Phase.FINISHED and not isinstance(event, NodeLeft):
+        return stale(state, f"the run is over: {state.sentence}")
+    match event:
+        case NodeJoined():
+            return _join(state, event)
+        case PeerLost():
+            return _lose_peer(state, event, now_s=now_s, policy=policy)
+        case NoticeReceived():
+            return _notice(state, event, now_s=now_s)
+        case HandedOver():
+            return hand_over(state, event, now_s=now_s)
+        case NodeLeft():
+            return _leave(state, event, now_s=now_s)
+        case CaughtUp():
+            return catch_up(state, event)
+        case StopRequested():
+            return request_stop(state, event)
+        case StopReady():
+            return answer_stop(state, event)
+        case NonFinite():
+            return report_non_finite(state, event)
+        case NodeFinished():
+            return finish_node(state, event)
+        case RunFailed():
+            return fail_run(state, event)
+    raise CoreMisuse(f"{event!r} is no event")
+
+
+def _join(state: State, event: NodeJoined) -> Transition:
+    known = state.node(event.node)
+    if known is not None:
+        what = "joined already" if known.status.live else f"is {known.status} for ever"
+        return stale(state, f"node {event.node} {what}; another boot needs a new id")
+    node = Node(
+        id=event.node,
+        instance=event.instance,
+        zone=event.zone,
+        endpoint=event.endpoint,
+        pid=event.pid,
+        status=NodeStatus.READY,
+    )
+    joined = replace(state, nodes=(*state.nodes, node))
+    reason = f"node {event.node} joined in zone {event.zone}"
+    if state.phase is not Phase.FORMING:
+        return changed(state, joined, (), f"{reason}; it stands by")
+    ready = joined.live_nodes()
+    if len(ready) < state.grid.size:
+        return changed(state, joined, (), f"{reason}: {len(ready)} of {state.grid.size}")
+    assignment = assign(ready, state.grid, state.redundancy)
+    members = set(assignment.owners)
+    after = replace(
+        joined,
+        nodes=tuple(
+            replace(n, status=NodeStatus.MEMBER) if n.id in members else n for n in joined.nodes
+        ),
+        assignment=assignment,
+        generation=state.generation + 1,
+        phase=Phase.RUNNING,
+    )
+    effects = tuple(Start(to=owner) for owner in assignment.owners)
+    grid = f"{state.grid.pipelines} x {state.grid.stages}"
+    return changed(state, after, effects, f"{reason}, the last one: training starts on {grid}")
+
+
+def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -> Transition:
+    node = state.node(event.node)
+    if node is None:
+        return stale(state, f"no node {event.node} ever joined")
+    if not node.status.live:
+        return stale(state, f"node {event.node} is {node.status} already")
+    reporter = next((n for n in state.nodes if n.id == event.reporter), None)
+    if reporter is not None and not reporter.status.live:
+        return stale(state, f"{event.reporter} is {reporter.status}: its report does not count")
+    hows = {
+        "disconnect": f"{event.reporter} saw its connection end",
+        "lease": f"it made no progress for {policy.gone_s:g} s, says {event.reporter}",
+        "exit": f"its worker ended, says {event.reporter}",
+    }
+    how = hows.get(event.cause, f"{event.cause}, says {event.reporter}")
+    return lose(state, node, how=how, now_s=now_s)
+
+
+def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
+    node = state.node(event.node)
+    if node is None:
+        return stale(state, f"no node {event.node} has joined yet; say it again when it has")
+    if not node.status.live:
+        return stale(state, f"node {event.node} is {node.status} already")
+    if node.notice_deadline_s is not None:
+        return stale(state, f"node {event.node} has had its notice already")
+    noted = replace(
+        state,
+        nodes=tuple(
+            replace(n, notice_deadline_s=event.deadline_s) if n.id == node.id else n
+            for n in state.nodes
+        ),
+    )
+    in_s = event.deadline_s - now_s
+    reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
+    if node.status is NodeStatus.READY:
+        after = with_status(noted, node.id, NodeStatus.LEFT)
+        return changed(state, after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
+    assignment = assigned(state)
+    slots = assignment.owned_by(node.id)
+    to = [heir(state, assignment, slot) for slot in slots]
+    if any(shadow is None or _under_notice(state, shadow) for shadow in to):
+        words = f"no shadow stays to hand {name_slots(state, slots)} over to, so it goes on"
+        return changed(state, noted, (), f"{reason}; {words}")
+    after = with_status(noted, node.id, NodeStatus.DRAINING)
+    reason = f"{reason}; it hands {name_slots(state, slots)} over at the next step boundary"
+    return changed(state, after, (Drain(to=node.id),), reason)
+
+
+def _under_notice(state: State, node: NodeId) -> bool:
+    found = state.node(node)
+    return found is not None and found.notice_deadline_s is not None
+
+
+def _leave(state: State, event: NodeLeft, *, now_s: float) -> Transition:
+    node = state.node(event.node)
+    if node is None:
+        return stale(state, f"no node {event.node} ever joined")
+    if not node.status.live:
+        return stale(state, f"node {event.node} is {node.status} already")
+    if state.phase is not Phase.FINISHED:
+        return lose(state, node, how=f"it left, {event.reason}", now_s=now_s)
+    after = with_status(state, node.id, NodeStatus.LEFT)
+    return changed(state, after, (), f"node {event.node} left: {event.reason}")

@@ -1,0 +1,31 @@
+"""The figures that decisions use, given by the job and stored with the run's first log entry.
+
+Rule: every decision is a function of state, event, time and these figures alone, so a run's whole
+history can be recomputed from its log.
+"""
+
+import math
+from dataclasses import dataclass
+
+from bamboo.errors import CoreMisuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How long a node may stand still, in seconds of the store's time.
+
+    Raises CoreMisuse unless 0 < suspect_s <= gone_s and both are finite.
+    """
+
+    suspect_s: float = 1.0
+    """A progress counter that has not grown for so long makes its node suspected (evidence)."""
+    gone_s: float = 3.0
+    """One that has not grown for so long makes the node gone (decision). Also the length of a
+    lease, and of the grace that all nodes get after the store was away."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
+            raise CoreMisuse(
+                f"suspect_s = {self.suspect_s} and gone_s = {self.gone_s} are no policy; "
+                "need 0 < suspect_s <= gone_s"
+            )

@@ -1,0 +1,78 @@
+"""What one event did to the state, and the few ways to say it.
+
+Rule: a change raises `version` by one and carries its reason as `sentence`; an event that changes
+nothing returns the very same state object, with a reason why not.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from bamboo.core.effects import Effect
+from bamboo.core.state import Node, NodeStatus, State
+from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
+from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """`state` is the state given when nothing changed (`effects` is empty then)."""
+
+    state: State
+    effects: tuple[Effect, ...]
+    reason: str
+    """A sentence for people: what was decided and why, or why nothing was."""
+
+
+def stale(state: State, reason: str) -> Transition:
+    """The event came too late, twice, or concerns nobody: nothing changes."""
+    return Transition(state=state, effects=(), reason=reason)
+
+
+def changed(before: State, after: State, effects: Iterable[Effect], reason: str) -> Transition:
+    """`after` becomes the next version of `before`."""
+    state = replace(after, version=before.version + 1, sentence=reason)
+    return Transition(state=state, effects=tuple(effects), reason=reason)
+
+
+def with_status(state: State, node: NodeId, status: NodeStatus) -> State:
+    """The state with one node's status changed."""
+    nodes = tuple(replace(n, status=status) if n.id == node else n for n in state.nodes)
+    return replace(state, nodes=nodes)
+
+
+def live_members(state: State) -> tuple[Node, ...]:
+    """The live nodes that own something: members, draining ones included, without standbys."""
+    return tuple(n for n in state.live_nodes() if n.status is not NodeStatus.READY)
+
+
+def acting_member(state: State, node: NodeId, event: str) -> Node:
+    """The node that speaks of its own slots, which only a node that ever had one can do.
+
+    Raises CoreMisuse when the node never joined or never got a slot.
+    """
+    found = state.node(node)
+    if found is None or found.status is NodeStatus.READY:
+        known = "has no slot" if found is not None else "never joined"
+        raise CoreMisuse(f"{event} from node {node}, which {known}; only members may say it")
+    return found
+
+
+def describe(state: State, node: NodeId) -> str:
+    """`node i-0a.1 (stage 2)`, as the assignment of `state` has it."""
+    slots = () if state.assignment is None else state.assignment.owned_by(node)
+    if not slots:
+        return f"node {node}"
+    return f"node {node} ({name_slots(state, slots)})"
+
+
+def name_slots(state: State, slots: Iterable[Slot]) -> str:
+    """`stage 2`, `stage 1 and stage 2`; with several pipelines `stage 2 of pipeline 0`."""
+    several = state.grid.pipelines > 1
+    end = " of pipeline {}" if several else ""
+    return listed([f"stage {slot.stage}{end.format(slot.pipeline)}" for slot in slots])
+
+
+def listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
