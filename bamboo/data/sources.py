@@ -34,7 +34,7 @@ def stdlib_files(root: Path) -> list[Path]:
 def _user_files(job: JobConfig) -> list[Path]:
     path = Path(job.file).parent / job.data.path
     if path.is_dir():
-        return sorted(_walk(path, frozenset()), key=lambda p: p.relative_to(path).as_posix())
+        return sorted(_walk(path, frozenset({"__pycache__"})), key=lambda p: p.relative_to(path).as_posix())
     if path.is_file():
         return [path]
     raise InputError.at(
@@ -47,7 +47,10 @@ def _user_files(job: JobConfig) -> list[Path]:
 
 
 def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[Path]:
+    """Files below a folder, without hidden ones, links to folders and folders of these names."""
     for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
         if entry.is_dir():
             if entry.name not in left_out and not entry.is_symlink():
                 yield from _walk(entry, left_out)

@@ -59,6 +59,7 @@ def build_model(job: JobConfig) -> ModelSpec:
         raise _refuse(
             job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
         )
+    _refuse_shared(job, [item for item in built if isinstance(item, nn.Module)])
     return ModelSpec(
         factories=tuple(_factory(job, i, item) for i, item in enumerate(built)), loss=token_loss
     )
@@ -71,6 +72,21 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _refuse_shared(job: JobConfig, layers: Sequence[nn.Module]) -> None:
+    """Layers are copied apart, so a parameter that two of them share would silently become two."""
+    seen: dict[int, str] = {}
+    for layer in layers:
+        for name, parameter in layer.named_parameters():
+            place = f"{type(layer).__name__}.{name}"
+            if id(parameter) in seen:
+                raise _refuse(
+                    job,
+                    f"{seen[id(parameter)]} and {place} are one parameter",
+                    "return a bamboo.models.ModelSpec that names it in `tied`",
+                )
+        seen |= {id(p): f"{type(layer).__name__}.{n}" for n, p in layer.named_parameters()}
 
 
 def _factory(job: JobConfig, index: int, item: object) -> Callable[[], nn.Module]:
