@@ -1,7 +1,8 @@
 """The local cloud's control socket: JSON lines over a unix socket in the run's 0700 directory.
 
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
-`{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …}`, `{"op": "shutdown"}`.
+`{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
+"grant": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 """
 
@@ -99,8 +100,11 @@ class ControlClient:
         or None), launched_at, ended_at (Unix seconds, None while it runs), log."""
         return tuple(self._call({"op": "instances"})["instances"])
 
-    def refuse(self, *, code: str, zone: str = "", instance_type: str = "", count: int = 1) -> None:
-        """Have the next `count` launches into a pool refused with an EC2 error code."""
+    def refuse(
+        self, *, code: str, zone: str = "", instance_type: str = "", count: int = 1, grant: int = 0
+    ) -> None:
+        """Have the next `count` launches into a pool refused with an EC2 error code, or given only
+        `grant` instances if that is not 0."""
         self._call(
             {
                 "op": "refuse",
@@ -108,6 +112,7 @@ class ControlClient:
                 "zone": zone,
                 "instance_type": instance_type,
                 "count": count,
+                "grant": grant,
             }
         )
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFault:
-    """Refuse the next `count` launches into a pool with `code`; an empty field matches any."""
+    """Refuse the next `count` launches into a pool with `code`; an empty field matches any.
+
+    `grant` > 0: not refused, but only so many instances are given.
+    """
 
     code: str = "InsufficientInstanceCapacity"
     zone: str = ""
     instance_type: str = ""
     count: int = 1
+    grant: int = 0
 
     def matches(self, *, zone: str, instance_type: str) -> bool:
         return (

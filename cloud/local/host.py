@@ -166,7 +166,7 @@ class Host:
             **config.agent_environment,
             "BAMBOO_RUN": config.run,
             "BAMBOO_RUN_DIR": str(places.run_dir),
-            "BAMBOO_STORE_URL": self._store_url(),
+            "BAMBOO_REDIS_URL": self._store_url(),
             "BAMBOO_SOCKET_DIR": str(places.directory),
             "BAMBOO_ZYGOTE": str(places.zygote),
             "BAMBOO_WORKER_ENTRY": config.worker_entry,

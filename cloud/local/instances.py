@@ -94,6 +94,7 @@ class Instances:
                         zone=str(request["zone"]),
                         instance_type=str(request["instance_type"]),
                         count=int(request["count"]),
+                        grant=int(request["grant"]),
                     )
                 )
                 return {"ok": True}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 from xml.sax.saxutils import escape
 
 from bamboo.ids import InstanceId, ZoneId
@@ -143,30 +143,35 @@ class MockAws:
         form = {k: v[0] for k, v in parse_qs(_body(environ).decode(errors="replace")).items()}
         action = form.get("Action", "")
         with self._moto_lock:
-            answer = self._special(action, form)
-            if answer is None:
+            if action == "RunInstances":
+                answer = self._run_instances(form, environ)
+            elif action == "DescribeSpotPriceHistory":
+                answer = _price_history(self._market, form)
+            else:
                 answer = self._ask_moto(environ)
-            token = form.get("ClientToken")
-            if token and action == "RunInstances" and answer.ok:
-                self._answers_by_token[token] = answer
         if action in _CHANGES_INSTANCES:
             self._on_change()
         return answer
 
-    def _special(self, action: str, form: Mapping[str, str]) -> "_Answer | None":
-        if action == "DescribeSpotPriceHistory":
-            return _price_history(self._market, form)
-        if action != "RunInstances":
-            return None
-        earlier = self._answers_by_token.get(form.get("ClientToken", ""))
+    def _run_instances(self, form: Mapping[str, str], environ: Environ) -> "_Answer":
+        token = form.get("ClientToken", "")
+        earlier = self._answers_by_token.get(token)
         if earlier is not None:
             return earlier
         zone = form.get("Placement.AvailabilityZone", "")
         instance_type = form.get("InstanceType", "")
         fault = self._market.refusal(zone=zone, instance_type=instance_type)
-        if fault is None:
-            return None
-        return _refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
+        if fault is not None and fault.grant == 0:
+            return _refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
+        # moto starts MinCount instances; EC2 starts as many as it has, up to MaxCount.
+        wished = int(form.get("MaxCount", "1"))
+        given = wished if fault is None else min(wished, fault.grant)
+        body = urlencode({**form, "MinCount": str(given), "MaxCount": str(given)}).encode()
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
+        answer = self._ask_moto(environ)
+        if token and answer.ok:
+            self._answers_by_token[token] = answer
+        return answer
 
     def _ask_moto(self, environ: Environ) -> "_Answer":
         started: list[tuple[str, tuple[tuple[str, str], ...]]] = []

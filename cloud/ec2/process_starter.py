@@ -1,0 +1,53 @@
+"""A WorkerStarter that starts a new interpreter: how a worker runs on an instance of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from bamboo.errors import BambooError
+
+MODULE = "bamboo.runtime.worker"
+
+
+class StartedWorker:
+    """A worker process, child of the agent."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """None while it runs, else its exit status (negative: the signal)."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """SIGKILL; safe when it is gone already."""
+        self._process.kill()
+
+
+class ProcessStarter:
+    """Starts `python -m MODULE`; the configuration goes to its standard input as JSON, so that
+    keys stand in no process list. Its output goes where the agent's goes."""
+
+    def __init__(self, *, module: str = MODULE) -> None:
+        self._module = module
+
+    def start(self, *, config: Mapping[str, str]) -> StartedWorker:
+        """Raises BambooError when it cannot be started at all."""
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", self._module], stdin=subprocess.PIPE
+            )
+        except OSError as error:
+            raise BambooError(f"cannot start a worker: {error}") from error
+        assert process.stdin is not None
+        try:
+            with process.stdin as pipe:
+                pipe.write(json.dumps(dict(config)).encode())
+        except BrokenPipeError:
+            pass  # it ended before it read: `poll` says so
+        return StartedWorker(process)

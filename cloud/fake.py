@@ -1,0 +1,115 @@
+"""A Provider of values for tests: records every call, refuses by script, ends by order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from bamboo.ids import InstanceId, RunId
+from cloud.provider import (
+    InstanceState,
+    LaunchAnswer,
+    Launched,
+    LaunchSpec,
+    Observed,
+    Offer,
+    Pool,
+    Refusal,
+    RefusalKind,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedRefusal:
+    """The next launch that matches gets this; an empty zone matches any."""
+
+    kind: RefusalKind
+    code: str
+    zone: str = ""
+    grant: int = 0
+    """So many of the wished instances are given all the same."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeProvider:
+    """Instances are entries of a dictionary. `script` is used up from the front."""
+
+    listed: tuple[Offer, ...]
+    script: list[ScriptedRefusal] = field(default_factory=list)
+    calls: list[tuple[str, object]] = field(default_factory=list)
+    now_s: float = 0.0
+    _instances: dict[InstanceId, tuple[RunId, Observed]] = field(default_factory=dict)
+    _answers: dict[str, LaunchAnswer] = field(default_factory=dict)
+
+    def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
+        """Start what the script does not refuse."""
+        answers = [self._launch(spec) for spec in specs]
+        return LaunchAnswer(
+            launched=tuple(one for answer in answers for one in answer.launched),
+            refusals=tuple(one for answer in answers for one in answer.refusals),
+        )
+
+    def describe(self, run: RunId) -> tuple[Observed, ...]:
+        """All instances of the run, by id."""
+        self.calls.append(("describe", run))
+        return tuple(o for _, (owner, o) in sorted(self._instances.items()) if owner == run)
+
+    def terminate(self, instances: Sequence[InstanceId]) -> None:
+        """End the instances that live."""
+        self.calls.append(("terminate", tuple(instances)))
+        for instance in instances:
+            self._end(instance, interrupted=False)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What the test listed."""
+        return tuple(sorted(self.listed, key=lambda offer: (offer.usd_per_hour, offer.pool)))
+
+    def interrupt(self, instance: InstanceId) -> None:
+        """The cloud takes an instance."""
+        self._end(instance, interrupted=True)
+
+    def _launch(self, spec: LaunchSpec) -> LaunchAnswer:
+        self.calls.append(("launch", spec))
+        if spec.token in self._answers:
+            return self._answers[spec.token]
+        scripted = self._scripted(spec.pool)
+        granted = spec.count if scripted is None else min(scripted.grant, spec.count)
+        launched = tuple(self._start(spec) for _ in range(granted))
+        refusals: tuple[Refusal, ...] = ()
+        if scripted is not None and granted < spec.count:
+            refusal = Refusal(
+                spec=spec,
+                kind=scripted.kind,
+                code=scripted.code,
+                message="scripted",
+                missing=spec.count - granted,
+            )
+            refusals = (refusal,)
+        answer = LaunchAnswer(launched=launched, refusals=refusals)
+        if launched:
+            self._answers[spec.token] = answer
+        return answer
+
+    def _scripted(self, pool: Pool) -> ScriptedRefusal | None:
+        for index, scripted in enumerate(self.script):
+            if scripted.zone in ("", pool.zone):
+                return self.script.pop(index)
+        return None
+
+    def _start(self, spec: LaunchSpec) -> Launched:
+        instance = InstanceId(f"i-{len(self._instances) + 1:04d}")
+        observed = Observed(
+            instance=instance,
+            pool=spec.pool,
+            state=InstanceState.RUNNING,
+            launched_at_s=self.now_s,
+            token=spec.token,
+            interrupted=False,
+        )
+        self._instances[instance] = (spec.run, observed)
+        return Launched(instance=instance, pool=spec.pool, token=spec.token)
+
+    def _end(self, instance: InstanceId, *, interrupted: bool) -> None:
+        if instance in self._instances:
+            run, observed = self._instances[instance]
+            if observed.state.live:
+                ended = replace(observed, state=InstanceState.TERMINATED, interrupted=interrupted)
+                self._instances[instance] = (run, ended)

@@ -1,0 +1,246 @@
+"""The fleet of one run: carries out what `reconcile.plan` says, and writes down its intent first.
+
+Every intent stands in `intents.jsonl` before the call that it announces, so a launcher that dies in
+between leaves a trace. What the cloud shows by tag is the truth; the file explains it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import BambooError
+from bamboo.ids import InstanceId, RunId
+from cloud.provider import (
+    CloudRefused,
+    CloudThrottled,
+    CloudUnavailable,
+    InstanceState,
+    Launched,
+    LaunchSpec,
+    Observed,
+    Provider,
+    Refusal,
+    RefusalKind,
+)
+from cloud.reconcile import Desired, PoolMemory, Start, Terminate, Wait, plan
+
+EXPIRY_S = 24 * 3600
+"""An instance of a run is stale so long after its start."""
+TERMINATE_DEADLINE_S = 60.0
+_THROTTLED_S = 5.0
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one `ensure` came to. `live` counts those running or starting after it."""
+
+    live: int
+    launched: tuple[Launched, ...]
+    terminated: tuple[InstanceId, ...]
+    refusals: tuple[Refusal, ...]
+    reasons: tuple[str, ...]
+    """One sentence per decision, in order, for a person."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    launched: list[Launched]
+    terminated: list[InstanceId]
+    refusals: list[Refusal]
+    reasons: list[str]
+
+
+class Fleet:
+    """All instances of a run. Belongs to one thread; `now` is Unix time."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        run: RunId,
+        intents: Path,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._provider = provider
+        self._run = run
+        self._now = now
+        self._sleep = sleep
+        self._intents = intents
+        self._memory = PoolMemory()
+        self._unwanted: set[InstanceId] = set()
+        self._not_before_s = 0.0
+        self._unanswered: LaunchSpec | None = None
+        # Tokens go on where an earlier launcher of this run stopped.
+        self._launches = sum(1 for i in read_intents(intents) if i["intent"] == "launch")
+
+    def ensure(self, count: int) -> Report:
+        """Bring the fleet to `count` wanted instances as far as the cloud gives them now.
+
+        Goes through the offers until satisfied or until none is left; it never waits for
+        capacity: call it again. Raises CloudRefused when the cloud refuses the request itself,
+        CloudUnavailable when it does not answer (the same token is then used again).
+        """
+        done = _Round(launched=[], terminated=[], refusals=[], reasons=[])
+        if self._now() < self._not_before_s:
+            done.reasons.append("the cloud asked for fewer calls; waiting a little")
+            return self._report(done, self._provider.describe(self._run))
+        offers = self._provider.offers()
+        # Each turn takes a pool out of the list, ends something, or is the last.
+        for _ in range(len(offers) + 2):
+            observed = self._observe(done)
+            actions = plan(
+                desired=Desired(count=count, unwanted=frozenset(self._unwanted)),
+                observed=observed,
+                offers=offers,
+                memory=self._memory,
+                now_s=self._now(),
+            )
+            for action in actions:
+                self._perform(action, done)
+            if not any(isinstance(action, Start) for action in actions):
+                break
+            if self._now() < self._not_before_s:
+                break
+        report = self._report(done, self._observe(done))
+        self._raise_if_hopeless(report)
+        return report
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        """End one instance, now and for ever: it is not wanted any more."""
+        self._unwanted.add(instance)
+        self._write("terminate", instance=instance, reason=reason)
+        self._provider.terminate([instance])
+
+    def terminate_all(self, *, deadline_s: float = TERMINATE_DEADLINE_S) -> None:
+        """End all instances of the run and see by `describe` that none is left. Raises BambooError
+        that names those still live at the deadline; call it again, it does no harm."""
+        end_s = self._now() + deadline_s
+        self._write("terminate-all", reason="the run is over")
+        error: BambooError | None = None
+        while True:
+            try:
+                left = [o for o in self._provider.describe(self._run) if o.state.live]
+                if not left:
+                    return
+                self._provider.terminate([o.instance for o in left])
+                error = None
+            except (CloudThrottled, CloudUnavailable) as trouble:
+                error = trouble
+            if self._now() >= end_s:
+                break
+            self._sleep(_LOOK_S)
+        names = ", ".join(o.instance for o in self.observed_live()) if error is None else "unknown"
+        raise BambooError(
+            f"instances of run {self._run} may still run and cost money ({names}); end them in "
+            f"the cloud's console by the tag bamboo:run={self._run}"
+        ) from error
+
+    def observed_live(self) -> tuple[Observed, ...]:
+        """Those that run or start, by the cloud's own word."""
+        return tuple(o for o in self._provider.describe(self._run) if o.state.live)
+
+    def _observe(self, done: _Round) -> list[Observed]:
+        """What the cloud shows, plus what it answered and does not show yet: a fresh instance may
+        be missing from its list for a while, and must not be started twice."""
+        shown = {o.instance: o for o in self._provider.describe(self._run)}
+        ended = set(done.terminated)
+        for launched in done.launched:
+            if launched.instance not in shown:
+                shown[launched.instance] = Observed(
+                    instance=launched.instance,
+                    pool=launched.pool,
+                    state=InstanceState.PENDING,
+                    launched_at_s=self._now(),
+                    token=launched.token,
+                    interrupted=False,
+                )
+        return [
+            replace(o, state=InstanceState.SHUTTING_DOWN)
+            if o.instance in ended and o.state.live
+            else o
+            for o in shown.values()
+        ]
+
+    def _perform(self, action: Start | Terminate | Wait, done: _Round) -> None:
+        done.reasons.append(action.reason)
+        match action:
+            case Terminate():
+                self._write("terminate", instance=action.instance, reason=action.reason)
+                self._provider.terminate([action.instance])
+                done.terminated.append(action.instance)
+            case Start():
+                self._launch(action, done)
+            case Wait():
+                pass
+
+    def _launch(self, action: Start, done: _Round) -> None:
+        spec = self._unanswered
+        if spec is None or (spec.pool, spec.count) != (action.pool, action.count):
+            self._launches += 1
+            spec = LaunchSpec(
+                run=self._run,
+                pool=action.pool,
+                count=action.count,
+                token=f"{self._run}-{self._launches}",
+                expires_at_s=int(self._now()) + EXPIRY_S,
+            )
+            self._write(
+                "launch",
+                token=spec.token,
+                pool=str(spec.pool),
+                count=spec.count,
+                reason=action.reason,
+            )
+        self._unanswered = spec
+        answer = self._provider.launch([spec])
+        self._unanswered = None
+        done.launched.extend(answer.launched)
+        for refusal in answer.refusals:
+            done.refusals.append(refusal)
+            done.reasons.append(f"{refusal.spec.pool}: {refusal.code}: {refusal.message}")
+            if refusal.kind is RefusalKind.THROTTLED:
+                self._not_before_s = self._now() + _THROTTLED_S
+            else:
+                # A pool that refuses for good (a type that does not exist there) is as useless
+                # as an empty one; the next offer may do.
+                self._memory = self._memory.with_out(refusal.spec.pool, now_s=self._now())
+
+    def _report(self, done: _Round, observed: Sequence[Observed]) -> Report:
+        wanted = [o for o in observed if o.state.live and o.instance not in self._unwanted]
+        return Report(
+            live=len(wanted),
+            launched=tuple(done.launched),
+            terminated=tuple(done.terminated),
+            refusals=tuple(done.refusals),
+            reasons=tuple(done.reasons),
+        )
+
+    def _raise_if_hopeless(self, report: Report) -> None:
+        """A request that every pool refuses for good never succeeds: say so at once."""
+        for_good = [r for r in report.refusals if r.kind is RefusalKind.REFUSED]
+        if report.live == 0 and for_good and len(for_good) == len(report.refusals):
+            first = for_good[0]
+            raise CloudRefused(
+                f"no pool takes the launch, the first being {first.spec.pool}: "
+                f"{first.code}: {first.message}; correct the [cloud] keys of the job"
+            )
+
+    def _write(self, intent: str, **fields: object) -> None:
+        record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
+        with self._intents.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def read_intents(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The records of an intents file, in order; none when there is no file. A last line that was
+    cut short by a crash is left out."""
+    if not path.exists():
+        return ()
+    return tuple(
+        json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1] == "\n"
+    )
