@@ -139,16 +139,12 @@ class PeerGone:
     seen_at_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Woken:
-    """Another thread called `wake`."""
-
-
-Inbound: TypeAlias = Delivered | PeerGone | Woken
-
-
 class Transport(Protocol):
-    """Messages between members, by node. `poll`, `send` and `reconfigure` belong to one thread."""
+    """Messages between members, by node. `poll`, `send` and `reconfigure` belong to one thread.
+
+    A message of a sender that is no member is dropped, unless it comes from a later generation:
+    then it waits for `reconfigure` to catch up. So what a fenced node says is never heard.
+    """
 
     @property
     def endpoint(self) -> str:
@@ -163,11 +159,17 @@ class Transport(Protocol):
         """Hand a message over without waiting; False when the node is no member or is gone.
         The buffers' memory must not change afterwards."""
 
-    def poll(self, timeout_s: float) -> Sequence[Inbound]:
-        """All that came, waiting up to `timeout_s` for the first; empty when nothing did."""
+    def poll(self, timeout_s: float) -> Sequence[Delivered]:
+        """All that came from members, waiting up to `timeout_s` for the first; empty when nothing
+        did, or when another thread called `wake`."""
+
+    def wait_gone(self, timeout_s: float) -> Sequence[PeerGone]:
+        """Members whose connection ended without a `reconfigure` that dropped them; each is told
+        once. For another thread than the one that polls, so that a long operation there does not
+        delay the evidence."""
 
     def wake(self) -> None:
-        """Make a waiting `poll` return `Woken`; safe from any thread."""
+        """Make a waiting `poll` return at once; safe from any thread."""
 
     def close(self) -> None:
         """Close all sockets without lingering."""

@@ -1,0 +1,164 @@
+"""The worker's threads to the outside: they follow the log, post, watch peers, report to the agent.
+
+Rule: each thread does one blocking thing with a deadline and hands values over; none touches the
+training. While the store is away, training goes on and what is to be said waits in order.
+"""
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bamboo.coord.driver import Driver, read_begin
+from bamboo.core.events import Event, PeerLost
+from bamboo.core.machine import transition
+from bamboo.core.state import State
+from bamboo.errors import StoreUnavailable
+from bamboo.ids import NodeId
+from bamboo.ports import Store, Transport
+from bamboo.runtime.trainer import Decided
+from bamboo.telemetry.writer import LineWriter
+
+POLL_S = 0.5
+RETRY_S = 0.1
+APPEND_DEADLINE_S = 120.0
+
+
+class Follower:
+    """Reads the log from its start and recomputes each state with the one brain."""
+
+    def __init__(self, store: Store, driver: Driver) -> None:
+        self._driver = driver
+        begin = read_begin(store)
+        self._state: State = begin.state
+        self._policy = begin.policy
+
+    def read(self, timeout_s: float) -> list[Decided]:
+        """The decisions since the last call, in order; waits for the first. Raises
+        StoreUnavailable."""
+        out = []
+        for decision in self._driver.follow(after_version=self._state.version, timeout_s=timeout_s):
+            if decision.event is None:
+                continue
+            self._state = transition(
+                self._state, decision.event, now_s=decision.now_s, policy=self._policy
+            ).state
+            out.append(
+                Decided(state=self._state, effects=decision.effects, read_s=time.monotonic())
+            )
+        return out
+
+
+class Poster:
+    """`trainer.Outbox`: a queue in front of the store, and a file of what this node noted."""
+
+    def __init__(self, store: Store, driver: Driver, log: Path | None, me: NodeId) -> None:
+        self._store, self._driver, self._me = store, driver, me
+        self._queue: queue.SimpleQueue[Event | Mapping[str, Any]] = queue.SimpleQueue()
+        self._log = LineWriter(log) if log is not None else None
+        self._busy = False
+
+    def event(self, event: Event) -> None:
+        self._queue.put(event)
+
+    def metric(self, record: Mapping[str, Any]) -> None:
+        self._queue.put(record)
+
+    def work(self, stop: threading.Event) -> None:
+        """The thread's body: post until `stop` is set and the queue is empty."""
+        while True:
+            try:
+                item = self._queue.get(timeout=POLL_S)
+            except queue.Empty:
+                if stop.is_set():
+                    return
+                continue
+            self._busy = True
+            self._post(item, stop)
+            self._busy = False
+
+    def _post(self, item: Event | Mapping[str, Any], stop: threading.Event) -> None:
+        while True:
+            try:
+                if isinstance(item, Mapping):
+                    self._store.append("metrics", json.dumps(dict(item)))
+                    self._note(item)
+                else:
+                    self._driver.append(item, deadline_s=POLL_S)
+                return
+            except StoreUnavailable:
+                if stop.wait(RETRY_S):
+                    return
+
+    def _note(self, record: Mapping[str, Any]) -> None:
+        if self._log is not None and record.get("kind") != "step":
+            self._log.write(json.dumps({"v": 1, "node": self._me, "data": dict(record)}))
+
+    def drained(self, timeout_s: float) -> bool:
+        """Wait until all was posted; False when it was not in time."""
+        give_up_s = time.monotonic() + timeout_s
+        while self._busy or not self._queue.empty():
+            if time.monotonic() > give_up_s:
+                return False
+            time.sleep(0.005)
+        return True
+
+
+def follow_log(follower: Follower, tell: Callable[[Decided], None], stop: threading.Event) -> None:
+    """Thread: hand every decision to `tell`, as soon as it is in the log."""
+    while not stop.is_set():
+        try:
+            for decided in follower.read(POLL_S):
+                tell(decided)
+        except StoreUnavailable:
+            stop.wait(RETRY_S)
+
+
+def watch_peers(
+    transport: Transport,
+    driver: Driver,
+    me: NodeId,
+    seen: Callable[[str, float], None],
+    stop: threading.Event,
+) -> None:
+    """Thread: report each peer whose connection ends. Many may see it; the first one counts."""
+    while not stop.is_set():
+        for gone in transport.wait_gone(POLL_S):
+            seen(gone.node, gone.seen_at_s)
+            try:
+                driver.append(
+                    PeerLost(node=gone.node, reporter=me, cause="disconnect"),
+                    deadline_s=APPEND_DEADLINE_S,
+                )
+            except StoreUnavailable:
+                # The others' reports and the lease say the same; nothing is lost.
+                continue
+
+
+def report_to_agent(
+    connection: socket.socket,
+    progress: Callable[[], Mapping[str, Any]],
+    beat_s: float,
+    agent_gone: Callable[[], None],
+    stop: threading.Event,
+) -> None:
+    """Thread: one JSON line a beat with a growing counter; its end means that the agent died."""
+    connection.settimeout(beat_s)
+    count = 0
+    while not stop.is_set():
+        count += 1
+        line = json.dumps({"progress": count, **progress()}).encode() + b"\n"
+        try:
+            connection.sendall(line)
+            if not connection.recv(64):
+                agent_gone()
+                return
+        except TimeoutError:
+            continue
+        except OSError:
+            agent_gone()
+            return

@@ -1,0 +1,297 @@
+"""The reduction of one slot's gradient in one step, from virtual nodes to what the optimizer takes.
+
+    leaves of the virtual nodes -> partial sums -> shards to their owners -> shard sums in tree
+    order -> whole gradient -> tied uses added in layer order -> squares to the whole pipeline
+
+Rule: every addition follows the canonical tree or the layer order, so that the sum does not depend
+on who held which virtual node. No collective: each arrow is a letter between slots, and a slot
+whose owner changed can repeat it all from the letters that the others keep. `advance` never waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.optimizer import squares
+from bamboo.topology.grid import Grid
+from bamboo.topology.reduction import TreeSum
+from bamboo.topology.slots import Slot
+
+
+class Stand(IntEnum):
+    """How far an exchange is."""
+
+    FILLING = 0
+    SUMMING = 1
+    GATHERING = 2
+    TYING = 3
+    DONE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tie:
+    """One tied parameter: all its uses as (global layer, name), the owner's first."""
+
+    number: int
+    uses: tuple[tuple[int, str], ...]
+    stages: tuple[int, ...]
+    """The stage of each use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangePlan:
+    """What an exchange needs to know of its slot, the same in every step."""
+
+    slot: Slot
+    grid: Grid
+    leaves: int
+    """Virtual nodes in the whole run."""
+    blocks: tuple[range, ...]
+    """Virtual nodes of each pipeline."""
+    shapes: tuple[torch.Size, ...]
+    names: tuple[str, ...]
+    counts_in_norm: tuple[bool, ...]
+    ties: tuple[Tie, ...]
+
+    def shard(self, pipeline: int) -> slice:
+        """The part of the flattened gradient that `pipeline` sums."""
+        total = sum(shape.numel() for shape in self.shapes)
+        d = self.grid.pipelines
+        return slice(total * pipeline // d, total * (pipeline + 1) // d)
+
+
+def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    for a, b in zip(left, right, strict=True):
+        a.add_(b)
+    return left
+
+
+class Exchange:
+    """One step's reduction for one slot."""
+
+    def __init__(self, plan: ExchangePlan, step: int) -> None:
+        self.plan, self.step = plan, step
+        self.stand = Stand.FILLING
+        self._sum: TreeSum[list[Tensor]] = TreeSum(plan.leaves, _add)
+        self._filled = 0
+        self._shard_sum: Tensor | None = None
+        self.losses: dict[int, float] = {}
+        """Loss sums by global microbatch; complete on pipeline 0's last stage when DONE."""
+        self.gradient: list[Tensor] = []
+        self.squares: list[float] = []
+
+    def add_leaf(self, virtual_node: int, gradients: list[Tensor]) -> None:
+        """Give the gradient of one virtual node of this pipeline's block, in any order."""
+        self._sum.push(virtual_node, virtual_node + 1, gradients)
+        self._filled += 1
+
+    # ------------------------------------------------------------------ progress
+
+    def can_advance(self, mail: Mail) -> bool:
+        """Whether `advance` would get any further now."""
+        if self.stand is Stand.FILLING:
+            return self._filled == len(self.plan.blocks[self.plan.slot.pipeline])
+        if self.stand in (Stand.SUMMING, Stand.GATHERING) and self._has(mail, "reduced"):
+            return True
+        if self.stand is Stand.SUMMING:
+            return all(self._has(mail, "partial", e) for e in self._others())
+        if self.stand is Stand.GATHERING:
+            return all(self._has(mail, "shard", e) for e in self._others())
+        if self.stand is Stand.TYING:
+            return all(self._has(mail, "tie", i) for i in self._foreign_uses())
+        return False
+
+    def advance(self, mail: Mail) -> None:
+        """Go on as far as the letters that are here allow."""
+        while self.can_advance(mail):
+            if self.stand is Stand.FILLING:
+                self._send_partials(mail)
+            elif self.stand is Stand.SUMMING:
+                self._sum_shard(mail)
+            elif self.stand is Stand.GATHERING:
+                self._gather(mail)
+            elif self.stand is Stand.TYING:
+                self._add_tied(mail)
+
+    def _has(self, mail: Mail, kind: MessageKind, index: int = 0) -> bool:
+        return mail.has(self.plan.slot, kind, self.step, index)
+
+    def _others(self) -> list[int]:
+        d = self.plan.slot.pipeline
+        return [e for e in range(self.plan.grid.pipelines) if e != d]
+
+    def _key(self, kind: MessageKind, to: Slot, index: int = 0) -> MessageKey:
+        return MessageKey(kind=kind, to=to, source=self.plan.slot, step=self.step, index=index)
+
+    def _peer(self, pipeline: int) -> Slot:
+        return Slot(pipeline=pipeline, stage=self.plan.slot.stage)
+
+    # ------------------------------------------------------------------ between pipelines
+
+    def _send_partials(self, mail: Mail) -> None:
+        if self.plan.grid.pipelines == 1:
+            root = self._sum.root
+            assert root is not None, "a single pipeline holds every leaf"
+            self.gradient = root
+            self._send_tied(mail)
+            return
+        me = self.plan.slot.pipeline
+        flat = {
+            leaves: torch.cat([g.reshape(-1) for g in grads])
+            for leaves, grads in self._sum.partials.items()
+        }
+        meta = {
+            "leaves": [list(leaves) for leaves in flat],
+            "losses": [[m, loss] for m, loss in self.losses.items()],
+        }
+        for e in self._others():
+            shard = self.plan.shard(e)
+            parts = [f[shard].clone() for f in flat.values()]
+            mail.post(self._key("partial", self._peer(e), me), parts, meta)
+        own = self.plan.shard(me)
+        self._mine = {leaves: f[own].clone() for leaves, f in flat.items()}
+        self._sum = TreeSum(self.plan.leaves, _add)
+        self.stand = Stand.SUMMING
+
+    def _sum_shard(self, mail: Mail) -> None:
+        slot = self.plan.slot
+        if not all(self._has(mail, "partial", e) for e in self._others()):
+            self._copy_reduced(mail)
+            return
+        tree: TreeSum[Tensor] = TreeSum(self.plan.leaves, torch.add)
+        for (lo, hi), part in self._mine.items():
+            tree.push(lo, hi, part)
+        for e in self._others():
+            letter = mail.take(slot, "partial", self.step, e)
+            for (lo, hi), part in zip(letter.meta["leaves"], letter.tensors, strict=True):
+                tree.push(lo, hi, part)
+            self.losses |= {int(m): float(loss) for m, loss in letter.meta["losses"]}
+        assert tree.root is not None, "the blocks of all pipelines cover every leaf"
+        self._shard_sum = tree.root
+        for e in self._others():
+            mail.post(self._key("shard", self._peer(e), slot.pipeline), [self._shard_sum])
+        self.stand = Stand.GATHERING
+
+    def _gather(self, mail: Mail) -> None:
+        slot = self.plan.slot
+        if not all(self._has(mail, "shard", e) for e in self._others()):
+            self._copy_reduced(mail)
+            return
+        assert self._shard_sum is not None, "the own shard was summed before"
+        pieces = [
+            self._shard_sum
+            if e == slot.pipeline
+            else mail.take(slot, "shard", self.step, e).tensors[0]
+            for e in range(self.plan.grid.pipelines)
+        ]
+        flat = torch.cat(pieces)
+        sizes = [shape.numel() for shape in self.plan.shapes]
+        self.gradient = [
+            part.clone().reshape(shape)
+            for part, shape in zip(torch.split(flat, sizes), self.plan.shapes, strict=True)
+        ]
+        self._send_tied(mail)
+
+    def _copy_reduced(self, mail: Mail) -> None:
+        """Take the whole gradient from a slot that has it, and pass it on: others may lack it."""
+        letter = mail.take(self.plan.slot, "reduced", self.step)
+        self.gradient = list(letter.tensors)
+        self.losses |= {int(m): float(loss) for m, loss in letter.meta["losses"]}
+        for e in self._others():
+            mail.post(self._key("reduced", self._peer(e)), self.gradient, letter.meta)
+        self._finish(mail)
+
+    # ------------------------------------------------------------------ tied parameters
+
+    def _foreign_uses(self) -> list[int]:
+        """Letter numbers of the uses of this stage's tied parameters on other stages."""
+        stage = self.plan.slot.stage
+        return [
+            tie_index(tie, position)
+            for tie in self.plan.ties
+            if stage in tie.stages
+            for position, other in enumerate(tie.stages)
+            if other != stage
+        ]
+
+    def _send_tied(self, mail: Mail) -> None:
+        own = self.plan.slot
+        for tie in self.plan.ties:
+            for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
+                if stage != own.stage:
+                    continue
+                gradient = self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")].clone()
+                for other in sorted(set(tie.stages) - {stage}):
+                    to = Slot(pipeline=own.pipeline, stage=other)
+                    mail.post(self._key("tie", to, tie_index(tie, position)), [gradient])
+        self.stand = Stand.TYING
+        if not self._foreign_uses():
+            self._add_tied(mail)
+
+    def _add_tied(self, mail: Mail) -> None:
+        own = self.plan.slot
+        for tie in self.plan.ties:
+            if own.stage not in tie.stages:
+                continue
+            uses = []
+            for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
+                if stage == own.stage:
+                    uses.append(self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")])
+                else:
+                    index = tie_index(tie, position)
+                    uses.append(mail.take(own, "tie", self.step, index).tensors[0])
+            total = uses[0].clone()
+            for gradient in uses[1:]:
+                total = total + gradient
+            for stage, use in zip(tie.stages, tie.uses, strict=True):
+                if stage == own.stage:
+                    self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")] = total
+        self._finish(mail)
+
+    # ------------------------------------------------------------------ the norm
+
+    def _finish(self, mail: Mail) -> None:
+        plan = self.plan
+        counted = [
+            g for g, counts in zip(self.gradient, plan.counts_in_norm, strict=True) if counts
+        ]
+        self.squares = squares(counted)
+        for to in plan.grid.pipeline(plan.slot.pipeline):
+            if to != plan.slot:
+                mail.post(self._key("squares", to, plan.slot.stage), (), {"squares": self.squares})
+        self.stand = Stand.DONE
+
+    def total_square_known(self, mail: Mail) -> bool:
+        """Whether the squares of the whole model are here."""
+        if self.stand is not Stand.DONE:
+            return False
+        others = (p for p in range(self.plan.grid.stages) if p != self.plan.slot.stage)
+        return self._has(mail, "norm") or all(self._has(mail, "squares", p) for p in others)
+
+    def total_square(self, mail: Mail) -> float:
+        """The squared gradient norm of the whole model, added in global parameter order."""
+        slot = self.plan.slot
+        if self._has(mail, "norm"):
+            return float(mail.take(slot, "norm", self.step).meta["total_square"])
+        total = 0.0
+        for stage in range(self.plan.grid.stages):
+            own = stage == slot.stage
+            found = self.squares if own else _squares_of(mail, slot, self.step, stage)
+            for square in found:
+                total += square
+        return total
+
+
+def _squares_of(mail: Mail, slot: Slot, step: int, stage: int) -> list[float]:
+    meta: Mapping[str, Sequence[float]] = mail.take(slot, "squares", step, stage).meta
+    return [float(s) for s in meta["squares"]]
+
+
+def tie_index(tie: Tie, position: int) -> int:
+    """The number of the letter that carries one use's gradient."""
+    return tie.number * 1024 + position

@@ -1,0 +1,163 @@
+"""The hot loop of a node: pick a ready operation, run it, send what it made.
+
+Rules: no logging, no store, no waiting but for the mail. Every slot that this node owns or shadows
+is a `SlotRun`; a failover adds ready operations and changes nothing here. What goes wrong is a
+value (`Interrupted`), and the loop can be entered again at any time.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from bamboo.ports import MessageKind
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.operations import Listener, Operations, act_key
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.picker import ReadyOp, next_op, policy_of
+from bamboo.topology.slots import Slot
+
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """Every owned slot has taken its last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The loop was left at `cursor`; cause `attention`, `stalled`, or `non-finite` in `run`."""
+
+    cursor: str
+    cause: str
+    run: SlotRun | None = None
+
+
+Result: TypeAlias = Completed | Interrupted
+
+
+class Executor:
+    """Runs the slots in `owned` and `shadowed` until the last step is taken."""
+
+    def __init__(
+        self,
+        *,
+        mail: Mail,
+        operations: Operations,
+        listener: Listener,
+        mode: str,
+        last_step: int,
+        stall_s: float,
+    ) -> None:
+        self.mail, self.operations, self._listener = mail, operations, listener
+        self._mode, self._stall_s = mode, stall_s
+        self._policy = {fits: policy_of(mode, fits=fits) for fits in (False, True)}
+        self.last_step = last_step
+        self.owned: dict[Slot, SlotRun] = {}
+        self.shadowed: dict[Slot, SlotRun] = {}
+        self.hold = False
+        self.gap_budget: dict[int, int] = {}
+        """In mode `gap`: redundant forwards that fit the wait at a cursor of the owned slot."""
+        self._gap_used: dict[int, int] = {}
+        self.attention: Callable[[], bool] = lambda: False
+
+    def run(self, *, linger: bool = False) -> Result:
+        """Go on until the last step is taken, somebody needs attention, or nothing moves.
+
+        `linger`: the last step is taken already; serve the shadows until somebody needs attention.
+        """
+        moved_s = time.monotonic()
+        while True:
+            self.mail.collect(0.0)
+            if self.attention():
+                return Interrupted(cursor=self.cursor, cause="attention")
+            op = next_op(self._ready(), self._policy[self._gap_fits()])
+            if op is not None:
+                run = self._run_of(op)
+                if not self.operations.perform(run, op.instruction):
+                    return Interrupted(cursor=self.cursor, cause="non-finite", run=run)
+                self._count_gap(op.instruction)
+                moved_s = time.monotonic()
+                continue
+            if self.finished and not linger:
+                return Completed()
+            if time.monotonic() - moved_s > self._stall_s and not (self.hold or linger):
+                return Interrupted(cursor=self.cursor, cause="stalled")
+            self._listener.idle()
+            self.mail.collect(POLL_S)
+
+    @property
+    def finished(self) -> bool:
+        return all(run.step > self.last_step for run in self.owned.values())
+
+    @property
+    def cursor(self) -> str:
+        """Where each owned slot stands, for people: `0.2 step 31 at 2B5`."""
+        return ", ".join(f"{s} step {r.step} at {r.head}" for s, r in self.owned.items())
+
+    # ------------------------------------------------------------------ what is ready
+
+    def _ready(self) -> list[ReadyOp]:
+        ready = []
+        for slot, run in self.owned.items():
+            head = run.head
+            if self._can(run, head):
+                ready.append(ReadyOp(slot, run.step, head, run.recovering))
+        for slot, run in self.shadowed.items():
+            ahead = self._ready_ahead(run)
+            if ahead is not None:
+                ready.append(ReadyOp(slot, run.step, ahead))
+        return ready
+
+    def _can(self, run: SlotRun, head: Instruction) -> bool:
+        kind, local = head.kind, head.microbatch
+        if kind == "X":
+            return run.exchange.can_advance(self.mail)
+        if kind == "S":
+            return run.exchange.total_square_known(self.mail)
+        assert local is not None, "F and B have a microbatch"
+        if kind == "F":
+            if run.cursor == 0 and not self.may_begin(run):
+                return False
+            return run.stage.is_first or local in run.pending or self._has(run, "act", local)
+        return run.stage.is_last or local in run.backed or self._has(run, "grad", local)
+
+    def may_begin(self, run: SlotRun) -> bool:
+        """Whether the run may begin its step: nobody is more than one step beyond what is safe."""
+        return not self.hold and run.step <= self.last_step and run.step - 1 <= self.mail.safe_step
+
+    def _ready_ahead(self, run: SlotRun) -> Instruction | None:
+        if self.mail.has(run.slot, "ship", run.step):
+            return run.replica_step
+        if self._mode in ("off", "stash") or run.step > self.last_step:
+            return None
+        back, local = len(run.backed), len(run.pending)
+        graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
+        if self._mode == "full" and graded:
+            return run.ahead_backward[back]
+        if local == len(run.microbatches):
+            return None
+        fed = run.stage.is_first or self.mail.kept(act_key(run, local)) is not None
+        return run.ahead_forward[local] if fed else None
+
+    def _gap_fits(self) -> bool:
+        if self._mode != "gap" or len(self.owned) != 1:
+            return False
+        cursor = next(iter(self.owned.values())).cursor
+        return self._gap_used.get(cursor, 0) < self.gap_budget.get(cursor, 0)
+
+    def _run_of(self, op: ReadyOp) -> SlotRun:
+        ahead = op.instruction.kind in ("FR", "BR", "R")
+        return self.shadowed[op.slot] if ahead else self.owned[op.slot]
+
+    def _count_gap(self, instruction: Instruction) -> None:
+        if instruction.kind == "S":
+            self._gap_used.clear()
+        elif instruction.kind == "FR":
+            cursor = next(iter(self.owned.values())).cursor
+            self._gap_used[cursor] = self._gap_used.get(cursor, 0) + 1
+
+    def _has(self, run: SlotRun, kind: MessageKind, local: int) -> bool:
+        return self.mail.has(run.slot, kind, run.step, local)

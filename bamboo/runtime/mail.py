@@ -1,0 +1,172 @@
+"""Letters between slots: routing by slot, the inbox, and the stash of what was sent.
+
+Rules. A letter is addressed to a slot, and goes to whoever owns that slot now. What was sent in a
+step stays in the stash until every slot is safe beyond that step; when a slot gets a new owner, all
+that is kept for it is sent again. Letters of one key are bitwise equal, so the first one wins and
+later ones are dropped. Nothing here waits.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
+from bamboo.runtime.wire import to_buffer, to_tensor
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+Address: TypeAlias = tuple[MessageKind, int, int]
+"""(kind, step, index) of a letter within the inbox of its slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """What a message says once it is here."""
+
+    tensors: tuple[Tensor, ...]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def size_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+
+class Mail:
+    """The post office of one node."""
+
+    def __init__(self, transport: Transport, me: NodeId) -> None:
+        self._transport, self._me = transport, me
+        self._assignment: Assignment | None = None
+        self._stash: dict[int, dict[MessageKey, Letter]] = defaultdict(dict)
+        self._inbox: dict[Slot, dict[Address, Letter | Delivered]] = defaultdict(dict)
+        self._taken: dict[Slot, set[Address]] = defaultdict(set)
+        self.safe: dict[Slot, int] = {}
+        """Per slot, the step before which nothing will ever be asked for again: its shadow's
+        version, or its owner's where there is no shadow."""
+        self.peak_stash_bytes = 0
+        self.stash_bytes = 0
+        self.replica_hashes: dict[tuple[Slot, int], str] = {}
+
+    def assign(self, assignment: Assignment) -> None:
+        """Route by this assignment from now on."""
+        self._assignment = assignment
+        for slot in assignment.grid.slots():
+            self.safe.setdefault(slot, 0)
+
+    @property
+    def assignment(self) -> Assignment:
+        assert self._assignment is not None, "mail moves only after the first assignment"
+        return self._assignment
+
+    # ------------------------------------------------------------------ sending
+
+    def post(
+        self,
+        key: MessageKey,
+        tensors: Sequence[Tensor] = (),
+        meta: Mapping[str, Any] | None = None,
+        *,
+        also_shadow: bool = False,
+    ) -> None:
+        """Send to the owner of `key.to` (and its shadow) and keep it in the stash."""
+        letter = Letter(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
+        self._stash[key.step][key] = letter
+        self.stash_bytes += letter.size_bytes()
+        self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
+        self._route(self.assignment.owner(key.to), key, letter)
+        if also_shadow:
+            shadow = self.assignment.shadow(key.to)
+            if shadow is not None:
+                self._route(shadow, key, letter)
+
+    def post_to(
+        self,
+        node: NodeId,
+        key: MessageKey,
+        tensors: Sequence[Tensor] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send to a node, whatever it owns, and keep nothing."""
+        letter = Letter(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
+        self._route(node, key, letter)
+
+    def declare_safe(self, slot: Slot, step: int, meta: Mapping[str, Any] | None = None) -> None:
+        """Tell everybody that `slot` will ask for nothing before `step`."""
+        key = MessageKey(kind="ack", to=slot, source=slot, step=step)
+        for node in self.assignment.members():
+            self.post_to(node, key, (), meta)
+
+    def resend(self, slot: Slot) -> int:
+        """Send again all that is kept for `slot`, to its owner of now; how many letters."""
+        count = 0
+        for letters in self._stash.values():
+            for key, letter in letters.items():
+                if key.to == slot:
+                    self._route(self.assignment.owner(slot), key, letter)
+                    count += 1
+        return count
+
+    def _route(self, node: NodeId, key: MessageKey, letter: Letter) -> None:
+        if node == self._me:
+            self._deliver(key, letter)
+        else:
+            buffers: list[Buffer] = [to_buffer(t) for t in letter.tensors]
+            self._transport.send(node, key, buffers, letter.meta)
+
+    # ------------------------------------------------------------------ receiving
+
+    def collect(self, timeout_s: float) -> int:
+        """Take in all that came, waiting up to `timeout_s` for the first; how many letters."""
+        messages = self._transport.poll(timeout_s)
+        for message in messages:
+            self._deliver(message.key, message)
+        return len(messages)
+
+    def _deliver(self, key: MessageKey, letter: Letter | Delivered) -> None:
+        if key.kind == "ack":
+            self.safe[key.to] = max(self.safe.get(key.to, 0), key.step)
+            if "hash" in letter.meta:
+                self.replica_hashes[(key.to, key.step)] = str(letter.meta["hash"])
+            return
+        address = (key.kind, key.step, key.index)
+        if address not in self._taken[key.to]:
+            self._inbox[key.to].setdefault(address, letter)
+
+    def has(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> bool:
+        """Whether that letter for `slot` is here and not taken yet."""
+        return (kind, step, index) in self._inbox[slot]
+
+    def take(self, slot: Slot, kind: MessageKind, step: int, index: int = 0) -> Letter:
+        """Take a letter that `has` saw."""
+        address = (kind, step, index)
+        self._taken[slot].add(address)
+        letter = self._inbox[slot].pop(address)
+        if isinstance(letter, Delivered):
+            return Letter(tensors=tuple(map(to_tensor, letter.buffers)), meta=letter.meta)
+        return letter
+
+    def kept(self, key: MessageKey) -> Letter | None:
+        """A letter that this node sent and still keeps."""
+        return self._stash.get(key.step, {}).get(key)
+
+    # ------------------------------------------------------------------ forgetting
+
+    @property
+    def safe_step(self) -> int:
+        """Every slot is safe before this step."""
+        return min(self.safe.values())
+
+    def prune(self) -> None:
+        """Forget all letters of steps before `safe_step`."""
+        bound = self.safe_step
+        for step in [s for s in self._stash if s < bound]:
+            self.stash_bytes -= sum(x.size_bytes() for x in self._stash.pop(step).values())
+        for slot, letters in self._inbox.items():
+            for address in [a for a in letters if a[1] < bound]:
+                del letters[address]
+            self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
+        for known in [k for k in self.replica_hashes if k[1] < bound]:
+            del self.replica_hashes[known]

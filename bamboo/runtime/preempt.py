@@ -1,0 +1,50 @@
+"""Listed preemptions of a job's `[chaos]`: the whole instance vanishes at an exact phase.
+
+Rule: this is a real SIGKILL of the instance's process group, agent included, from one machine
+instruction to the next; nothing is flushed or told. Only a job file that lists kills has any.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from bamboo.config.tree import Kill
+from bamboo.topology.slots import Slot
+
+
+class Preemptions:
+    """The listed kills without notice, as far as they are still to come."""
+
+    def __init__(self, kills: Iterable[Kill], *, node: str, stamp_file: Path | None) -> None:
+        self._due = {
+            (k.phase, k.pipeline, k.stage, k.step, _microbatch(k)) for k in kills if not k.notice_s
+        }
+        self._node, self._stamp_file = node, stamp_file
+
+    def at(self, phase: str, slot: Slot, step: int, microbatch: int) -> None:
+        """Die here if it is listed."""
+        if not self._due:
+            return
+        if (phase, slot.pipeline, slot.stage, step, microbatch) in self._due:
+            self._vanish(phase, slot, step)
+
+    def _vanish(self, phase: str, slot: Slot, step: int) -> None:
+        if self._stamp_file is not None:
+            stamp = {
+                "t_monotonic_ns": time.monotonic_ns(),
+                "node": self._node,
+                "slot": str(slot),
+                "step": step,
+                "phase": phase,
+                "cause": "listed",
+            }
+            with self._stamp_file.open("a") as file:
+                file.write(json.dumps(stamp) + "\n")
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _microbatch(kill: Kill) -> int:
+    return kill.microbatch if kill.phase in ("forward", "backward") else 0

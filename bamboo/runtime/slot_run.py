@@ -1,0 +1,150 @@
+"""The state of one slot's stage on this node, as its owner or as its shadow.
+
+Rule: owner and shadow are the same thing in two roles. A shadow's run holds the replica and what
+it has computed ahead; promoting it changes its role and nothing else: it walks the same program
+from the start of its step, and what is computed already is only sent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand
+from bamboo.runtime.optimizer import Moments
+from bamboo.runtime.stage import Pending, Stage
+from bamboo.schedule.instruction import Instruction
+from bamboo.schedule.one_f_one_b import one_f_one_b
+from bamboo.topology.slots import Slot
+from bamboo.topology.virtual_nodes import BatchShape
+
+
+@dataclass(slots=True, kw_only=True)
+class Recovery:
+    """A failover as its successor sees it; times are of the host's monotonic clock."""
+
+    victim: str
+    planned: bool
+    seen_s: float
+    """When the end of the victim's connection was seen here, or the decision was read."""
+    decided_s: float
+    promoted_s: float
+    first_operation_s: float = 0.0
+    hit_step: int = 0
+    already_computed: int = 0
+    recomputed: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Reduced:
+    """What a stepped step leaves behind, for a slot of another owner that may still lack it."""
+
+    total_square: float
+    losses: dict[int, float]
+    gradient: list[Tensor] = field(default_factory=list)
+    """Kept only where another pipeline may ask for it (D > 1)."""
+
+
+class SlotRun:
+    """One slot, from the version of its parameters on: `step` is the step it is in, which is also
+    how many steps its parameters have taken."""
+
+    def __init__(
+        self, *, plan: ExchangePlan, batch: BatchShape, stage: Stage, moments: Moments, owner: bool
+    ) -> None:
+        self.slot: Slot = plan.slot
+        self.plan, self.stage, self.moments = plan, stage, moments
+        self.owner = owner
+        self.batch = batch
+        self.microbatches: Sequence[int] = batch.microbatches_of(plan.blocks[self.slot.pipeline])
+        """Global index by local index."""
+        stage_number = self.slot.stage
+        program = one_f_one_b(plan.grid.stages, len(self.microbatches))[stage_number]
+        self.program: tuple[Instruction, ...] = (
+            *program.instructions,
+            Instruction(stage=stage_number, kind="X"),
+            Instruction(stage=stage_number, kind="S"),
+        )
+        count = range(len(self.microbatches))
+        self.ahead_forward = [
+            Instruction(stage=stage_number, kind="FR", microbatch=m) for m in count
+        ]
+        self.ahead_backward = [
+            Instruction(stage=stage_number, kind="BR", microbatch=m) for m in count
+        ]
+        self.replica_step = Instruction(stage=stage_number, kind="R")
+        self.recovery: Recovery | None = None
+        self.history: dict[int, Reduced] = {}
+        self.step = -1
+        self.next_step()
+
+    def next_step(self) -> None:
+        """Enter the next step: the parameters have just been stepped, or are new."""
+        self.step += 1
+        self.cursor = 0
+        self.pending: dict[int, Pending] = {}
+        self.backed: dict[int, Tensor | None] = {}
+        """Input gradients of the redundant backwards that the shadow has run."""
+        self.exchange = Exchange(self.plan, self.step)
+        self._losses: dict[int, Tensor] = {}
+
+    def settle_losses(self) -> None:
+        """Read the losses of this step from the device, once all backwards are issued."""
+        self.exchange.losses |= {m: float(loss) for m, loss in self._losses.items()}
+        self._losses = {}
+
+    @property
+    def head(self) -> Instruction:
+        """The operation that the owner runs next."""
+        return self.program[self.cursor]
+
+    @property
+    def recovering(self) -> bool:
+        """Whether this slot was promoted and has not caught up yet."""
+        return self.recovery is not None
+
+    def forward(self, local: int, x: Tensor) -> Pending:
+        """Compute the forward of a local microbatch, unless it is there already."""
+        microbatch = self.microbatches[local]
+        pending = self.stage.forward(x, self.step, microbatch)
+        self.pending[local] = pending
+        return pending
+
+    def backward(self, local: int, gradient: Tensor | None) -> Tensor | None:
+        """Compute the backward of a local microbatch; backwards come in order. A virtual node
+        that is complete goes to the exchange."""
+        pending = self.pending[local]
+        out = self.stage.backward(pending, gradient)
+        microbatch = self.microbatches[local]
+        if pending.loss is not None:
+            self._losses[microbatch] = pending.loss.detach()
+        self.pending[local] = Pending(input=None, output=pending.output.detach(), loss=pending.loss)
+        if (microbatch + 1) % self.batch.microbatches == 0:
+            virtual_node = self.batch.virtual_node_of(microbatch)
+            self.exchange.add_leaf(virtual_node, self.stage.take_gradients())
+        return out
+
+    def reduced(self, total_square: float, losses: dict[int, float], keep: bool) -> Reduced:
+        """Record what this step came to; `keep` holds on to the gradient."""
+        gradient = self.exchange.gradient if keep else []
+        found = Reduced(total_square=total_square, losses=losses, gradient=gradient)
+        self.history[self.step] = found
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and moments, named as in the final files."""
+        kinds: dict[str, Sequence[Tensor]] = {
+            "param": self.stage.params,
+            "exp_avg": self.moments.exp_avg,
+            "exp_avg_sq": self.moments.exp_avg_sq,
+        }
+        return {
+            f"{kind}/{name}": tensor.detach()
+            for kind, tensors in kinds.items()
+            for name, tensor in zip(self.stage.names, tensors, strict=True)
+        }
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether the exchange of this step is done and the squares are out."""
+        return self.exchange.stand is Stand.DONE

@@ -1,0 +1,68 @@
+"""Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
+
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.data import Dataset
+from bamboo.models import ModelSpec
+from bamboo.runtime.exchange import ExchangePlan, Tie
+from bamboo.runtime.optimizer import AdamW
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.stage import Stage
+from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import Strategy
+from bamboo.topology.virtual_nodes import blocks
+
+
+class SlotBuilder:
+    """Everything that a node needs to build any slot at step 0, the same on every node."""
+
+    def __init__(
+        self, *, job: JobConfig, strategy: Strategy, spec: ModelSpec, dataset: Dataset
+    ) -> None:
+        self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
+        self.optimizer = AdamW(job.train)
+        self.batch = batch_shape(job)
+        self.tokens = job.train.batch * job.model.context
+        """Tokens in a whole step."""
+
+    def build(self, slot: Slot, *, owner: bool) -> SlotRun:
+        """A run of `slot` with its initial parameters and zero moments."""
+        stage = Stage(self.spec, self.dataset, self.strategy, stage=slot.stage, tokens=self.tokens)
+        grid = self.strategy.placement.grid
+        plan = ExchangePlan(
+            slot=slot,
+            grid=grid,
+            leaves=self.batch.virtual_nodes,
+            blocks=blocks(self.batch.virtual_nodes, grid.pipelines),
+            shapes=tuple(p.shape for p in stage.params),
+            names=tuple(stage.names),
+            counts_in_norm=tuple(stage.counts_in_norm),
+            ties=self._ties(),
+        )
+        return SlotRun(
+            plan=plan,
+            batch=self.batch,
+            stage=stage,
+            moments=self.optimizer.new_state(stage.params),
+            owner=owner,
+        )
+
+    def _ties(self) -> tuple[Tie, ...]:
+        """The tied parameters, each with all its uses in layer order."""
+        uses: dict[tuple[int, str], set[tuple[int, str]]] = {}
+        for tie in self.spec.tied:
+            owner = (tie.owner_layer, tie.owner_name)
+            uses.setdefault(owner, {owner}).add((tie.user_layer, tie.user_name))
+        return tuple(
+            Tie(
+                number=number,
+                uses=tuple(sorted(found)),
+                stages=tuple(self._stage_of(layer) for layer, _ in sorted(found)),
+            )
+            for number, (_, found) in enumerate(sorted(uses.items()))
+        )
+
+    def _stage_of(self, layer: int) -> int:
+        placement = self.strategy.placement
+        stages = range(placement.grid.stages)
+        return next(p for p in stages if layer in placement.layers_of(p))

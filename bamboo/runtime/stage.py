@@ -1,0 +1,99 @@
+"""One stage of the model on this node: its layers, and forward and backward of one microbatch.
+
+Rule: a stage knows nothing of nodes, messages or redundancy. The owner and the shadow of a stage
+run this same code on the same inputs, which is why their bits are the same.
+Shapes: inputs and outputs are whatever the layers say; stage 0 takes tokens_BT, int64.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bamboo.data import Dataset
+from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
+from bamboo.topology.strategy import Strategy
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """A microbatch between its forward and its backward: the graph hangs on `output`."""
+
+    input: Tensor | None
+    """Leaf that collects the gradient for the stage before; None on the first stage."""
+    output: Tensor
+    """What the next stage takes; on the last stage the loss, divided by the global tokens."""
+    loss: Tensor | None
+    """Sum of the loss over the microbatch's tokens, on the last stage only."""
+
+
+class Stage:
+    """The layers of one stage with their parameters, in global order.
+
+    `tokens`: tokens in a whole step, by which every loss is divided.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, dataset: Dataset, strategy: Strategy, *, stage: int, tokens: int
+    ) -> None:
+        placement, semantics = strategy.placement, strategy.semantics
+        self.stage = stage
+        self.is_first = stage == 0
+        self.is_last = stage == placement.grid.stages - 1
+        self._spec, self._data = spec, dataset
+        self.seed = semantics.seed
+        self._tokens = tokens
+        self.layers = [
+            (i, build_layer(spec, i, semantics.seed)) for i in placement.layers_of(stage)
+        ]
+        named = named_parameters(self.layers)
+        self.names = [name for name, _ in named]
+        self.params = [parameter for _, parameter in named]
+        users = tied_names(spec)
+        self.counts_in_norm = [name not in users for name in self.names]
+        """False for the copies of tied parameters: their owner counts."""
+
+    def input_of(self, step: int, microbatch: int) -> Tensor:
+        """The first stage's input: tokens_BT of the global microbatch index."""
+        return self._data.microbatch(step, microbatch)[0]
+
+    def forward(self, x: Tensor, step: int, microbatch: int) -> Pending:
+        """Run the layers on one microbatch (global index) and keep the graph."""
+        leaf = None if self.is_first else x.detach().requires_grad_(x.is_floating_point())
+        y = run_layers(
+            self.layers,
+            x if leaf is None else leaf,
+            seed=self.seed,
+            step=step,
+            microbatch=microbatch,
+        )
+        loss = None
+        if self.is_last:
+            loss = self.loss_of(y, step, microbatch)
+            y = loss / self._tokens
+        return Pending(input=leaf, output=y, loss=loss)
+
+    def loss_of(self, output: Tensor, step: int, microbatch: int) -> Tensor:
+        """The loss of the last stage's output, summed over the microbatch's tokens."""
+        return self._spec.loss(output, self._data.microbatch(step, microbatch)[1])
+
+    def backward(self, pending: Pending, gradient: Tensor | None) -> Tensor | None:
+        """Add to the parameters' gradients; the gradient of the input, or None on stage 0.
+
+        `gradient` is that of the output, None on the last stage.
+        """
+        torch.autograd.backward(pending.output, gradient)
+        return None if pending.input is None else pending.input.grad
+
+    def take_gradients(self) -> list[Tensor]:
+        """The gradients accumulated since the last call, in parameter order; zeros where none."""
+        out = []
+        for parameter in self.params:
+            grad = parameter.grad
+            out.append(torch.zeros_like(parameter) if grad is None else grad)
+            parameter.grad = None
+        return out
+
+    def parameter_bytes(self) -> int:
+        """Bytes of the parameters alone."""
+        return sum(p.numel() * p.element_size() for p in self.params)

@@ -1,0 +1,463 @@
+"""A node's part in the run: it applies decisions to the executor, between two operations.
+
+Rule: the trainer decides nothing about membership. Decisions come from the log with the state
+after them (`apply`), effects addressed to this node are performed once, and what happens here
+is said as events and records through `Outbox`, which never blocks.
+"""
+
+import hashlib
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from bamboo.checkpoint.final import write_stage
+from bamboo.core.effects import (
+    Drain,
+    Effect,
+    End,
+    Fence,
+    HoldForStop,
+    Promote,
+    Resend,
+    Start,
+    StopAt,
+)
+from bamboo.core.events import (
+    CaughtUp,
+    Event,
+    HandedOver,
+    NodeFinished,
+    NonFinite,
+    RunFailed,
+    StopReady,
+)
+from bamboo.core.state import NodeStatus, Outcome, State
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, Transport
+from bamboo.runtime.device import device_of
+from bamboo.runtime.diagnose import diagnose, send_inputs
+from bamboo.runtime.executor import Completed, Executor, Interrupted
+from bamboo.runtime.gaps import gap_budget_of
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.operations import Operations
+from bamboo.runtime.optimizer import mean_loss
+from bamboo.runtime.preempt import Preemptions
+from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.topology.slots import Slot
+
+
+class Outbox(Protocol):
+    """Where a trainer says things; calls return at once and keep their order."""
+
+    def event(self, event: Event) -> None: ...
+
+    def metric(self, record: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """One decision of the log, as this node read it."""
+
+    state: State
+    """After the decision."""
+    effects: tuple[Effect, ...]
+    read_s: float
+    """Monotonic time at which it was read here."""
+
+
+class Goodbye(StrEnum):
+    """Why a trainer came to its end."""
+
+    ENDED = "ended"
+    LEFT = "left"
+    FENCED = "fenced"
+
+
+class Trainer:
+    """Trains this node's slots until the run ends, this node has left, or it is fenced."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        builder: SlotBuilder,
+        transport: Transport,
+        outbox: Outbox,
+        preemptions: Preemptions,
+        run_dir: Path | None,
+    ) -> None:
+        job = builder.job
+        self._me, self._builder, self._transport = me, builder, transport
+        self._outbox, self._preemptions, self._run_dir = outbox, preemptions, run_dir
+        self.mail = Mail(transport, me)
+        self.device = device_of(job.cluster)
+        operations = Operations(
+            mail=self.mail,
+            device=self.device,
+            optimizer=builder.optimizer,
+            listener=self,
+            mode=job.cluster.redundancy,
+            clip_norm=job.train.clip_norm,
+        )
+        self.executor = Executor(
+            mail=self.mail,
+            operations=operations,
+            listener=self,
+            mode=job.cluster.redundancy,
+            last_step=job.train.steps - 1,
+            stall_s=job.cluster.step_timeout_s,
+        )
+        self._check_replicas = job.cluster.check_replicas
+        self._own_hashes: dict[tuple[Slot, int], str] = {}
+        self._inbound: deque[Decided] = deque()
+        self.executor.attention = lambda: bool(self._inbound)
+        self.gone_seen_s: dict[str, float] = {}
+        """Monotonic time at which this node saw a peer's connection end."""
+        self._draining = False
+        self._said_finished: tuple[Slot, ...] = ()
+        self._goodbye: Goodbye | None = None
+        self._loss_log: dict[int, dict[str, Any]] = {}
+
+    # ------------------------------------------------------------------ from other threads
+
+    def tell(self, decided: Decided) -> None:
+        """Hand over a decision; called by the thread that follows the log."""
+        self._inbound.append(decided)
+        self._transport.wake()
+
+    def saw_gone(self, node: str, at_s: float) -> None:
+        """Note when this node saw a peer's connection end, for the parts of a pause."""
+        self.gone_seen_s.setdefault(node, at_s)
+
+    def progress(self) -> dict[str, Any]:
+        """What the node's lease carries: step, counts of operations, bytes of tensors."""
+        owned = self.executor.owned.values()
+        return {
+            "step": max((run.step for run in owned), default=0),
+            "ops": dict(self.executor.operations.counts),
+            "tensor_bytes": self.tensor_bytes(),
+        }
+
+    # ------------------------------------------------------------------ the life of a node
+
+    def run(self) -> Goodbye:
+        """Train to the end. The first decision must be on its way (`tell`)."""
+        while self._goodbye is None:
+            if not self.executor.owned and not self._inbound:
+                self.mail.collect(0.05)
+                continue
+            result = self.executor.run(linger=self._finished_and_said)
+            if isinstance(result, Completed):
+                self._say_finished()
+            else:
+                self._attend(result)
+        return self._goodbye
+
+    def _attend(self, interrupted: Interrupted) -> None:
+        while self._inbound and self._goodbye is None:
+            self._apply(self._inbound.popleft())
+        if interrupted.cause == "non-finite":
+            assert interrupted.run is not None
+            self._report_non_finite(interrupted.run)
+        elif interrupted.cause == "stalled":
+            self._fail(f"node {self._me} made no progress at {interrupted.cursor}")
+
+    def _fail(self, reason: str) -> None:
+        self._outbox.event(RunFailed(reporter=str(self._me), outcome=Outcome.FAULT, reason=reason))
+        self.executor.hold = True
+
+    @property
+    def _finished_and_said(self) -> bool:
+        return bool(self.executor.owned) and self._said_finished == tuple(self.executor.owned)
+
+    def _say_finished(self) -> None:
+        """Write the final state of the owned stages of pipeline 0, then say so."""
+        step = self.executor.last_step + 1
+        for slot, run in self.executor.owned.items():
+            if slot.pipeline == 0 and self._run_dir is not None:
+                write_stage(self._run_dir / "final", slot.stage, run.tensors(), step)
+        self._said_finished = tuple(self.executor.owned)
+        self._outbox.metric(self._memory_record())
+        self._outbox.event(NodeFinished(node=self._me, step=self.executor.last_step))
+
+    # ------------------------------------------------------------------ decisions
+
+    def _apply(self, decided: Decided) -> None:
+        state = decided.state
+        me = state.node(self._me)
+        if me is not None and me.status is NodeStatus.GONE:
+            self._goodbye = Goodbye.FENCED
+            return
+        if me is not None and me.status is NodeStatus.LEFT:
+            self._goodbye = Goodbye.LEFT
+            return
+        if state.assignment is not None:
+            self._reassign(state)
+        for effect in decided.effects:
+            if effect.to == self._me:
+                self._perform(effect, decided)
+
+    def _reassign(self, state: State) -> None:
+        assert state.assignment is not None
+        self.mail.assign(state.assignment)
+        members = state.assignment.members()
+        self._transport.reconfigure(
+            generation=state.generation,
+            members={n.id: n.endpoint for n in state.nodes if n.id in members},
+        )
+        for slot, run in self.executor.owned.items():
+            if state.assignment.shadow(slot) is None:
+                self.mail.declare_safe(slot, run.step)
+                if self._draining:
+                    # Nobody to hand over to any more: train on until the instance goes.
+                    self._draining = self.executor.hold = False
+
+    def _perform(self, effect: Effect, decided: Decided) -> None:
+        match effect:
+            case Start():
+                self._start()
+            case Promote(slot=slot, victim=victim):
+                self._promote(slot, victim, decided)
+            case Resend(slot=slot):
+                self._resend(slot)
+            case Drain():
+                self._draining = self.executor.hold = True
+            case HoldForStop():
+                self.executor.hold = True
+                self._outbox.event(StopReady(node=self._me, step=self._begun_step()))
+            case StopAt(step=step):
+                self.executor.last_step = step
+                self.executor.hold = self._draining
+            case Fence():
+                self._goodbye = Goodbye.FENCED
+            case End():
+                self._goodbye = Goodbye.ENDED
+            case _:
+                pass  # effects to the fleet are not ours
+
+    def _begun_step(self) -> int:
+        """The last step that any owned slot has begun; -1 before the first."""
+        owned = self.executor.owned.values()
+        return max((run.step if run.cursor else run.step - 1 for run in owned), default=-1)
+
+    def _start(self) -> None:
+        assignment = self.mail.assignment
+        for slot in assignment.owned_by(self._me):
+            self.executor.owned[slot] = self._builder.build(slot, owner=True)
+        for slot in assignment.shadowed_by(self._me):
+            self.executor.shadowed[slot] = self._builder.build(slot, owner=False)
+        self.executor.gap_budget = gap_budget_of(self._builder.job, assignment, self._me)
+
+    def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
+        run = self.executor.shadowed.pop(slot)
+        while self.mail.has(slot, "ship", run.step):
+            # A reduced gradient that is here already is taken, never computed again.
+            self.executor.operations.step_replica(run, run.replica_step)
+        self.executor.gap_budget = {}
+        run.owner = True
+        state = decided.state
+        failover = next((f for f in state.failovers if f.slot == slot), None)
+        run.recovery = Recovery(
+            victim=victim,
+            planned=failover is not None and failover.planned,
+            seen_s=min(self.gone_seen_s.get(victim, decided.read_s), decided.read_s),
+            decided_s=decided.read_s,
+            promoted_s=time.monotonic(),
+            hit_step=max(run.step, *(r.step for r in self.executor.owned.values())),
+            already_computed=len(run.pending),
+        )
+        self.executor.owned[slot] = run
+        self._resend(slot)
+        self.mail.resend(slot)
+        self._tell_what_was_reduced(run)
+        self.mail.declare_safe(slot, run.step)
+        for record in list(self._loss_log.values()):
+            self._outbox.metric(record)
+        self._said_finished = ()
+
+    def _resend(self, slot: Slot) -> None:
+        """Send the new owner of `slot` all that is kept for it, and what was reduced since."""
+        self.mail.resend(slot)
+        for own in self.executor.owned:
+            if own == slot:
+                continue
+            for step, done in self.executor.owned[own].history.items():
+                if own.pipeline == slot.pipeline:
+                    self._send_norm(own, slot, step, done)
+                elif own.stage == slot.stage:
+                    self._send_reduced(own, slot, step, done)
+
+    def _tell_what_was_reduced(self, run: SlotRun) -> None:
+        """A victim may have died with squares and shards of its last whole step unsent."""
+        grid = run.plan.grid
+        for step, done in run.history.items():
+            for slot in grid.pipeline(run.slot.pipeline):
+                if slot != run.slot:
+                    self._send_norm(run.slot, slot, step, done)
+            for slot in grid.column(run.slot.stage):
+                if slot != run.slot:
+                    self._send_reduced(run.slot, slot, step, done)
+
+    def _send_norm(self, source: Slot, to: Slot, step: int, done: Reduced) -> None:
+        key = MessageKey(kind="norm", to=to, source=source, step=step)
+        owner = self.mail.assignment.owner(to)
+        self.mail.post_to(owner, key, (), {"total_square": done.total_square})
+
+    def _send_reduced(self, source: Slot, to: Slot, step: int, done: Reduced) -> None:
+        key = MessageKey(kind="reduced", to=to, source=source, step=step)
+        owner = self.mail.assignment.owner(to)
+        meta = {"losses": [[m, loss] for m, loss in done.losses.items()]}
+        self.mail.post_to(owner, key, done.gradient, meta)
+
+    # ------------------------------------------------------------------ heard from the loop
+
+    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        """Acknowledge, record, forget what nobody can ask for any more."""
+        meta: dict[str, Any] = {}
+        if self._check_replicas:
+            digest = run_hash(run)
+            if run.owner:
+                self._own_hashes[(run.slot, run.step)] = digest
+            else:
+                meta["hash"] = digest
+        if not run.owner or self.mail.assignment.shadow(run.slot) is None:
+            self.mail.declare_safe(run.slot, run.step, meta)
+        if run.slot == Slot(pipeline=0, stage=run.plan.grid.stages - 1):
+            self._record_loss(run, done, factor)
+        if run.recovery is not None and run.step > run.recovery.hit_step:
+            self._caught_up(run, run.recovery)
+        self.mail.prune()
+        bound = self.mail.safe_step
+        for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
+            for step in [s for s in other.history if s < bound]:
+                del other.history[step]
+        self._compare_replicas()
+
+    def _record_loss(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        losses = [done.losses[m] for m in sorted(done.losses)]
+        loss = mean_loss(losses, self._builder.tokens)
+        step = run.step - 1
+        record = {
+            "kind": "step",
+            "step": step,
+            "loss": loss,
+            "loss_hex": loss.hex(),
+            "tokens": self._builder.tokens,
+            "gradient_norm": math.sqrt(done.total_square),
+            "clip_factor": factor,
+            "t_s": time.time(),
+        }
+        self._loss_log[step] = record
+        self._loss_log.pop(step - 64, None)
+        if run.owner:
+            self._outbox.metric(record)
+
+    def _compare_replicas(self) -> None:
+        if not self._check_replicas:
+            return
+        for key, theirs in list(self.mail.replica_hashes.items()):
+            ours = self._own_hashes.get(key)
+            if ours is not None and ours != theirs:
+                slot, step = key
+                self._fail(
+                    f"the replica of stage {slot.stage} (pipeline {slot.pipeline}) differs from "
+                    f"its owner after step {step - 1}: {theirs[:12]} is not {ours[:12]}"
+                )
+        bound = self.mail.safe_step
+        for key in [k for k in self._own_hashes if k[1] < bound]:
+            del self._own_hashes[key]
+
+    def first_operation(self, run: SlotRun) -> None:
+        """Stamp the end of the pause."""
+        assert run.recovery is not None
+        run.recovery.first_operation_s = time.monotonic()
+
+    def _caught_up(self, run: SlotRun, recovery: Recovery) -> None:
+        run.recovery = None
+        pause_s = recovery.first_operation_s - recovery.seen_s
+        self._outbox.metric(
+            {
+                "kind": "failover",
+                "slot": str(run.slot),
+                "victim": recovery.victim,
+                "successor": str(self._me),
+                "planned": recovery.planned,
+                "step": recovery.hit_step,
+                "already_computed": recovery.already_computed,
+                "recomputed": recovery.recomputed,
+                "seen_s": recovery.seen_s,
+                "decided_s": recovery.decided_s,
+                "promoted_s": recovery.promoted_s,
+                "first_operation_s": recovery.first_operation_s,
+                "pause_s": pause_s,
+                "t_s": time.time(),
+            }
+        )
+        self._outbox.event(
+            CaughtUp(
+                node=self._me,
+                slot=run.slot,
+                step=recovery.hit_step,
+                recomputed=recovery.recomputed,
+                already_computed=recovery.already_computed,
+                pause_s=pause_s,
+            )
+        )
+
+    def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
+        """A listed preemption takes the original owner of a slot, so that it happens once."""
+        if run.recovery is None and run.owner:
+            self._preemptions.at(phase, run.slot, run.step, microbatch)
+
+    def idle(self) -> None:
+        """While draining: hand over as soon as the shadows have all of it."""
+        if not self._draining:
+            return
+        owned = self.executor.owned
+        if all(r.cursor == 0 and self.mail.safe[s] >= r.step for s, r in owned.items()):
+            self._draining = False
+            step = max(run.step for run in owned.values()) - 1
+            self._outbox.event(HandedOver(node=self._me, step=step))
+
+    # ------------------------------------------------------------------ faults and figures
+
+    def _report_non_finite(self, run: SlotRun) -> None:
+        self.executor.hold = True
+        for own in self.executor.owned.values():
+            send_inputs(self.mail, own)
+        found = diagnose(self.mail, run, lambda: bool(self._inbound))
+        if found is not None:
+            layer, what = found
+            self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
+        while not self._inbound:
+            self.mail.collect(0.05)
+
+    def tensor_bytes(self) -> int:
+        """Bytes of parameters, moments and gradients of all that is held, and of the stash."""
+        runs = [*self.executor.owned.values(), *self.executor.shadowed.values()]
+        return self.mail.stash_bytes + sum(4 * run.stage.parameter_bytes() for run in runs)
+
+    def _memory_record(self) -> dict[str, Any]:
+        return {
+            "kind": "memory",
+            "node": str(self._me),
+            "peak_stash_bytes": self.mail.peak_stash_bytes,
+            "state_bytes": self.tensor_bytes() - self.mail.stash_bytes,
+            "overruns": self.device.overruns,
+            "busy_s": dict(self.device.busy_s),
+        }
+
+
+def run_hash(run: SlotRun) -> str:
+    """SHA-256 over parameters and moments, in order."""
+    digest = hashlib.sha256()
+    for name, tensor in run.tensors().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()

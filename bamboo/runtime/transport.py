@@ -1,0 +1,280 @@
+"""The ZeroMQ transport: one bound PULL for all that comes, one PUSH to each peer, one life each.
+
+Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
+that comes back is a new node). Nothing lingers. A frame beyond `frame_limit_bytes` closes the
+connection that carries it, unread. Between hosts CURVE with the run's keys lets nobody else in;
+on one host the sockets lie in a directory that only the user can enter.
+"""
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils.monitor import recv_monitor_message
+
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.link import VirtualLink
+from bamboo.runtime.wire import Malformed, decode, encode
+
+_LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_DOMAIN = b"bamboo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKeys:
+    """The run's CURVE keys (Z85 text): what every worker listens with and connects with."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    @classmethod
+    def generate(cls) -> "RunKeys":
+        server_public, server_secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        return cls(
+            server_public=server_public,
+            server_secret=server_secret,
+            client_public=client_public,
+            client_secret=client_secret,
+        )
+
+    def to_dict(self) -> dict[str, str]:
+        return {name: getattr(self, name).decode() for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, str]) -> "RunKeys":
+        return cls(**{name: raw[name].encode() for name in cls.__dataclass_fields__})
+
+
+class _CurveServer:
+    """Who may connect to a worker: holders of the run's client key."""
+
+    def __init__(self, client_public: bytes) -> None:
+        self._allowed = client_public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Asked by the authenticator thread for each handshake."""
+        del domain
+        return key == self._allowed
+
+
+class ZmqTransport:
+    """`ports.Transport` over ZeroMQ. `bind` is `ipc:///dir/name` or `tcp://host:*`."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        bind: str,
+        keys: RunKeys | None = None,
+        frame_limit_bytes: int = 1 << 30,
+        heartbeat_s: float = 3.0,
+        link: VirtualLink | None = None,
+    ) -> None:
+        if bind.startswith("tcp:") and keys is None:
+            raise ValueError("a tcp transport needs the run's keys")
+        self._me, self._keys, self._link = me, keys, link
+        self._heartbeat_ms = int(heartbeat_s * 1000)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._auth: ThreadAuthenticator | None = None
+        if keys is not None:
+            self._auth = ThreadAuthenticator(self._context)
+            self._auth.start()
+            self._auth.configure_curve_callback(
+                _DOMAIN.decode(), credentials_provider=_CurveServer(keys.client_public)
+            )
+        self._pull = self._socket(zmq.PULL)
+        self._pull.setsockopt(zmq.MAXMSGSIZE, frame_limit_bytes)
+        if keys is not None:
+            self._pull.curve_server = True
+            self._pull.curve_publickey = keys.server_public
+            self._pull.curve_secretkey = keys.server_secret
+            self._pull.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+        self._pull.bind(bind)
+        self._endpoint = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._wake_in, self._wake_out = self._pair("wake")
+        self._watch_in, self._watch_out = self._pair("watch")
+        self._poller = zmq.Poller()
+        self._poller.register(self._pull, zmq.POLLIN)
+        self._poller.register(self._wake_out, zmq.POLLIN)
+        self._peers: dict[NodeId, zmq.Socket[bytes]] = {}
+        self._members: frozenset[NodeId] = frozenset()
+        self._generation = 0
+        self._early: list[Delivered] = []
+        self._held: list[tuple[float, int, Delivered]] = []
+        self._sequence = 0
+        self._new_monitors: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
+        self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
+        self._closed = False
+        self.malformed = 0
+        self.sent_bytes = 0
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, max(100, self._heartbeat_ms // 4))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms)
+        return socket
+
+    def _pair(self, name: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """An in-process pipe: (write end, read end)."""
+        address = f"inproc://{name}-{id(self)}"
+        read = self._context.socket(zmq.PULL)
+        read.bind(address)
+        write = self._context.socket(zmq.PUSH)
+        write.setsockopt(zmq.LINGER, 0)
+        write.connect(address)
+        return write, read
+
+    def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
+        for node in [n for n in self._peers if n not in members]:
+            socket = self._peers.pop(node)
+            socket.disable_monitor()
+            socket.close(linger=0)
+        self._generation = generation
+        self._members = frozenset(members)
+        for node, endpoint in members.items():
+            if node != self._me and node not in self._peers:
+                self._peers[node] = self._connect(node, endpoint)
+
+    def _connect(self, node: NodeId, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self._socket(zmq.PUSH)
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if self._keys is not None:
+            socket.curve_serverkey = self._keys.server_public
+            socket.curve_publickey = self._keys.client_public
+            socket.curve_secretkey = self._keys.client_secret
+        self._new_monitors.append((node, socket.get_monitor_socket(_LOST)))
+        self._watch_in.send(b"")
+        socket.connect(endpoint)
+        return socket
+
+    def send(
+        self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
+    ) -> bool:
+        socket = self._peers.get(node)
+        if socket is None:
+            return False
+        size_bytes = sum(b.data.nbytes for b in buffers)
+        self.sent_bytes += size_bytes
+        due_s = 0.0
+        if self._link is not None:
+            due_s = self._link.due_s(node, size_bytes, time.monotonic())
+        frames = encode(
+            key,
+            sender=self._me,
+            generation=self._generation,
+            meta=meta,
+            buffers=buffers,
+            due_s=due_s,
+        )
+        try:
+            socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def poll(self, timeout_s: float) -> Sequence[Delivered]:
+        out = self._take_due()
+        if not out:
+            if self._held:
+                timeout_s = min(timeout_s, max(0.0, self._held[0][0] - time.monotonic()))
+            ready = dict(self._poller.poll(int(timeout_s * 1000)))
+            if self._wake_out in ready:
+                self._drain_wake()
+        while True:
+            try:
+                frames = self._pull.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            try:
+                message, due_s = decode([f.buffer for f in frames])
+            except Malformed:
+                self.malformed += 1
+                continue
+            if due_s > time.monotonic():
+                self._sequence += 1
+                heapq.heappush(self._held, (due_s, self._sequence, message))
+            else:
+                out.append(message)
+        out += self._take_due()
+        return [m for m in self._release_early() + out if self._accept(m)]
+
+    def _take_due(self) -> list[Delivered]:
+        out = []
+        while self._held and self._held[0][0] <= time.monotonic():
+            out.append(heapq.heappop(self._held)[2])
+        return out
+
+    def _accept(self, message: Delivered) -> bool:
+        if message.sender in self._members:
+            return True
+        if message.generation > self._generation:
+            self._early.append(message)
+        return False
+
+    def _release_early(self) -> list[Delivered]:
+        if not self._early:
+            return []
+        early, self._early = self._early, []
+        return early
+
+    def _drain_wake(self) -> None:
+        while True:
+            try:
+                self._wake_out.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+
+    def wake(self) -> None:
+        # PUSH sockets are not thread-safe, so each waking thread uses one of its own, for once.
+        with self._context.socket(zmq.PUSH) as socket:
+            socket.setsockopt(zmq.LINGER, 100)
+            socket.connect(f"inproc://wake-{id(self)}")
+            socket.send(b"")
+
+    def wait_gone(self, timeout_s: float) -> Sequence[PeerGone]:
+        poller = zmq.Poller()
+        poller.register(self._watch_out, zmq.POLLIN)
+        for monitor in self._monitors:
+            poller.register(monitor, zmq.POLLIN)
+        gone = []
+        for socket, _ in poller.poll(int(timeout_s * 1000)):
+            if socket is self._watch_out:
+                self._watch_out.recv()
+                while self._new_monitors:
+                    node, monitor = self._new_monitors.popleft()
+                    self._monitors[monitor] = node
+                continue
+            node = self._monitors[socket]
+            event = recv_monitor_message(socket)
+            if event["event"] != zmq.EVENT_MONITOR_STOPPED:
+                gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
+            del self._monitors[socket]
+            socket.close(linger=0)
+        return gone
+
+    def close(self) -> None:
+        """Close everything; call it when no thread waits in `wait_gone` any more."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._auth is not None:
+            self._auth.stop()
+        for socket in self._peers.values():
+            socket.disable_monitor()
+        self._context.destroy(linger=0)

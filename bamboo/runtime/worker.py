@@ -1,0 +1,185 @@
+"""A worker process: joins the run as a node, trains until it ends, and leaves in order.
+
+`main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
+store_url, socket_dir, run_dir (may be empty), agent_socket (may be empty), bind_host (tcp only).
+Its exit status: 0 when it left in order, 3 when it was fenced, 1 after a fault.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
+from bamboo.coord.driver import Driver, read_begin
+from bamboo.coord.open import open_store
+from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
+from bamboo.core.state import Outcome
+from bamboo.data import load_data
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.models import build_model
+from bamboo.ports import Store
+from bamboo.runtime.control import Follower, Poster, follow_log, report_to_agent, watch_peers
+from bamboo.runtime.link import VirtualLink
+from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.preempt import Preemptions
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.runtime.trainer import Goodbye, Trainer
+from bamboo.runtime.transport import RunKeys, ZmqTransport
+from bamboo.topology.strategy import Strategy
+
+LEAVE_DEADLINE_S = 5.0
+FENCED_STATUS = 3
+
+
+def main(config: Mapping[str, str]) -> int:
+    """Run a worker to its end; its exit status."""
+    run, node = RunId(config["run"]), NodeId(config["node"])
+    store = open_store(config["store_url"], run)
+    begin = read_begin(store)
+    driver = Driver(store, begin.policy, str(node))
+    try:
+        goodbye = _Worker(config, store, driver).live()
+    except Exception as error:
+        traceback.print_exc()
+        _say_fault(driver, node, error)
+        raise
+    return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
+
+
+def _say_fault(driver: Driver, node: NodeId, error: Exception) -> None:
+    """A fault of ours or of the user's layers would fail again on the shadow: end the run."""
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    reason = f"worker {node} failed: {line}; its log has the traceback"
+    try:
+        driver.append(
+            RunFailed(reporter=str(node), outcome=Outcome.FAULT, reason=reason),
+            deadline_s=LEAVE_DEADLINE_S,
+        )
+    except StoreUnavailable:
+        traceback.print_exc()  # the store is away: this node's lease will tell the others
+
+
+def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
+    """Load data and model as the job says and check that they are what the strategy was made for.
+
+    Raises InputError when this machine would compute other bits than the run's semantics say.
+    """
+    prepare(job.cluster)
+    dataset = load_data(job)
+    semantics = strategy.semantics
+    if dataset.digest != semantics.data_digest:
+        raise InputError(
+            f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
+            f"{semantics.data_digest[:12]}; give every node the same files"
+        )
+    numerics = local_numerics(job.cluster)
+    if numerics != semantics.numerics:
+        raise InputError(
+            f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
+            "use instances of one kind"
+        )
+    return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
+
+
+class _Worker:
+    def __init__(self, config: Mapping[str, str], store: Store, driver: Driver) -> None:
+        self._config, self._store, self._driver = config, store, driver
+        self._me = NodeId(config["node"])
+        self._job = job_from_json(store.document("job"))
+        run_dir = config.get("run_dir", "")
+        self._run_dir = Path(run_dir) if run_dir else None
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def live(self) -> Goodbye:
+        job, me = self._job, self._me
+        strategy = Strategy.from_json(self._store.document("strategy"))
+        builder = load_builder(job, strategy)
+        transport = self._transport()
+        log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
+        poster = Poster(self._store, self._driver, log, me)
+        stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
+        trainer = Trainer(
+            me=me,
+            builder=builder,
+            transport=transport,
+            outbox=poster,
+            preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
+            run_dir=self._run_dir,
+        )
+        follower = Follower(self._store, self._driver)
+        self._thread("follow", lambda: follow_log(follower, trainer.tell, self._stop))
+        self._thread("post", lambda: poster.work(self._stop))
+        self._thread(
+            "watch",
+            lambda: watch_peers(
+                transport, self._driver, me, trainer.saw_gone, self._stop
+            ),
+        )
+        self._link_to_agent(trainer)
+        poster.event(
+            NodeJoined(
+                node=me,
+                instance=InstanceId(self._config["instance"]),
+                zone=ZoneId(self._config["zone"]),
+                endpoint=transport.endpoint,
+                pid=os.getpid(),
+            )
+        )
+        goodbye = trainer.run()
+        if goodbye is Goodbye.ENDED:
+            poster.event(NodeLeft(node=me, reason="the run is over"))
+        poster.drained(LEAVE_DEADLINE_S)
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(LEAVE_DEADLINE_S)
+        transport.close()
+        self._store.close()
+        return goodbye
+
+    def _transport(self) -> ZmqTransport:
+        cluster = self._job.cluster
+        link = None
+        if cluster.virtual_link_gbps or cluster.virtual_link_latency_ms:
+            link = VirtualLink(
+                gbps=cluster.virtual_link_gbps, latency_s=cluster.virtual_link_latency_ms / 1e3
+            )
+        if cluster.transport == "ipc":
+            bind = f"ipc://{self._config['socket_dir']}/{self._me}"
+            return ZmqTransport(me=self._me, bind=bind, heartbeat_s=cluster.gone_s, link=link)
+        keys = RunKeys.from_dict(json.loads(self._store.document("keys")))
+        bind = f"tcp://{self._config.get('bind_host') or '127.0.0.1'}:*"
+        return ZmqTransport(
+            me=self._me, bind=bind, keys=keys, heartbeat_s=cluster.gone_s, link=link
+        )
+
+    def _thread(self, name: str, body: "threading._Target") -> None:  # type: ignore[name-defined]
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _link_to_agent(self, trainer: Trainer) -> None:
+        path = self._config.get("agent_socket", "")
+        if not path:
+            return
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(LEAVE_DEADLINE_S)
+        connection.connect(path)
+        beat_s = self._job.cluster.beat_ms / 1e3
+        self._thread(
+            "agent",
+            lambda: report_to_agent(
+                connection, trainer.progress, beat_s, lambda: os._exit(1), self._stop
+            ),
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.stdin.readline())))
