@@ -1,5 +1,5 @@
 #!/bin/bash
-# First boot of a worker instance: fetch Bamboo from the stack's bucket, install it, start the agent.
+# First boot of a worker instance: fetch Bamboo from the stack's bucket, install, start the agent.
 #
 # It runs once, as root, as the instance's user data (terraform/template.tf puts BAMBOO_BUCKET in
 # front). Which run the instance belongs to it reads from its own tag `bamboo:run`. Whatever goes
