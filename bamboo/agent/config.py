@@ -1,0 +1,62 @@
+"""What an agent is told at its start, by its environment: the same names on every cloud."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bamboo.errors import InputError
+from bamboo.ids import RunId, run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """Settings of one agent; all times in seconds."""
+
+    run: RunId
+    store_url: str
+    socket_dir: Path
+    """A 0700 directory with a short name, for unix sockets."""
+    run_dir: str = ""
+    """Where the run's files lie, or empty on a machine that has none."""
+    keys: str = ""
+    """Key material of the transport, JSON; handed to the worker as it is."""
+    boot: int = 0
+    """How often this instance has booted before."""
+    notice_poll_s: float = 2.0
+    lifeline_fd: int | None = None
+    """A pipe whose end means that the cloud around this agent is gone; None: there is none."""
+    open_deadline_s: float = 60.0
+    """How long the store may take to answer for the first time."""
+    store_away_s: float = 3600.0
+    """After so long without any answer of the store the agent gives up: nobody is in charge."""
+    leave_s: float = 10.0
+    """How long the worker may take to leave once the run has ended."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "AgentConfig":
+        """Read BAMBOO_RUN, BAMBOO_REDIS_URL, BAMBOO_SOCKET_DIR (needed), BAMBOO_RUN_DIR,
+        BAMBOO_KEYS, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD. Raises InputError."""
+
+        def needed(name: str) -> str:
+            value = environment.get(name, "")
+            if not value:
+                raise InputError(f"{name} is not set; nodes are started by `bamboo launch`")
+            return value
+
+        lifeline = environment.get("BAMBOO_LIFELINE_FD", "")
+        try:
+            return cls(
+                run=run_id(needed("BAMBOO_RUN")),
+                store_url=needed("BAMBOO_REDIS_URL"),
+                socket_dir=Path(needed("BAMBOO_SOCKET_DIR")),
+                run_dir=environment.get("BAMBOO_RUN_DIR", ""),
+                keys=environment.get("BAMBOO_KEYS", ""),
+                boot=int(environment.get("BAMBOO_BOOT", "0")),
+                notice_poll_s=float(environment.get("BAMBOO_NOTICE_POLL_S", "2.0")),
+                lifeline_fd=int(lifeline) if lifeline else None,
+            )
+        except ValueError as error:
+            raise InputError(
+                f"BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S or BAMBOO_LIFELINE_FD: {error}; "
+                "nodes are started by `bamboo launch`"
+            ) from error

@@ -1,0 +1,85 @@
+"""The agent's end of the line to its worker: a unix socket over which the worker tells progress.
+
+The worker connects once and writes one JSON object per line: the payload of the node's lease. The
+line has a second use: when it ends at the worker's side, the worker knows that its agent is dead.
+"""
+
+import contextlib
+import json
+import selectors
+import socket
+import threading
+from pathlib import Path
+
+FIRST_PAYLOAD = json.dumps({"progress": 0, "step": 0, "ops": {}, "tensor_bytes": 0})
+_LINE_LIMIT_BYTES = 65536
+_LOOK_S = 0.5
+
+
+class WorkerLink:
+    """Listens at `path` and keeps the newest payload. `run` is a thread's body."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._payload = FIRST_PAYLOAD
+        self._received: dict[socket.socket, bytes] = {}
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(4)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    @property
+    def payload(self) -> str:
+        """The newest whole line of the worker, or a payload of zeros before the first."""
+        return self._payload
+
+    def run(self, stop: threading.Event) -> None:
+        """Read until `stop`, then hang up."""
+        while not stop.is_set():
+            for key, _ in self._selector.select(_LOOK_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._read(key.fileobj)
+        self._selector.close()
+        for connection in (*self._received, self._listener):
+            connection.close()
+        self.path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            self._received[connection] = b""
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            part = connection.recv(_LINE_LIMIT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        received = self._received[connection] + part
+        if not part or len(received) > 2 * _LINE_LIMIT_BYTES:
+            self._selector.unregister(connection)
+            del self._received[connection]
+            connection.close()
+            return
+        *lines, self._received[connection] = received.split(b"\n")
+        for line in reversed(lines):
+            if _is_payload(line):
+                self._payload = line.decode()
+                return
+
+
+def _is_payload(line: bytes) -> bool:
+    try:
+        raw = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(raw, dict) and isinstance(raw.get("progress"), int)

@@ -1,0 +1,293 @@
+"""An agent's life: learn who it is, start its worker, watch, and leave for exactly one reason.
+
+The main thread waits for the first outcome: the worker's end, a fence, the run's end, or the loss
+of the world around it. Whatever comes, the worker is gone before the agent is. An agent never
+decides that a node is lost; it says what it saw.
+"""
+
+import logging
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bamboo.agent.config import AgentConfig
+from bamboo.agent.link import WorkerLink
+from bamboo.agent.notices import NoticeWatch
+from bamboo.agent.outcome import (
+    EXIT_DONE,
+    EXIT_FENCED,
+    EXIT_ORPHANED,
+    EXIT_WORKER,
+    Fenced,
+    Orphaned,
+    Outcome,
+    RunEnded,
+)
+from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
+from bamboo.config.load import job_from_json
+from bamboo.coord.driver import Driver, read_begin
+from bamboo.core import state as core
+from bamboo.core.events import PeerLost, RunFailed
+from bamboo.core.policy import Policy
+from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.errors import BambooError, StoreRefused, StoreUnavailable
+from bamboo.ids import NodeId, node_id
+from bamboo.ports import Identity, Metadata, Store, WorkerProcess, WorkerStarter
+
+WORKER_LOOK_S = 0.02
+_RETRY_S = 0.1
+_KILL_DEADLINE_S = 10.0
+_APPEND_DEADLINE_S = 20.0
+_STARTS = 3
+"""A worker that a signal ends before it has joined is started so often in all."""
+
+log = logging.getLogger("bamboo.agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """The run as the agent found it."""
+
+    store: Store
+    driver: Driver
+    policy: Policy
+    beat_s: float
+    state: State
+
+
+def run_agent(
+    *,
+    metadata: Metadata,
+    store: Callable[[], Store],
+    starter: WorkerStarter,
+    config: AgentConfig,
+) -> int:
+    """Live as the agent of this instance until its worker has left or must not go on.
+
+    `store` opens the run's store (`coord.open.open_store`); it is called again while the store
+    refuses, up to `config.open_deadline_s`. Returns the exit status: 0 left in order, 1 the worker
+    ended unexpectedly, 10 fenced, 11 cloud or store gone for good. Raises InputError when there is
+    no metadata service or no store.
+    """
+    identity = metadata.identity()
+    node = node_id(identity.instance, config.boot)
+    run = _open(store, node, deadline_s=config.open_deadline_s)
+    try:
+        agent = _Agent(identity=identity, node=node, run=run, starter=starter, config=config)
+        return agent.live(metadata)
+    finally:
+        run.store.close()
+
+
+class _Agent:
+    """One life; `live` is called once."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        node: NodeId,
+        run: _Run,
+        starter: WorkerStarter,
+        config: AgentConfig,
+    ) -> None:
+        self._identity = identity
+        self._node = node
+        self._run = run
+        self._starter = starter
+        self._config = config
+        self._outcomes: queue.Queue[Outcome] = queue.Queue()
+        self._stop = threading.Event()
+        self._link = WorkerLink(config.socket_dir / f"a-{node}.sock")
+        self._log = LogWatch(node=node, driver=run.driver, state=run.state, outcomes=self._outcomes)
+        self._starts_left = _STARTS
+
+    def live(self, metadata: Metadata) -> int:
+        """Start threads and worker; the exit status of the first outcome that ends it."""
+        threads = self._threads(metadata)
+        for thread in threads:
+            thread.start()
+        worker: WorkerProcess | None = None
+        try:
+            worker = self._start_worker()
+            while True:
+                status = worker.poll()
+                if status is not None:
+                    end = self._worker_ended(status)
+                    if end is not None:
+                        return end
+                    worker = self._start_worker()
+                try:
+                    outcome = self._outcomes.get(timeout=WORKER_LOOK_S)
+                except queue.Empty:
+                    continue
+                return self._end(outcome, worker)
+        finally:
+            if worker is not None:
+                _kill(worker)
+            self._stop.set()
+            for thread in threads:
+                thread.join(timeout=_KILL_DEADLINE_S)
+
+    def _start_worker(self) -> WorkerProcess:
+        self._starts_left -= 1
+        config = self._config
+        worker = self._starter.start(
+            config={
+                "run": config.run,
+                "node": self._node,
+                "instance": self._identity.instance,
+                "zone": self._identity.zone,
+                "store_url": config.store_url,
+                "socket_dir": str(config.socket_dir),
+                "run_dir": config.run_dir,
+                "keys": config.keys,
+                "agent_socket": str(self._link.path),
+            }
+        )
+        log.info("%s: worker %d", self._node, worker.pid)
+        return worker
+
+    def _worker_ended(self, status: int) -> int | None:
+        """The worker ended by itself: in order, too early to matter (None: start another), or as
+        a loss that the members must learn of."""
+        try:
+            state = self._run.driver.state()
+        except StoreUnavailable:
+            state = self._log.state
+        node = state.node(self._node)
+        if state.phase is Phase.FINISHED or (node is not None and not node.status.live):
+            log.info("the worker left with status %d", status)
+            return EXIT_FENCED if node and node.status is NodeStatus.GONE else EXIT_DONE
+        if node is None and status < 0 and self._starts_left > 0:
+            log.warning("signal %d ended the worker before it joined; starting another", -status)
+            return None
+        log.error("the worker ended with status %d", status)
+        self._say_worker_lost(status, joined=node is not None)
+        return EXIT_WORKER
+
+    def _say_worker_lost(self, status: int, *, joined: bool) -> None:
+        if joined:
+            event: PeerLost | RunFailed = PeerLost(
+                node=self._node, reporter=self._node, cause="exit"
+            )
+        else:
+            # It broke before it joined, by itself: every other one would break the same way.
+            event = RunFailed(
+                reporter=self._node,
+                outcome=core.Outcome.FAULT,
+                reason=f"the worker of {self._node} ended with status {status} before it joined; "
+                f"see its log: bamboo logs {self._config.run}",
+            )
+        try:
+            self._run.driver.append(event, deadline_s=_APPEND_DEADLINE_S)
+        except StoreUnavailable as error:
+            log.warning("the loss is not in the log; its lease will run out: %s", error)
+
+    def _end(self, outcome: Outcome, worker: WorkerProcess) -> int:
+        match outcome:
+            case Fenced():
+                return EXIT_FENCED
+            case Orphaned(why=why):
+                log.error("%s", why)
+                return EXIT_ORPHANED
+            case RunEnded():
+                end_s = time.monotonic() + self._config.leave_s
+                while worker.poll() is None and time.monotonic() < end_s:
+                    time.sleep(WORKER_LOOK_S)
+                if worker.poll() is None:
+                    log.warning("the worker did not leave within %g s", self._config.leave_s)
+                return EXIT_DONE
+
+    def _threads(self, metadata: Metadata) -> list[threading.Thread]:
+        run, config = self._run, self._config
+        heartbeat = Heartbeat(
+            node=self._node,
+            store=run.store,
+            payload=lambda: self._link.payload,
+            beat_s=run.beat_s,
+            store_away_s=config.store_away_s,
+            outcomes=self._outcomes,
+        )
+        peers = PeerWatch(
+            node=self._node,
+            store=run.store,
+            driver=run.driver,
+            policy=run.policy,
+            state=lambda: self._log.state,
+            every_s=run.beat_s,
+        )
+        notices = NoticeWatch(
+            node=self._node,
+            metadata=metadata,
+            append=run.driver.append,
+            poll_s=config.notice_poll_s,
+        )
+        bodies = [self._link.run, heartbeat.run, self._log.run, peers.run, notices.run]
+        if config.lifeline_fd is not None:
+            bodies.append(Lifeline(config.lifeline_fd, self._outcomes).run)
+        return [
+            threading.Thread(target=body, args=(self._stop,), name=str(body), daemon=True)
+            for body in bodies
+        ]
+
+
+class Lifeline:
+    """Reports the end of a pipe that only the cloud's own process holds open."""
+
+    def __init__(self, fd: int, outcomes: "queue.Queue[Outcome]") -> None:
+        self._fd = fd
+        self._outcomes = outcomes
+
+    def run(self, stop: threading.Event) -> None:
+        """Wait for the end of the pipe, or `stop`."""
+        while not stop.is_set():
+            readable, _, _ = select.select([self._fd], [], [], 0.5)
+            if readable and not os.read(self._fd, 4096):
+                self._outcomes.put(Orphaned(why="the local cloud is gone"))
+                return
+
+
+def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Run:
+    """Open the store and read the run, again and again until `deadline_s`: an instance may be up
+    before the network is. Raises the last error."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            opened = store()
+        except (StoreRefused, StoreUnavailable):
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_RETRY_S)
+            continue
+        try:
+            policy = read_begin(opened).policy
+            job = job_from_json(opened.document("job"))
+            driver = Driver(opened, policy, node)
+            return _Run(
+                store=opened,
+                driver=driver,
+                policy=policy,
+                beat_s=job.cluster.beat_ms / 1000,
+                state=driver.state(),
+            )
+        except StoreUnavailable:
+            opened.close()
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_RETRY_S)
+        except BambooError:
+            opened.close()
+            raise
+
+
+def _kill(worker: WorkerProcess) -> None:
+    """SIGKILL, and wait until it is gone."""
+    worker.kill()
+    end_s = time.monotonic() + _KILL_DEADLINE_S
+    while worker.poll() is None and time.monotonic() < end_s:
+        time.sleep(WORKER_LOOK_S)

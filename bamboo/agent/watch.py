@@ -1,0 +1,154 @@
+"""An agent's three views of its run: it beats its lease, judges the others' leases, reads the log.
+
+Each has a thread of its own, so that a slow answer to one never makes the node look dead to the
+rest. None of them decides anything: losses are appended as events, decisions are read.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from bamboo.agent.outcome import Fenced, Orphaned, Outcome, RunEnded
+from bamboo.coord.driver import Driver
+from bamboo.core.detector import LeaseView, judge
+from bamboo.core.effects import End, Fence
+from bamboo.core.policy import Policy
+from bamboo.core.state import Phase, State
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ids import NodeId
+from bamboo.ports import Store
+
+_FOLLOW_S = 0.5
+_RETRY_S = 0.2
+_APPEND_DEADLINE_S = 5.0
+
+log = logging.getLogger("bamboo.agent")
+
+
+class Heartbeat:
+    """Renews the node's lease with the worker's newest payload, every `beat_s`."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        store: Store,
+        payload: Callable[[], str],
+        beat_s: float,
+        store_away_s: float,
+        outcomes: "queue.Queue[Outcome]",
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._payload = payload
+        self._beat_s = beat_s
+        self._store_away_s = store_away_s
+        self._outcomes = outcomes
+
+    def run(self, stop: threading.Event) -> None:
+        """Beat until `stop`; a store that is away longer than `store_away_s` ends the agent."""
+        answered_s = time.monotonic()
+        while not stop.wait(self._beat_s):
+            try:
+                self._store.beat(self._node, self._payload())
+                answered_s = time.monotonic()
+            except StoreUnavailable as error:
+                away_s = time.monotonic() - answered_s
+                if away_s > self._store_away_s:
+                    why = f"the store has not answered for {away_s:.0f} s: {error}"
+                    self._outcomes.put(Orphaned(why=why))
+                    return
+
+
+class LogWatch:
+    """Follows the log: keeps the newest state, and reports when this node's life is over."""
+
+    def __init__(
+        self, *, node: NodeId, driver: Driver, state: State, outcomes: "queue.Queue[Outcome]"
+    ) -> None:
+        self._node = node
+        self._driver = driver
+        self._outcomes = outcomes
+        self._state = state
+        self._read_up_to = state.version
+
+    @property
+    def state(self) -> State:
+        """The newest state that was read."""
+        return self._state
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow until `stop`."""
+        while not stop.is_set():
+            try:
+                self.follow(timeout_s=_FOLLOW_S)
+            except StoreUnavailable:
+                stop.wait(_RETRY_S)
+            except InputError as error:
+                # A store that has lost the run: as good as away, until somebody refills it.
+                log.warning("%s", error)
+                stop.wait(_RETRY_S)
+
+    def follow(self, *, timeout_s: float) -> None:
+        """Read what is new and act on the effects addressed to this node."""
+        decisions = self._driver.follow(after_version=self._read_up_to, timeout_s=timeout_s)
+        if not decisions:
+            return
+        for decision in decisions:
+            for effect in decision.effects:
+                if isinstance(effect, Fence | End) and effect.to == self._node:
+                    log.info("%s: %s", type(effect).__name__, decision.reason)
+                    self._outcomes.put(Fenced() if isinstance(effect, Fence) else RunEnded())
+        self._read_up_to = decisions[-1].version
+        self._state = self._driver.state()
+
+
+class PeerWatch:
+    """Judges the other nodes' leases, every `every_s`, and appends those that are gone."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeId,
+        store: Store,
+        driver: Driver,
+        policy: Policy,
+        state: Callable[[], State],
+        every_s: float,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._driver = driver
+        self._policy = policy
+        self._state = state
+        self._every_s = every_s
+        self._view = LeaseView()
+
+    def run(self, stop: threading.Event) -> None:
+        """Judge until `stop`. Readings that fail are left out: the detector gives time for them."""
+        while not stop.wait(self._every_s):
+            try:
+                self.judge_once()
+            except StoreUnavailable:
+                continue
+
+    def judge_once(self) -> None:
+        """One reading of the leases; appends a PeerLost for each node that stood still too long."""
+        state = self._state()
+        if state.phase is Phase.FINISHED:
+            return
+        now_s, leases = self._store.leases()
+        self._view, lost = judge(
+            self._view,
+            watched=[node.id for node in state.live_nodes() if node.id != self._node],
+            leases=leases,
+            now_s=now_s,
+            policy=self._policy,
+            reporter=self._node,
+        )
+        for event in lost:
+            appended = self._driver.append(event, deadline_s=_APPEND_DEADLINE_S)
+            if appended.changed:
+                log.info("%s stood still: %s", event.node, appended.reason)
