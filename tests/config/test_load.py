@@ -1,0 +1,200 @@
+"""Job files: what is read, what is refused, and that each refusal names file, key and remedy."""
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from bamboo.config.load import job_from_json, job_to_json, load_job
+from bamboo.config.parse import sections
+from bamboo.config.resolve import resolve, semantics
+from bamboo.config.tree import JobConfig, Kill
+from bamboo.errors import InputError
+from tests.jobs import tiny_job
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NUMERICS = {"torch": "1", "threads": 1}
+
+REFUSED = [
+    ("train.stps=3", "--set: train.stps = 3: is unknown; did you mean 'steps'?"),
+    ("trian.steps=3", "trian = {'steps': 3}: is unknown; did you mean 'train'?"),
+    ("train.zzz=3", "the keys of train are steps, batch"),
+    ("train.steps=x", "train.steps = 'x': must be a whole number"),
+    ("train.steps=1.5", "train.steps = 1.5: must be a whole number"),
+    ("train.steps=true", "train.steps = True: must be a whole number"),
+    ("model.tied=1", "model.tied = 1: must be true or false"),
+    ("data.source=3", "data.source = 3: must be a text"),
+    ("train.learning_rate=nan", "must be a finite number"),
+    ("cluster.cut=0,2", "cluster.cut = '0,2': must be a list"),
+    ('cluster.cut=["a"]', "cluster.cut[0] = 'a': must be a whole number"),
+    ("chaos.kill=[1]", "chaos.kill[0] = 1: must be a table"),
+    ("chaos.kill=[{stage=1}]", "chaos.kill[0] = {'stage': 1}: lacks step"),
+    ("chaos.kill=[{step=1,stage=1,faze=1}]", "chaos.kill[0].faze = 1: is unknown"),
+    ("train.steps=0", "train.steps = 0: is out of range; give a number at least 1"),
+    ("model.dropout=1", "model.dropout = 1.0: is out of range; give a number at least 0 and below"),
+    ("chaos.notice_share=1.5", "give a number at least 0 and at most 1"),
+    ("train.learning_rate=0", "give a number above 0"),
+    ("cluster.virtual_forward_ms=[-1]", "is out of range"),
+    ("train.batch=7", "train.batch = 7: is no multiple of train.microbatch x virtual nodes"),
+    ("train.virtual_nodes=3", "train.batch = 8: is no multiple"),
+    ("train.virtual_nodes=8", "take 16"),
+    ("model.heads=3", "model.heads = 3: does not divide model.width = 16"),
+    ("cluster.stages=5", "cluster.stages = 5: is more than the model's 4 layers"),
+    ("cluster.stages=1", "cluster.stages = 1: is out of range"),
+    ("cluster.cut=[0]", "names 1 first layers for 2 stages"),
+    ("cluster.cut=[1,2]", "does not grow from 0"),
+    ("cluster.cut=[0,0]", "does not grow from 0"),
+    ("cluster.cut=[0,4]", "goes past the last layer 3"),
+    ("cluster.virtual_forward_ms=[1,2,3]", "gives 3 figures for 2 stages"),
+    ("cluster.redundancy=always", "take one of off, stash, gap, eager, full"),
+    ("cluster.device=cuda", "take one of cpu, virtual"),
+    ("cluster.transport=udp", "take one of ipc, tcp"),
+    ("train.precision=fp16", "take one of fp32"),
+    ("cluster.suspect_s=0.1", "is not longer than cluster.beat_ms = 200"),
+    ("cluster.gone_s=0.5", "is shorter than cluster.suspect_s"),
+    ("data.path=nowhere", "there is no file or folder"),
+    ("data.path=", "names no file or folder"),
+    ("data.source=python-stdlib", "data.path = 'text.txt': is not read from python-stdlib"),
+    ("data.source=web", "take one of python-stdlib, path"),
+    ("model.model=bert", 'write "gpt" or "file.py:build"'),
+    ("model.model=mine.py:build", "there is no file"),
+    ("cloud.zones=[]", "cloud.zones = []: names nothing"),
+    ("cloud.provider=gcp", "take one of local, ec2"),
+    ("chaos.kill=[{step=6,stage=0}]", "chaos.kill[0].step = 6: is not in this job; give 0 to 5"),
+    ("chaos.kill=[{step=1,stage=2}]", "chaos.kill[0].stage = 2"),
+    ("chaos.kill=[{step=1,stage=1,pipeline=1}]", "chaos.kill[0].pipeline = 1"),
+    ("chaos.kill=[{step=1,stage=1,microbatch=4}]", "chaos.kill[0].microbatch = 4"),
+    ('chaos.kill=[{step=1,stage=1,phase="sleep"}]', "take one of forward, backward"),
+    ("chaos.kill=[{step=1,stage=1,notice_s=-1}]", "chaos.kill[0].notice_s = -1.0"),
+    ("budget.max_usd=-1", "budget.max_usd = -1.0: is out of range"),
+    ("nonsense", "--set 'nonsense': is no override; write --set section.key=value"),
+    ("steps=3", "is no override"),
+    ("file=x", "is no override"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED, ids=[o for o, _ in REFUSED])
+def test_refusals_are_one_line_and_say_what(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tiny_job(tmp_path, [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[train]\nsteps = \n", "is not valid TOML"),
+        ("[train]\nstepz = 3\n", "train.stepz = 3: is unknown; did you mean 'steps'?"),
+        ("train = 3\n", "train = 3: is a section, not a value"),
+        ("file = 'x'\n", "file = 'x': is unknown"),
+        ("[train]\nbatch = 15\n", "train.batch = 15"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_job(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.toml: No such file"):
+        load_job(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="Is a directory"):
+        load_job(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"# \xff\n")
+    with pytest.raises(InputError, match="is not valid TOML"):
+        load_job(tmp_path / "latin.toml")
+
+
+def test_defaults_overrides_and_resolution(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, ["cluster.pipelines=3", "train.steps=9", "train.learning_rate=1"])
+    assert (job.train.steps, job.train.learning_rate) == (9, 1.0)
+    assert job.train.virtual_nodes == 4
+    assert job.cluster.virtual_forward_ms == (20.0, 20.0)
+    assert job.file == str(tmp_path / "job.toml")
+    assert resolve(job) == job
+    kills = tiny_job(tmp_path, ["chaos.kill=[{step=1,stage=1,notice_s=5}]"]).chaos.kill
+    assert kills == (Kill(step=1, stage=1, notice_s=5.0),)
+
+
+def test_the_later_override_wins_and_text_needs_no_quotes(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, ["cluster.redundancy=off", 'cluster.redundancy="full"'])
+    assert job.cluster.redundancy == "full"
+
+
+def test_nothing_is_shipped_without_redundancy(tmp_path: Path) -> None:
+    kill = 'chaos.kill=[{step=1,stage=1,phase="ship"}]'
+    assert tiny_job(tmp_path, [kill]).chaos.kill
+    with pytest.raises(InputError, match="nothing is shipped"):
+        tiny_job(tmp_path, [kill, "cluster.redundancy=off"])
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, ["chaos.kill=[{step=1,stage=1}]", "cluster.cut=[0,2]"])
+    assert job_from_json(job_to_json(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw | {"schema_version": 2}, "another schema"),
+        (lambda raw: {"schema_version": 1}, "holds no job"),
+        (lambda raw: raw | {"job": raw["job"] | {"wings": {}}}, "wings"),
+        (lambda raw: [raw], "another schema"),
+    ],
+)
+def test_json_of_something_else_is_refused(tmp_path, change, message) -> None:  # type: ignore[no-untyped-def]
+    raw = json.loads(job_to_json(tiny_job(tmp_path)))
+    with pytest.raises(InputError, match=message):
+        job_from_json(json.dumps(change(raw)))
+
+
+def test_no_json_is_refused() -> None:
+    with pytest.raises(InputError, match="is not JSON"):
+        job_from_json("{")
+
+
+def test_semantics_follow_the_numbers_and_nothing_else(tmp_path: Path) -> None:
+    def hash_of(*overrides: str, digest: str = "d") -> str:
+        job = tiny_job(tmp_path, overrides)
+        return semantics(job, data_digest=digest, numerics=NUMERICS).hash()
+
+    base = hash_of()
+    assert base == hash_of("cluster.stages=3", "cluster.redundancy=eager", "budget.max_usd=1")
+    assert base == hash_of("cluster.device=virtual", "chaos.kill=[{step=1,stage=1}]")
+    for change in ("train.seed=2", "train.virtual_nodes=2", "train.beta2=0.9", "model.tied=true"):
+        assert hash_of(change) != base, change
+    assert hash_of(digest="e") != base
+
+
+def test_a_users_model_counts_by_its_content(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("a = 1\n", encoding="utf-8")
+    job = tiny_job(tmp_path, ["model.model=mine.py:build"])
+    one = semantics(job, data_digest="d", numerics=NUMERICS)
+    mine.write_text("a = 2\n", encoding="utf-8")
+    assert semantics(job, data_digest="d", numerics=NUMERICS).hash() != one.hash()
+    mine.unlink()
+    with pytest.raises(InputError, match="cannot be read"):
+        semantics(job, data_digest="d", numerics=NUMERICS)
+
+
+def test_the_reference_lists_every_key_with_its_default() -> None:
+    import tomllib
+
+    tables = tomllib.loads((EXAMPLES / "reference.toml").read_text(encoding="utf-8"))
+    for name, section in sections().items():
+        assert list(tables[name]) == [f.name for f in fields(section)], name
+    assert set(tables) == set(sections())
+    job = load_job(EXAMPLES / "reference.toml")
+    assert replace(job, file="") == resolve(JobConfig())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.name)
+def test_every_example_is_a_job(path: Path) -> None:
+    assert load_job(path).file == str(path.resolve())

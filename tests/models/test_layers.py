@@ -1,0 +1,164 @@
+"""Layers: keyed initial values and randomness, whoever builds and runs them, and the GPT itself."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bamboo.config.tree import JobConfig, ModelConfig
+from bamboo.data import load_data
+from bamboo.errors import InputError
+from bamboo.models import (
+    ModelSpec,
+    TiedParameter,
+    build_layer,
+    build_model,
+    named_parameters,
+    run_layers,
+    tied_names,
+)
+from bamboo.models.gpt import token_loss
+from tests.jobs import tiny_job
+
+TOKENS_BT = torch.arange(16).view(2, 8)
+
+
+def _spec(tied: bool = False) -> ModelSpec:
+    return build_model(
+        JobConfig(
+            model=ModelConfig(
+                layers=2, width=16, heads=2, context=8, vocabulary=20, dropout=0.5, tied=tied
+            )
+        )
+    )
+
+
+def _layers(spec: ModelSpec, seed: int = 1) -> list[tuple[int, nn.Module]]:
+    return [(i, build_layer(spec, i, seed)) for i in range(len(spec.factories))]
+
+
+def _same_values(a: nn.Module, b: nn.Module) -> bool:
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+def test_a_layer_is_built_alike_by_anyone_in_any_order() -> None:
+    spec = _spec()
+    forth = {i: build_layer(spec, i, 1) for i in range(4)}
+    torch.manual_seed(99)
+    back = {i: build_layer(spec, i, 1) for i in reversed(range(4))}
+    assert all(_same_values(forth[i], back[i]) for i in range(4))
+    assert not _same_values(forth[1], forth[2])
+    assert not _same_values(forth[1], build_layer(spec, 1, 2))
+
+
+def test_building_leaves_the_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    build_layer(_spec(), 1, 1)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_global_names_and_order() -> None:
+    names = [name for name, _ in named_parameters(_layers(_spec()))]
+    assert names[:2] == ["0.positions", "0.tokens.weight"]
+    assert names[-3:] == ["3.norm.weight", "3.norm.bias", "3.vocabulary.weight"]
+    assert len(names) == len(set(names))
+    layers = _layers(_spec())
+    assert [n for n, _ in named_parameters(layers[1:3])] == [
+        n for n in names if n.startswith(("1.", "2."))
+    ]
+
+
+def test_dropout_depends_on_step_microbatch_and_layer_not_on_the_slice() -> None:
+    layers = _layers(_spec())
+    x = TOKENS_BT
+    whole = run_layers(layers, x, seed=1, step=3, microbatch=4)
+    for piece in ([0], [1, 2], [3]):
+        torch.rand(7)
+        x = run_layers([layers[i] for i in piece], x, seed=1, step=3, microbatch=4).detach()
+    assert torch.equal(whole, x)
+    for other in ((1, 3, 5), (1, 4, 4), (2, 3, 4)):
+        seed, step, microbatch = other
+        changed = run_layers(layers, TOKENS_BT, seed=seed, step=step, microbatch=microbatch)
+        assert not torch.equal(whole, changed), other
+    hidden = torch.arange(256.0).sin().view(2, 8, 16)
+    block = layers[1][1]
+    one = run_layers([(1, block)], hidden, seed=1, step=0, microbatch=0)
+    assert not torch.equal(one, run_layers([(2, block)], hidden, seed=1, step=0, microbatch=0))
+
+
+def test_a_forward_without_a_graph_gives_the_same_bits() -> None:
+    layers = _layers(_spec())
+    with_graph = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
+    with torch.no_grad():
+        without = run_layers(layers, TOKENS_BT, seed=1, step=0, microbatch=0)
+    assert torch.equal(with_graph, without)
+
+
+def test_each_position_sees_only_what_came_before() -> None:
+    layers = [(i, layer.eval()) for i, layer in _layers(_spec())]
+    changed_BT = TOKENS_BT.clone()
+    changed_BT[:, 5] = 0
+    one, other = (
+        run_layers(layers, x, seed=1, step=0, microbatch=0) for x in (TOKENS_BT, changed_BT)
+    )
+    assert one.shape == (2, 8, 20)
+    assert torch.equal(one[:, :5], other[:, :5])
+    assert not torch.equal(one[:, 5:], other[:, 5:])
+
+
+def test_the_loss_is_a_sum_over_tokens() -> None:
+    logits_BTV = torch.zeros(2, 3, 20)
+    targets_BT = torch.ones(2, 3, dtype=torch.int64)
+    loss = token_loss(logits_BTV, targets_BT)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(6 * math.log(20))
+
+
+def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    spec, (inputs, targets) = build_model(job), load_data(job).microbatch(0, 0)
+    output = run_layers(_layers(spec), inputs, seed=1, step=0, microbatch=0)
+    loss = spec.loss(output, targets).item() / targets.numel()
+    assert loss == pytest.approx(math.log(256), rel=0.02)
+
+
+def test_a_tied_copy_starts_with_the_owners_values() -> None:
+    spec = _spec(tied=True)
+    named = dict(named_parameters(_layers(spec)))
+    assert tied_names(spec) == {"3.vocabulary.weight": "0.tokens.weight"}
+    owner, user = named["0.tokens.weight"], named["3.vocabulary.weight"]
+    assert torch.equal(owner, user)
+    assert owner.data_ptr() != user.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("user_name", "message"),
+    [("nothing", "has no 'nothing'"), ("norm.weight", "differ in shape")],
+)
+def test_a_tie_that_cannot_be_is_refused(user_name: str, message: str) -> None:
+    spec = _spec()
+    tie = TiedParameter(
+        owner_layer=0, owner_name="tokens.weight", user_layer=3, user_name=user_name
+    )
+    tied = ModelSpec(factories=spec.factories, loss=spec.loss, tied=(tie,))
+    with pytest.raises(InputError, match=message):
+        build_layer(tied, 3, 1)
+
+
+class _Sideways(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3, 5).t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def test_parameters_lie_in_one_order_in_memory() -> None:
+    layer = build_layer(ModelSpec(factories=(_Sideways,), loss=token_loss), 0, 1)
+    assert all(p.is_contiguous() for p in layer.parameters())

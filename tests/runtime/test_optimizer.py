@@ -1,0 +1,130 @@
+"""AdamW: the known algorithm, and bits that depend on one parameter alone."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bamboo.config.tree import TrainConfig
+from bamboo.runtime.optimizer import AdamW, clip_factor, gradient_norm, mean_loss, squares
+
+TRAIN = TrainConfig(steps=20, warmup_steps=4, learning_rate=1e-2, final_learning_rate=1e-3)
+SHAPES = ((13, 17), (5,), (64, 33), (1,), (3, 3, 3))
+
+
+def _random(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def test_agrees_with_torchs_own_class() -> None:
+    ours, theirs = _random(0), [p.requires_grad_() for p in _random(0)]
+    optimizer = AdamW(TRAIN)
+    moments = optimizer.new_state(ours)
+    decays = [p for p in theirs if p.dim() >= 2]
+    rest = [p for p in theirs if p.dim() < 2]
+    reference = torch.optim.AdamW(
+        [{"params": decays, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        eps=1e-8,
+        foreach=False,
+    )
+    for step in range(10):
+        grads = _random(step + 1)
+        optimizer.step(ours, grads, moments, step=step, clip_factor=1.0)
+        for parameter, grad in zip(theirs, grads, strict=True):
+            parameter.grad = grad.clone()
+        for group in reference.param_groups:
+            group["lr"] = optimizer.learning_rate(step)
+        reference.step()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.3])
+def test_bits_do_not_depend_on_neighbours_or_place_in_memory(factor: float) -> None:
+    together = _random(0)
+    alone = []
+    for value in _random(0):
+        # One float past an aligned start, as a view into received memory may be.
+        room = torch.empty(value.numel() + 1)[1:].view_as(value)
+        alone.append(room.copy_(value))
+    optimizer = AdamW(TRAIN)
+    moments = optimizer.new_state(together)
+    each = [optimizer.new_state([p]) for p in alone]
+    for step in range(5):
+        grads = _random(step + 1)
+        optimizer.step(together, grads, moments, step=step, clip_factor=factor)
+        for p, g, m in zip(alone, grads, each, strict=True):
+            optimizer.step([p], [g], m, step=step, clip_factor=factor)
+    for i, (a, b) in enumerate(zip(together, alone, strict=True)):
+        assert torch.equal(a, b)
+        assert torch.equal(moments.exp_avg[i], each[i].exp_avg[0])
+        assert torch.equal(moments.exp_avg_sq[i], each[i].exp_avg_sq[0])
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_gradients_are_untouched(factor: float) -> None:
+    params, grads = _random(0), _random(1)
+    optimizer = AdamW(TRAIN)
+    optimizer.step(params, grads, optimizer.new_state(params), step=0, clip_factor=factor)
+    assert all(torch.equal(a, b) for a, b in zip(grads, _random(1), strict=True))
+    assert not torch.equal(params[0], _random(0)[0])
+
+
+def test_a_factor_scales_the_gradients_as_though_they_had_come_so() -> None:
+    optimizer = AdamW(TRAIN)
+    clipped, scaled = _random(0), _random(0)
+    optimizer.step(clipped, _random(1), optimizer.new_state(clipped), step=0, clip_factor=0.25)
+    grads = [g * 0.25 for g in _random(1)]
+    optimizer.step(scaled, grads, optimizer.new_state(scaled), step=0, clip_factor=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(clipped, scaled, strict=True))
+
+
+def test_only_matrices_decay() -> None:
+    params = [torch.ones(2, 2), torch.ones(2)]
+    optimizer = AdamW(TRAIN)
+    zeros = [torch.zeros_like(p) for p in params]
+    optimizer.step(params, zeros, optimizer.new_state(params), step=0, clip_factor=1.0)
+    assert torch.all(params[0] < 1)
+    assert torch.all(params[1] == 1)
+
+
+def test_learning_rate_warms_up_and_ends_where_it_should() -> None:
+    optimizer = AdamW(TRAIN)
+    rates = [optimizer.learning_rate(step) for step in range(20)]
+    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+    assert rates[4] == pytest.approx(0.01)
+    assert rates[19] == pytest.approx(0.001)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 10), (2, 1), (3, 0)])
+def test_learning_rate_of_short_runs_is_within_its_bounds(steps: int, warmup: int) -> None:
+    optimizer = AdamW(TrainConfig(steps=steps, warmup_steps=warmup))
+    for step in range(steps):
+        assert 0 < optimizer.learning_rate(step) <= 1e-3
+
+
+def test_squares_and_norm() -> None:
+    grads = _random(3)
+    whole = torch.cat([g.flatten() for g in grads]).double()
+    assert gradient_norm(squares(grads)) == pytest.approx(float(whole.norm()), rel=1e-12)
+    assert squares([torch.full((2,), 1e30)]) == [pytest.approx(2e60)]
+
+
+def test_clip_factor() -> None:
+    assert clip_factor([9.0, 16.0], 2.5) == 0.5
+    assert clip_factor([9.0, 16.0], 5.0) == 1.0
+    assert clip_factor([9.0, 16.0], 10.0) == 1.0
+    assert clip_factor([9.0, 16.0], 0.0) == 1.0
+    assert clip_factor([0.0], 1.0) == 1.0
+    assert math.isnan(clip_factor([math.nan], 1.0))
+
+
+def test_sums_follow_the_order_given() -> None:
+    values = [1.0, 1e100, 1.0, -1e100]
+    assert mean_loss(values, 2) == 0.0
+    assert mean_loss(sorted(values, reverse=True), 2) == 0.0
+    assert mean_loss([1.0, 2.0, 3.0], 4) == 1.5
