@@ -1,0 +1,94 @@
+"""How long a step takes and what it is worth: a dry run with sizes from the layers' facts.
+
+Rule: durations are measured or given by the caller, who says which; they are never guessed from a
+GPU's name.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bamboo.planner.memory import partials_at_end
+from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.planner.value import samples_per_s
+from bamboo.schedule.figures import figures, plan_run
+from bamboo.schedule.layout import Costs, Layout, layout_of
+from bamboo.topology.grid import Grid
+from bamboo.topology.virtual_nodes import BatchShape, blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations per stage (one figure for all, or one each), and where they come from."""
+
+    source: str
+    """Such as `measured` or `given`; shown beside every figure made from it."""
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    step_s: tuple[float, ...] = ()
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Of a link between two nodes; 0: sizes do not matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a calm step is expected to take."""
+
+    source: str
+    step_s: float
+    samples_per_s: float
+    bubble: float
+    redundant: float
+
+
+def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
+    """The 1F1B layout of a job: each pipeline runs the microbatches of its virtual nodes."""
+    held = blocks(shape.virtual_nodes, grid.pipelines)
+    counts = [len(block) * shape.microbatches for block in held]
+    return layout_of(grid, microbatches=counts, mode=mode)
+
+
+def costs_for(
+    facts: Sequence[LayerFacts],
+    *,
+    cut: Sequence[int],
+    grid: Grid,
+    shape: BatchShape,
+    timing: Timing,
+) -> Costs:
+    """Costs of a dry run: the timing, with message sizes from the facts of the layers.
+
+    In the exchange an owner sends each peer (k + 1) / D of its gradient's bytes: its k partials
+    of the peer's shard, and the result of its own. Raises InputError on another count of figures.
+    """
+    of_stage = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
+    gradient = [FLOAT_BYTES * sum(layer.parameters for layer in layers) for layers in of_stage]
+    partials = max(
+        partials_at_end(block, shape.virtual_nodes)
+        for block in blocks(shape.virtual_nodes, grid.pipelines)
+    )
+    share = (partials + 1) / grid.pipelines if grid.pipelines > 1 else 0.0
+    return Costs.of(
+        grid.stages,
+        forward_s=timing.forward_s,
+        backward_s=timing.backward_s,
+        step_s=timing.step_s,
+        latency_s=timing.latency_s,
+        bytes_per_s=timing.bytes_per_s,
+        boundary_bytes=[float(layers[-1].output_bytes) for layers in of_stage],
+        gradient_bytes=[float(size) for size in gradient],
+        exchange_bytes=[size * share for size in gradient],
+    )
+
+
+def expected(layout: Layout, costs: Costs, *, batch: int, source: str) -> Expected:
+    """Time a calm step of `batch` samples by a dry run."""
+    found = figures(plan_run(layout, costs), costs)
+    return Expected(
+        source=source,
+        step_s=found.step_s,
+        samples_per_s=samples_per_s(batch, found.step_s),
+        bubble=found.bubble,
+        redundant=found.redundant,
+    )

@@ -1,0 +1,78 @@
+"""Cuts a list of layers into consecutive stages of nearly equal cost: exact, and deterministic.
+
+Rule: first the largest stage is as small as it can be, then the sum of the squares of the stages'
+costs, then the cut that comes first in dictionary order.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import isfinite
+
+from bamboo.errors import InputError
+
+
+def partition(costs: Sequence[float], stages: int) -> tuple[int, ...]:
+    """The first layer of each stage, and the number of layers at the end (`Placement.cut`).
+
+    `costs` holds one finite figure >= 0 per layer (any unit). Every stage gets at least one layer.
+    Dynamic programming over (stages, layers): O(stages * layers^2).
+    Raises InputError when there are more stages than layers, or a cost is unusable.
+    """
+    layers = len(costs)
+    if not 1 <= stages <= layers:
+        raise InputError(
+            f"{layers} layers cannot fill {stages} stages; take 1 to {layers} stages, or a model "
+            "of more layers"
+        )
+    for index, cost in enumerate(costs):
+        if not isfinite(cost) or cost < 0:
+            raise InputError(f"layer {index} has the cost {cost}; costs are finite and at least 0")
+    before = [0.0, *accumulate(costs)]
+    limit = _smallest_largest(before, stages)
+    return _flattest(before, stages, limit)
+
+
+def _smallest_largest(before: Sequence[float], stages: int) -> float:
+    """The least possible cost of the most costly stage; `before[i]` is the cost of layers < i."""
+    layers = len(before) - 1
+    best = [before[layers] - before[start] for start in range(layers + 1)]
+    for count in range(2, stages + 1):
+        best = [
+            min(
+                (
+                    max(before[stop] - before[start], best[stop])
+                    for stop in range(start + 1, layers - count + 2)
+                ),
+                default=float("inf"),
+            )
+            for start in range(layers + 1)
+        ]
+    return best[0]
+
+
+def _flattest(before: Sequence[float], stages: int, limit: float) -> tuple[int, ...]:
+    """Among the cuts whose stages all cost at most `limit`: least sum of squares, then first."""
+    layers = len(before) - 1
+    none = (float("inf"), ())
+
+    def stage(start: int, stop: int) -> float:
+        cost = before[stop] - before[start]
+        return cost * cost if cost <= limit else float("inf")
+
+    best: list[tuple[float, tuple[int, ...]]] = [
+        (stage(start, layers), (start, layers)) if start < layers else none
+        for start in range(layers + 1)
+    ]
+    for count in range(2, stages + 1):
+        following = best
+        best = [
+            min(
+                (
+                    (stage(start, stop) + following[stop][0], (start, *following[stop][1]))
+                    for stop in range(start + 1, layers - count + 2)
+                ),
+                default=none,
+            )
+            for start in range(layers + 1)
+        ]
+    return best[0][1]

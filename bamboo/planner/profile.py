@@ -1,0 +1,74 @@
+"""Facts of a model's layers: the only thing that the planner knows of a model.
+
+Rule: a workload gives one LayerFacts per layer; nothing else here assumes a transformer. For the
+built-in GPT the facts come from its shape, so that a plan needs neither torch nor the weights.
+"""
+
+from dataclasses import dataclass
+
+FLOAT_BYTES = 4
+TOKEN_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFacts:
+    """One layer, for one microbatch, in fp32."""
+
+    name: str
+    parameters: int
+    """Scalars, its copy of a tied parameter included."""
+    forward_flops: float
+    """Multiplications and additions of one forward; a backward counts twice as much."""
+    output_bytes: int
+    """What goes to the next layer."""
+    activation_bytes: int
+    """What autograd holds between forward and backward, the layer's input included."""
+
+    @property
+    def cost(self) -> float:
+        """Forward and backward of one microbatch, in flops: what `partition` balances."""
+        return 3.0 * self.forward_flops
+
+
+def gpt_facts(
+    *,
+    layers: int,
+    width: int,
+    context: int,
+    vocabulary: int,
+    microbatch: int,
+    dropout: float,
+) -> tuple[LayerFacts, ...]:
+    """Facts of the built-in GPT: embedding, `layers` blocks, head.
+
+    `microbatch` counts sequences. Attention is counted over the full square of positions, as is
+    usual (Chowdhery et al., PaLM, 2022). Activations per token of width C: a block holds its input,
+    two normed inputs, q, k and v, the attention's output, the second residual, twice 4C around the
+    activation function, and one mask a dropout; the head its input, the normed input and the log
+    probabilities.
+    """
+    tokens = microbatch * context
+    mask = 1 if dropout > 0 else 0
+    state_bytes = tokens * width * FLOAT_BYTES
+    block = LayerFacts(
+        name="block",
+        parameters=12 * width * width + 13 * width,
+        forward_flops=float(tokens * (24 * width * width + 4 * context * width)),
+        output_bytes=state_bytes,
+        activation_bytes=state_bytes * (16 + 2 * mask),
+    )
+    embedding = LayerFacts(
+        name="embedding",
+        parameters=(vocabulary + context) * width,
+        forward_flops=float(tokens * width),
+        output_bytes=state_bytes,
+        activation_bytes=tokens * TOKEN_BYTES + state_bytes * mask,
+    )
+    head = LayerFacts(
+        name="head",
+        parameters=vocabulary * width + 2 * width,
+        forward_flops=float(2 * tokens * vocabulary * width),
+        output_bytes=tokens * vocabulary * FLOAT_BYTES,
+        activation_bytes=2 * state_bytes + tokens * vocabulary * FLOAT_BYTES,
+    )
+    return (embedding, *([block] * layers), head)

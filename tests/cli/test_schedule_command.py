@@ -1,0 +1,45 @@
+"""`bamboo schedule` through the command line: text, JSON, and one-line errors."""
+
+import json
+
+import pytest
+
+from cli.main import run
+
+
+def test_the_drawing_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schedule", "--stages", "4", "--microbatches", "8", "--redundancy", "eager"]) == 0
+    out = capsys.readouterr().out
+    assert "\n3      FR0 FR1 FR2 F0  B0  -   F1" in out
+    assert "step time      660.0 ms (+0.0% over the bound of 660.0 ms)" in out
+
+
+def test_json_has_programs_figures_and_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schedule", "--redundancy", "gap", "--backward-ms", "30", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["programs"][3].startswith(" | 3F0 3B0 3F1")
+    assert found["figures"]["step_s"] == pytest.approx(0.55)
+    assert found["gap_budgets"]["0.0"]["0"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stages", "1"], "--stages 1 is too small; give at least 2"),
+        (["--microbatches", "0"], "--microbatches 0 is too small"),
+        (["--pipelines", "-1"], "--pipelines -1 is too small"),
+        (["--forward-ms", "1,2"], "has 2 figures for 4 stages; give one for all, or 4"),
+        (["--forward-ms", "fast"], "is no list of figures; write one like 20"),
+        (["--backward-ms", "0"], "must lie above 0"),
+        (["--backward-ms", "nan"], "must lie above 0"),
+        (["--microbatches", "100000"], "too many to draw"),
+        (["--redundancy", "always"], "'always' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["schedule", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

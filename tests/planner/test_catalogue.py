@@ -1,0 +1,70 @@
+"""The catalogue that is installed, and what a damaged one is refused for."""
+
+import pytest
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.tree import CloudConfig
+from bamboo.errors import InputError
+from bamboo.planner.catalogue import parse_catalogue
+
+SMALL = """
+schema_version = 1
+on_demand_seen = "2026-07-20"
+spot_seen = "2025"
+region = "us-east-1"
+[types."g5.xlarge"]
+gpu = "A10G"
+gpus = 1
+gpu_memory_gib = 24
+network_gbps = 2.5
+on_demand_usd_per_hour = 1.006
+spot_usd_per_hour = [0.36, 0.51]
+"""
+
+
+def test_the_installed_catalogue_has_dates_and_the_default_type() -> None:
+    catalogue = load_catalogue()
+    assert catalogue.on_demand_seen == "2026-07-20"
+    kind = catalogue.find(CloudConfig().instance_types[0])
+    assert kind.on_demand_usd_per_hour == 0.526
+    assert kind.gpu_memory_bytes == 16 * 2**30
+    assert catalogue.on_demand_prices()["p4d.24xlarge"] == 21.9576
+
+
+def test_modelled_spot_prices_lie_in_the_range_and_do_not_move() -> None:
+    catalogue = load_catalogue()
+    prices = catalogue.spot_prices(catalogue.types, ["us-east-1a", "us-east-1b"])
+    assert set(prices) == {n for n, t in catalogue.types.items() if t.spot_usd_per_hour}
+    for name, zones in prices.items():
+        low, high = catalogue.types[name].spot_usd_per_hour or (0.0, 0.0)
+        assert all(low - 5e-5 <= price <= high + 5e-5 for price in zones.values())
+        assert len(set(zones.values())) == 2
+    assert prices["g4dn.xlarge"] == {"us-east-1a": 0.1937, "us-east-1b": 0.2981}
+
+
+def test_an_unknown_type_and_an_unknown_spot_price_are_input_errors() -> None:
+    catalogue = load_catalogue()
+    with pytest.raises(InputError, match=r"'p9\.large' is not in the catalogue of 2026-07-20"):
+        catalogue.find("p9.large")
+    with pytest.raises(InputError, match=r"no spot price of g6\.xlarge; take market"):
+        catalogue.modelled_spot_usd_per_hour("g6.xlarge", "us-east-1a")
+
+
+def test_a_catalogue_comes_back_from_its_text() -> None:
+    kind = parse_catalogue(SMALL).find("g5.xlarge")
+    assert (kind.gpu, kind.gpus, kind.spot_usd_per_hour) == ("A10G", 1, (0.36, 0.51))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("schema_version = 1", "schema_version = 2", "schema 2"),
+        ('gpu = "A10G"', "", "lacks the key 'gpu'"),
+        ("[0.36, 0.51]", "[0.51, 0.36]", "does not lie below on-demand"),
+        ("[0.36, 0.51]", "[0.36, 1.51]", "does not lie below on-demand"),
+        ("gpus = 1", "gpus = 0", "must be above 0"),
+    ],
+)
+def test_a_damaged_catalogue_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_catalogue(SMALL.replace(old, new))

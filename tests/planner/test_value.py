@@ -1,0 +1,69 @@
+"""Billing rules and the definition of value."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.errors import CoreMisuse
+from bamboo.planner.value import (
+    bill_micro_usd,
+    billed_s,
+    micro_usd,
+    samples_per_s,
+    samples_per_usd,
+    tokens_per_usd,
+    usd_per_hour,
+)
+
+
+@pytest.mark.parametrize(
+    ("used_s", "spot", "interrupted", "seconds"),
+    [
+        (0, True, False, 60),
+        (59.2, True, False, 60),
+        (60.01, True, False, 61),
+        (3599.9, True, True, 0),
+        (3600, True, True, 3600),
+        (100, False, True, 100),
+        (7200.5, True, False, 7201),
+    ],
+)
+def test_billed_seconds(used_s: float, spot: bool, interrupted: bool, seconds: int) -> None:
+    assert billed_s(used_s, spot=spot, interrupted=interrupted) == seconds
+
+
+def test_a_bill_is_whole_micro_dollars_rounded_up() -> None:
+    assert bill_micro_usd(3600, usd_per_hour=0.526, spot=True) == 526_000
+    assert bill_micro_usd(10, usd_per_hour=0.526, spot=False) == 8_767  # 60 s: 8,766.67
+    assert bill_micro_usd(10, usd_per_hour=0.526, spot=True, interrupted=True) == 0
+
+
+def test_prices_as_micro_dollars_have_no_binary_dust() -> None:
+    assert micro_usd(0.1) == 100_000
+    assert micro_usd(4.6016) == 4_601_600
+    assert micro_usd(0.0000005) == 1
+
+
+@given(st.integers(0, 10**7), st.integers(1, 10**8))
+def test_a_bill_is_never_below_the_price_nor_a_micro_dollar_above(
+    used_s: int, micro_per_hour: int
+) -> None:
+    bill = bill_micro_usd(used_s, usd_per_hour=micro_per_hour / 1e6, spot=False)
+    exact = micro_per_hour * max(used_s, 60) / 3600
+    assert exact - 1e-6 <= bill < exact + 1 + 1e-6
+
+
+def test_value_is_samples_per_dollar() -> None:
+    speed = samples_per_s(samples=16, seconds=0.66)
+    price = usd_per_hour([0.2] * 4)
+    assert samples_per_usd(speed, price) == pytest.approx(16 / 0.66 * 3600 / 0.8)
+    assert tokens_per_usd(2.0, 128) == 256
+
+
+def test_no_time_no_price_and_negative_time_are_misuse() -> None:
+    with pytest.raises(CoreMisuse, match="above 0"):
+        samples_per_s(1, 0)
+    with pytest.raises(CoreMisuse, match="above 0"):
+        samples_per_usd(1, 0)
+    with pytest.raises(CoreMisuse, match="cannot have run -1"):
+        billed_s(-1, spot=True, interrupted=False)
