@@ -16,8 +16,8 @@ output "security_group" {
 }
 
 output "instance_profile" {
-  description = "ARN of the workers' instance profile."
-  value       = aws_iam_instance_profile.worker.arn
+  description = "Name of the workers' instance profile."
+  value       = aws_iam_instance_profile.worker.name
 }
 
 output "launcher_policy" {
