@@ -1,0 +1,283 @@
+"""Preflight: the profile of a good model, and bad layers refused by name in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bamboo.config.load import job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.runtime.preflight import preflight
+from tests.jobs import tiny_job
+
+GOOD = """
+import random
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Good(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+    def forward(self, x):
+        return F.dropout(self.linear(x), 0.5, self.training)
+"""
+BUILD = """
+def build(job):
+    return [lambda: nn.Embedding(256, 16), Good, Odd, Good, lambda: nn.Linear(16, 256)]
+"""
+
+ODD = {
+    "own generator": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(1)
+    def forward(self, x):
+        return x * torch.rand(x.shape, generator=self.generator) + self.linear(x)
+""",
+        "layer 2 (Odd) gives another output when the same microbatch runs again",
+    ),
+    "python's random": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x) * random.random()
+""",
+        "layer 2 (Odd) gives another output",
+    ),
+    "numpy's random": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x) * float(np.random.rand())
+""",
+        "layer 2 (Odd) gives another output",
+    ),
+    "randomness in the gradient only": (
+        """
+class Noise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        return g * random.random()
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(Noise.apply(x))
+""",
+        "layer 2 (Odd) gives another gradient of 'its input'",
+    ),
+    "counting calls": (
+        """
+class Odd(Good):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return self.linear(x) * self.calls
+""",
+        "layer 2 (Odd) gives another output",
+    ),
+    "batch statistics": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+    def forward(self, x):
+        return self.linear(self.norm(x.transpose(1, 2)).transpose(1, 2))
+""",
+        "layer 2 (Odd) changes its buffer 'norm.running_mean'",
+    ),
+    "writing into its input": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        y = self.linear(x)
+        x.data.mul_(2)
+        return y
+""",
+        "layer 2 (Odd) writes into its input",
+    ),
+    "in place on its input": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x.relu_())
+""",
+        "layer 2 (Odd) fails in its forward: RuntimeError",
+    ),
+    "a parameter left out": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(3))
+""",
+        "layer 2 (Odd) has a parameter 'spare' that takes no part",
+    ),
+    "a frozen parameter": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.linear.weight.requires_grad_(False)
+""",
+        "layer 2 (Odd) has a parameter 'linear.weight' that is frozen",
+    ),
+    "double precision": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.double()
+""",
+        "is frozen or not float32",
+    ),
+    "private initial values": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.linear.bias.data.fill_(random.random())
+""",
+        "layer 2 (Odd) has other initial values of 'linear.bias' each time",
+    ),
+    "a wrong shape": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x)[..., :3]
+""",
+        "layer 3 (Good) fails in its forward: RuntimeError",
+    ),
+    "two outputs": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x), x
+""",
+        "layer 2 (Odd) does not return one tensor",
+    ),
+    "no gradient for the layer before": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x.detach())
+""",
+        "layer 2 (Odd) passes no gradient to its input",
+    ),
+    "cannot be built": (
+        """
+class Odd(Good):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(None, 3)
+""",
+        "layer 2 cannot be built: TypeError",
+    ),
+    "not finite": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x) * float("inf")
+""",
+        "it must be one finite float32 number",
+    ),
+}
+
+
+def _job(folder: Path, odd: str, *overrides: str) -> JobConfig:
+    (folder / "mine.py").write_text(GOOD + odd + BUILD, encoding="utf-8")
+    return tiny_job(folder, ["model.model=mine.py:build", *overrides])
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_a_layer_whose_bits_would_vary_is_refused_by_name(tmp_path: Path, case: str) -> None:
+    odd, message = ODD[case]
+    with pytest.raises(InputError) as caught:
+        preflight(_job(tmp_path, odd))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_keyed_randomness_passes(tmp_path: Path) -> None:
+    result = preflight(_job(tmp_path, "\nOdd = Good\n"))
+    assert [layer["name"] for layer in result["layers"]] == [
+        "Embedding",
+        "Good",
+        "Good",
+        "Good",
+        "Linear",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cluster.stages=6", "cluster.stages = 6: goes past the model's 5 layers"),
+        ("cluster.cut=[0,5]", "cluster.cut = [0, 5]: goes past the model's 5 layers"),
+    ],
+)
+def test_more_stages_than_layers_of_ones_own(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        preflight(_job(tmp_path, "\nOdd = Good\n", override))
+    assert message in str(caught.value)
+
+
+def test_a_head_that_does_not_fit_the_tokens(tmp_path: Path) -> None:
+    job = _job(tmp_path, "\nOdd = Good\n")
+    text = (tmp_path / "mine.py").read_text(encoding="utf-8").replace("(16, 256)]", "(16, 9)]")
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"layer 4 gives an output of shape \(2, 8, 9\)"):
+        preflight(job)
+
+
+def test_the_profile_of_the_built_in_model(tmp_path: Path) -> None:
+    result = preflight(tiny_job(tmp_path, ["model.tied=true"]))
+    assert json.loads(json.dumps(result)) == result
+    assert [layer["index"] for layer in result["layers"]] == [0, 1, 2, 3]
+    embedding, block, _, head = result["layers"]
+    assert embedding["parameters"] == 256 * 16 + 8 * 16
+    assert block["parameters"] == 12 * 16 * 16 + 13 * 16
+    assert block["parameter_bytes"] == 4 * block["parameters"]
+    assert block["output_bytes"] == 2 * 8 * 16 * 4
+    assert head["output_bytes"] == 2 * 8 * 256 * 4
+    assert block["activation_bytes"] > 4 * block["output_bytes"]
+    assert all(layer["forward_ms"] > 0 and layer["backward_ms"] > 0 for layer in result["layers"])
+    assert result["tied"] == [[0, "tokens.weight", 3, "vocabulary.weight"]]
+    assert set(result["numerics"]) == {"torch", "device", "cpu_capability", "threads", "optimizer"}
+    assert len(result["data_digest"]) == 64
+    assert result["samples"] > 100
+
+
+def test_the_command(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    done = _command(job_to_json(job))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["layers"]) == 4
+    (tmp_path / "text.txt").write_bytes(b"")
+    done = _command(job_to_json(job))
+    assert done.returncode == 2
+    assert "0 bytes hold no window" in json.loads(done.stdout)["error"]
+    done = _command("nothing")
+    assert done.returncode == 2
+    assert "is not JSON" in json.loads(done.stdout)["error"]
+
+
+def _command(text: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "bamboo.runtime.preflight"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
