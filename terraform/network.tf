@@ -20,7 +20,7 @@ resource "aws_subnet" "zone" {
   availability_zone       = each.key
   cidr_block              = cidrsubnet(var.network_cidr, 4, each.value)
   map_public_ip_on_launch = true
-  tags                    = { Name = "${var.name}-${each.key}" }
+  tags                    = { Name = "${var.name}-${each.key}", "bamboo:stack" = var.name }
 }
 
 resource "aws_route_table" "public" {
