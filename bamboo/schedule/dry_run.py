@@ -93,8 +93,17 @@ class _Run:
                 raise ValueError(f"node {shadow} shadows {slot} and owns nothing: not modelled")
             node = self._nodes[shadow]
             node.shadowed.append(ShadowState(slot, node.owned[0]))
+            self._begin_ahead(node.shadowed[-1], 0)
             self._shadow_count += 1
         self._owners = owners
+
+    def _begin_ahead(self, shadow: ShadowState, step: int) -> None:
+        """The shadow stands at `step`: all that its mode runs ahead is still to do."""
+        count = self._layout.program(shadow.slot).microbatches
+        ahead = ahead_of_need(self._layout.mode, stage=shadow.slot.stage, microbatches=count)
+        shadow.step = step
+        shadow.forwards = [i for i in ahead if i.kind == "FR"]
+        shadow.backwards = [i for i in ahead if i.kind == "BR"]
 
     def _durations(self) -> dict[tuple[str, int], int]:
         costs, out = self._costs, {}
@@ -182,12 +191,9 @@ class _Run:
             if instruction is not None and self._lacks(state, instruction) is None:
                 ready.append(ReadyOp(state.slot, state.step, instruction))
         for shadow in node.shadowed:
-            ready.extend(self._ready_ahead(shadow))
-            step = shadow.replica_step
-            shipped = ("ship", shadow.slot, step, -1) in self._have
-            if shipped and self._parts.get(("norm", shadow.host.slot, step)) == self._grid.size:
-                instruction = Instruction(stage=shadow.slot.stage, kind="R")
-                ready.append(ReadyOp(shadow.slot, step, instruction))
+            instruction = self._next_of_shadow(shadow)
+            if instruction is not None:
+                ready.append(ReadyOp(shadow.slot, shadow.step, instruction))
         return ready
 
     def _next_own(self, state: SlotState) -> Instruction | None:
@@ -217,43 +223,36 @@ class _Run:
     def _is_settled(self, step: int) -> bool:
         return self._acks.get(step, 0) == self._shadow_count
 
-    def _ready_ahead(self, shadow: ShadowState) -> list[ReadyOp]:
-        """The next redundant forward and backward of the host's present step, if they may run."""
-        host, slot = shadow.host, shadow.slot
-        step = host.step
-        if step == self._steps or (step >= 2 and not self._is_settled(step - 2)):
-            return []
-        if shadow.ahead_step != step:
-            count = self._layout.program(slot).microbatches
-            todo: dict[str, list[Instruction]] = {"FR": [], "BR": []}
-            for i in ahead_of_need(self._layout.mode, stage=slot.stage, microbatches=count):
-                todo[i.kind].append(i)
-            shadow.ahead_step, shadow.todo, shadow.used = step, todo, {}
-        out = []
-        forwards, backwards = shadow.todo["FR"], shadow.todo["BR"]
-        if forwards and self._has_input(shadow, forwards[0]) and self._fits(shadow):
-            out.append(ReadyOp(slot, step, forwards[0]))
+    def _next_of_shadow(self, shadow: ShadowState) -> Instruction | None:
+        """The replica's step once the gradient came, which ends all use of running ahead in that
+        step; before that the next redundant backward or forward whose input is there."""
+        slot, step = shadow.slot, shadow.step
+        if ("ship", slot, step, -1) in self._have:
+            return Instruction(stage=slot.stage, kind="R")
+        if step == self._steps:
+            return None
+        forwards, backwards = shadow.forwards, shadow.backwards
         if backwards and self._has_output_gradient(shadow, backwards[0]):
-            out.append(ReadyOp(slot, step, backwards[0]))
-        return out
+            return backwards[0]
+        if forwards and self._has_input(shadow, forwards[0]) and self._fits(shadow):
+            return forwards[0]
+        return None
 
     def _has_input(self, shadow: ShadowState, instruction: Instruction) -> bool:
         """Stage 0 reads the data by index; else the input is an output of the node's own."""
         if shadow.slot.stage == 0:
             return True
         before = self._grid.protector(shadow.slot)
-        key = ("out", before, shadow.host.step, instruction.microbatch or 0)
+        key = ("out", before, shadow.step, instruction.microbatch or 0)
         return self._owners[before] == self._owners[shadow.host.slot] and key in self._have
 
     def _has_output_gradient(self, shadow: ShadowState, instruction: Instruction) -> bool:
         """Its redundant forward is done, and the successor sent the gradient here as well."""
-        forwards = shadow.todo["FR"]
-        if forwards and (forwards[0].microbatch or 0) <= (instruction.microbatch or 0):
+        if len(shadow.forwards) >= len(shadow.backwards):
             return False
         if shadow.slot.stage == self._grid.stages - 1:
             return True
-        key = ("regrad", shadow.slot, shadow.host.step, instruction.microbatch or 0)
-        return key in self._have
+        return ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0) in self._have
 
     def _fits(self, shadow: ShadowState) -> bool:
         if self._layout.mode != "gap":
@@ -269,9 +268,11 @@ class _Run:
         kind = ran.instruction.kind
         if kind in ("FR", "BR"):
             shadow = next(s for s in node.shadowed if s.slot == ran.slot)
-            shadow.todo[kind].pop(0)
+            (shadow.forwards if kind == "FR" else shadow.backwards).pop(0)
             cursor = shadow.host.cursor
             shadow.used[cursor] = shadow.used.get(cursor, 0) + 1
+        elif kind == "S":
+            self._ship(ran)
 
     def _finish(self, ran: Ran) -> None:
         """Advance the slot and send what the operation made."""
@@ -281,7 +282,7 @@ class _Run:
         self._changed[ran.node] = None
         if kind == "R":
             shadow = next(s for s in node.shadowed if s.slot == slot)
-            shadow.replica_step += 1
+            self._begin_ahead(shadow, step + 1)
             self._links.at(self._links.now_ns + self._links.latency_ns, ("ack", slot, step, -1))
             return
         if kind in ("FR", "BR"):
@@ -305,6 +306,9 @@ class _Run:
                 self._exchange(ran.node, peer, step)
         else:
             state.step, state.cursor, state.exchanged = step + 1, 0, False
+            for shadow in node.shadowed:
+                if shadow.host is state:
+                    shadow.used.clear()
             self._stepped[step] += 1
             self._commit_ns[step] = self._links.now_ns
             self._settle(step)
@@ -326,15 +330,18 @@ class _Run:
         self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
 
     def _reduced(self, slot: Slot, step: int) -> None:
-        """The whole gradient of a slot is there: its squares go to all, itself to the shadow."""
+        """The whole gradient of a slot is there: its squares go to all."""
         owner = self._owners[slot]
         for other in self._grid.slots():
             self._send(owner, self._owners[other], ("norm", other, step, -1), 0.0)
-        shadow = self._layout.assignment.shadow(slot)
+
+    def _ship(self, ran: Ran) -> None:
+        """The gradient goes to the shadow when the owner begins to step with it."""
+        shadow = self._layout.assignment.shadow(ran.slot)
         if shadow is not None:
             sizes = self._costs.gradient_bytes
-            size = sizes[slot.stage] if sizes else 0.0
-            self._send(owner, shadow, ("ship", slot, step, -1), size, yields=True)
+            size = sizes[ran.slot.stage] if sizes else 0.0
+            self._send(ran.node, shadow, ("ship", ran.slot, ran.step, -1), size, yields=True)
 
     def _send(
         self,

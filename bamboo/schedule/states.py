@@ -22,19 +22,19 @@ class SlotState:
 
 
 class ShadowState:
-    """Where a shadow stands: the step its replica takes next, and what it ran ahead in a step.
+    """Where a shadow stands: the step of its replica, and what it has not yet run ahead in it.
 
-    `host` is the first own slot of its node: redundant work belongs to that slot's present step.
+    `host` is the first own slot of its node; `used` counts redundant operations at its cursors.
     """
 
-    __slots__ = ("ahead_step", "host", "replica_step", "slot", "todo", "used")
+    __slots__ = ("backwards", "forwards", "host", "slot", "step", "used")
 
     def __init__(self, slot: Slot, host: SlotState) -> None:
         self.slot = slot
         self.host = host
-        self.replica_step = 0
-        self.ahead_step = -1
-        self.todo: dict[str, list[Instruction]] = {}
+        self.step = 0
+        self.forwards: list[Instruction] = []
+        self.backwards: list[Instruction] = []
         self.used: dict[int, int] = {}
 
 
