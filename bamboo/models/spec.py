@@ -74,10 +74,20 @@ def run_layers(
     Torch's default generator is seeded anew for each layer from (seed, step, global microbatch
     index, global layer index), so dropout does not depend on which machine runs the layer.
     """
+    generator = _default_generator(x.device)
     for index, layer in layers:
-        torch.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
-        x = layer(x)
+        generator.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
+        # Contiguous at every place where a cut may be, so that a received copy is no other layout.
+        x = layer(x).contiguous()
     return x
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    """The one generator that layers on this device draw from. `torch.manual_seed` would set the
+    generators of all device kinds, at a hundred times the cost."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
 
 
 def named_parameters(layers: Iterable[tuple[int, nn.Module]]) -> list[tuple[str, nn.Parameter]]:
