@@ -71,15 +71,14 @@ PYTHON_END
 }
 
 make_venv() {
+    if same_python && pip --version >/dev/null 2>&1; then
+        return
+    fi
     "$python" -c 'import venv, ensurepip' >/dev/null 2>&1 || fail \
         "$python has no usable venv module; on Debian and Ubuntu: apt-get install python3-venv" \
         "(beside the default Python: python3.X-venv), then run this again"
-    # Built again over what is there: repairs a broken one, keeps packages of the same Python.
-    if [ -x "$venv/bin/python" ] && ! same_python; then
-        "$python" -m venv --clear "$venv"
-    else
-        "$python" -m venv "$venv"
-    fi
+    # What is there is of another Python, or broken.
+    "$python" -m venv --clear "$venv"
 }
 
 same_python() {

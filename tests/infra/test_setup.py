@@ -19,8 +19,10 @@ case "$1 $2" in
     "-c "*) echo same ;;
     "-m venv")
         for last in "$@"; do :; done
+        echo "$@" >>venv.log
         mkdir -p "$last/bin" && cp "$0" "$last/bin/python" ;;
     "-m pip")
+        case "$*" in *--version) exit 0 ;; esac
         echo "$@" >>pip.log
         case "$*" in
             *--dry-run*) exit "${FAKE_NO_LOCAL_WHEEL:-0}" ;;
@@ -160,6 +162,13 @@ def test_runs_again_when_what_it_reads_changed(project: Project, name: str) -> N
     assert project.pip_calls
     assert project.set_up().returncode == 0
     assert REST in project.pip_calls
+
+
+def test_keeps_a_working_environment(project: Project) -> None:
+    assert project.set_up().returncode == 0
+    (project.root / ".venv" / ".bamboo-setup").unlink()
+    assert project.set_up().returncode == 0
+    assert (project.root / "venv.log").read_text() == "-m venv --clear .venv\n"
 
 
 def test_names_the_missing_venv_package(project: Project) -> None:
