@@ -1,16 +1,14 @@
 """What a run costs: instance-seconds times prices, by the rules of EC2 for Linux instances.
 
-Pure. The rules: billing per second with a 60 s minimum per instance; a spot instance that *AWS*
-interrupts within its first hour is free, one that we terminate is paid. On a local run the
-instances are processes and the prices are a catalogue's, so every figure is called modelled.
+Pure; the rules themselves are `planner.value`'s. On a local run the instances are processes and the
+prices are a catalogue's, so every figure is called modelled.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-MINIMUM_S = 60.0
-FREE_WHEN_INTERRUPTED_BEFORE_S = 3600.0
+from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +28,10 @@ class Rented:
     """Of the market it was rented on."""
     on_demand_usd_per_hour: float
 
+    def on_demand(self) -> "Rented":
+        """The same instance bought on-demand."""
+        return replace(self, market="on-demand", usd_per_hour=self.on_demand_usd_per_hour)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -41,7 +43,7 @@ class Line:
     market: str
     seconds: float
     """Time that it existed."""
-    billed_s: float
+    billed_s: int
     """After the minimum, or 0 when it was free."""
     usd_per_hour: float
     usd: float
@@ -75,8 +77,8 @@ class Bill:
         return {
             "modelled": self.modelled,
             "instance_seconds": round(self.instance_seconds, 3),
-            "usd": round(self.usd, 9),
-            "on_demand_usd": round(self.on_demand_usd, 9),
+            "usd": round(self.usd, 6),
+            "on_demand_usd": round(self.on_demand_usd, 6),
             "instances": [asdict(line) for line in self.lines],
         }
 
@@ -92,7 +94,9 @@ def spent_usd(rented: Sequence[Rented], *, now_s: float) -> float:
     The minimum is what ending now would add; the receipt has it.
     """
     return sum(
-        0.0 if _free(item) else _seconds(item, now_s) * item.usd_per_hour / 3600 for item in rented
+        _seconds(item, now_s) * item.usd_per_hour / 3600
+        for item in rented
+        if _billed_s(item, _seconds(item, now_s)) > 0
     )
 
 
@@ -101,35 +105,68 @@ def _seconds(item: Rented, now_s: float) -> float:
     return max(0.0, end_s - item.started_at_s)
 
 
-def _free(item: Rented) -> bool:
-    return (
-        item.market == "spot"
-        and item.interrupted
-        and item.ended_at_s is not None
-        and item.ended_at_s - item.started_at_s < FREE_WHEN_INTERRUPTED_BEFORE_S
-    )
+def _billed_s(item: Rented, seconds: float) -> int:
+    return billed_s(seconds, spot=item.market == "spot", interrupted=item.interrupted)
 
 
 def _line(item: Rented, *, now_s: float) -> Line:
     seconds = _seconds(item, now_s)
-    minimum = max(MINIMUM_S, seconds)
-    free = _free(item)
-    billed_s = 0.0 if free else minimum
-    if free:
+    billed = _billed_s(item, seconds)
+    if billed == 0:
         note = "interrupted by the cloud in its first hour: free"
-    elif seconds < MINIMUM_S:
-        note = "60 s minimum"
+    elif seconds < MINIMUM_BILLED_S:
+        note = f"{MINIMUM_BILLED_S} s minimum"
     else:
         note = ""
+    paid = bill_micro_usd(
+        seconds,
+        usd_per_hour=item.usd_per_hour,
+        spot=item.market == "spot",
+        interrupted=item.interrupted,
+    )
+    on_demand = bill_micro_usd(seconds, usd_per_hour=item.on_demand_usd_per_hour, spot=False)
     return Line(
         instance=item.instance,
         instance_type=item.instance_type,
         zone=item.zone,
         market=item.market,
         seconds=round(seconds, 3),
-        billed_s=round(billed_s, 3),
+        billed_s=billed,
         usd_per_hour=item.usd_per_hour,
-        usd=billed_s * item.usd_per_hour / 3600,
-        on_demand_usd=minimum * item.on_demand_usd_per_hour / 3600,
+        usd=paid / MICRO,
+        on_demand_usd=on_demand / MICRO,
         note=note,
     )
+
+
+def rented_from_journal(
+    records: Iterable[Mapping[str, Any]], *, on_demand_usd_per_hour: Mapping[str, float]
+) -> list[Rented]:
+    """The instances of a `cloud.jsonl`, in the order of their start.
+
+    `on_demand_usd_per_hour` is by instance type. An instance bought on-demand, or from a pool
+    without a spot price, costs the on-demand price. Raises KeyError for a type without a price.
+    """
+    found: dict[str, Rented] = {}
+    for record in records:
+        instance = str(record["instance"])
+        if record["kind"] == "start":
+            on_demand = on_demand_usd_per_hour[str(record["instance_type"])]
+            spot = record["usd_per_hour"]
+            on_spot = record["market"] == "spot" and spot is not None
+            found[instance] = Rented(
+                instance=instance,
+                instance_type=str(record["instance_type"]),
+                zone=str(record["zone"]),
+                market=str(record["market"]),
+                started_at_s=float(record["t"]),
+                usd_per_hour=float(spot) if on_spot else on_demand,
+                on_demand_usd_per_hour=on_demand,
+            )
+        elif record["kind"] == "end" and instance in found:
+            found[instance] = replace(
+                found[instance],
+                ended_at_s=float(record["t"]),
+                interrupted=record["cause"] == "interrupted",
+            )
+    return list(found.values())

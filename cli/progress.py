@@ -46,7 +46,7 @@ class Preemption:
     recomputed: int | None = None
     pause_s: float | None = None
     parts_s: Mapping[str, float] = field(default_factory=dict)
-    """The pause in its parts, in order: disconnect, decision, promotion, first operation."""
+    """The pause in its parts, in order: decision, promotion, first operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,17 @@ class Progress:
     usd: float = 0.0
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
+    ending: str = ""
+    """The reason of the decision that ended the run; nodes that leave later do not change it."""
+
+    @property
+    def sentence(self) -> str:
+        """Why the run stands where it does."""
+        return self.ending or self.state.sentence
+
+    def at(self, *, now_s: float, usd: float) -> "Progress":
+        """The same at another time and with another bill."""
+        return replace(self, now_s=now_s, usd=usd)
 
     @property
     def loss(self) -> float | None:
@@ -147,7 +158,13 @@ def with_decision(
             )
         case _:
             pass
-    return replace(progress, state=after, preemptions=preemptions)
+    ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
+    return replace(
+        progress,
+        state=after,
+        preemptions=preemptions,
+        ending=reason if ended else progress.ending,
+    )
 
 
 def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
@@ -161,15 +178,51 @@ def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
     )
 
 
-def with_pause_parts(
-    progress: Progress, *, victim: NodeId, parts_s: Mapping[str, float]
-) -> Progress:
-    """The parts of a failover's pause, as its successor measured them."""
+def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
+    """A record of the metrics stream, by its `kind`; a kind of a later version changes nothing.
+
+    step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s,
+    promoted_s, first_operation_s} · memory: {node, state_bytes, peak_stash_bytes}.
+    """
+    match record.get("kind"):
+        case "step":
+            return with_step(
+                progress,
+                step=int(record["step"]) + 1,
+                loss=float(record["loss"]),
+                at_s=float(record["t_s"]),
+            )
+        case "failover":
+            victim = str(record.get("victim", ""))
+            return _with_pause_parts(progress, victim, pause_parts_s(record))
+        case "memory":
+            peak = int(record["state_bytes"]) + int(record["peak_stash_bytes"])
+            return with_beat(progress, NodeId(str(record["node"])), {"tensor_bytes": peak})
+        case _:
+            return progress
+
+
+PAUSE_MOMENTS = {
+    "decision": ("seen_s", "decided_s"),
+    "promotion": ("decided_s", "promoted_s"),
+    "first operation": ("promoted_s", "first_operation_s"),
+}
+
+
+def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
+    """The parts of a failover's pause, from the moments its successor stamped on its own clock."""
+    return {
+        name: float(record[end]) - float(record[begin])
+        for name, (begin, end) in PAUSE_MOMENTS.items()
+        if begin in record and end in record
+    }
+
+
+def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, float]) -> Progress:
     return replace(
         progress,
         preemptions=tuple(
-            replace(p, parts_s=dict(parts_s)) if p.node == victim else p
-            for p in progress.preemptions
+            replace(p, parts_s=parts_s) if p.node == victim else p for p in progress.preemptions
         ),
     )
 
@@ -222,7 +275,7 @@ def status_body(progress: Progress) -> dict[str, Any]:
         "run": progress.run,
         "phase": state.phase.value,
         "outcome": state.outcome.value if state.outcome else None,
-        "sentence": state.sentence,
+        "sentence": progress.sentence,
         "generation": state.generation,
         "version": state.version,
         "step": progress.step,

@@ -64,6 +64,7 @@ class MetricRecord:
     """One line of `metrics.jsonl`: a finished step."""
 
     step: int
+    """Index of the step; the first is 0."""
     loss: float
     """Nats per token; JSON keeps a float64 exactly, `loss_hex` says its bits in full."""
     tokens_per_s: float

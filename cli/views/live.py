@@ -36,7 +36,7 @@ def _head(progress: Progress) -> RenderableType:
         (progress.run, "bold"),
         "  ",
         (state.phase.value, style),
-        f"  generation {state.generation}  {state.sentence}",
+        f"  generation {state.generation}  {progress.sentence}",
     )
 
 
@@ -111,4 +111,4 @@ def step_line(progress: Progress) -> str:
 def decision_line(progress: Progress) -> str:
     """One plain line for a decision that is no preemption."""
     state = progress.state
-    return f"{state.phase.value}, generation {state.generation}: {state.sentence}"
+    return f"{state.phase.value}, generation {state.generation}: {progress.sentence}"

@@ -5,12 +5,9 @@ from cli.views.quantities import count, milliseconds
 
 
 def preemption_line(preemption: Preemption) -> str:
-    """`lost i-0a.0 (us-east-1a): <the decision's reason>; neighbour had computed 3 …`."""
-    verb = "handed over" if preemption.planned else "lost"
-    head = f"{verb} {preemption.node} ({preemption.zone})"
-    if preemption.slots:
-        head += f", owner of {', '.join(map(str, preemption.slots))}"
-    return f"{head}: {preemption.sentence}{_cost(preemption)}"
+    """`preemption in us-east-1a: node i-0a.0 (stage 2) is gone: …; the neighbour had already …`."""
+    kind = "notice kept" if preemption.planned else "preemption"
+    return f"{kind} in {preemption.zone}: {preemption.sentence}{_cost(preemption)}"
 
 
 def _cost(preemption: Preemption) -> str:

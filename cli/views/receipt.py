@@ -50,7 +50,7 @@ def receipt_text(body: Mapping[str, Any]) -> str:
             i["zone"],
             i["market"],
             f"{i['seconds']:.1f}",
-            f"{i['billed_s']:.1f}",
+            str(i["billed_s"]),
             f"{i['usd_per_hour']:.4f}",
             f"{i['usd']:.6f}",
             i["note"],

@@ -1,0 +1,37 @@
+"""The launcher's own records of a run: `metrics.jsonl` and `events/launcher.jsonl`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bamboo.telemetry.schema import EventRecord, MetricRecord
+from bamboo.telemetry.writer import LineWriter
+from cli.progress import Progress
+from cli.runs import RunFolder
+
+
+class FileBooks:
+    """Writes into a run's folder; close it at the end."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._metrics = LineWriter(folder.metrics)
+        self._events = LineWriter(folder.events / "launcher.jsonl")
+
+    def metric(self, record: MetricRecord) -> None:
+        self._metrics.write(record.to_json())
+
+    def event(self, kind: str, progress: Progress, data: Mapping[str, Any]) -> None:
+        """`kind` at the progress's time, generation and step."""
+        record = EventRecord(
+            t_s=progress.now_s,
+            run=progress.run,
+            generation=progress.state.generation,
+            node="launcher",
+            kind=kind,
+            step=progress.step,
+            data=data,
+        )
+        self._events.write(record.to_json())
+
+    def close(self) -> None:
+        self._metrics.close()
+        self._events.close()

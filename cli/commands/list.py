@@ -1,0 +1,33 @@
+"""`bamboo list`: all runs of this home."""
+
+import json
+
+import click
+
+from cli import runs
+from cli.look import status_of
+from cli.views.status import list_text
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def command(as_json: bool) -> None:
+    """List the runs."""
+    rows = []
+    for folder in runs.all_runs(runs.home()):
+        body = status_of(folder)
+        rows.append(
+            {
+                "run": folder.id,
+                "started": runs.started_text(folder),
+                "phase": body["phase"],
+                "outcome": body["outcome"],
+                "step": body["step"],
+                "steps": body["steps"],
+                "usd": body["usd"],
+            }
+        )
+    if as_json:
+        click.echo(json.dumps(rows))
+    else:
+        click.echo(list_text(rows) if rows else f"no runs in {runs.home()}")

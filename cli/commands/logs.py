@@ -1,0 +1,53 @@
+"""`bamboo logs`: the events and the output of a run's nodes, as they lie in its folder."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bamboo.errors import InputError
+from bamboo.telemetry.reader import Tail
+from cli import runs
+from cli.views.logs import log_line
+
+POLL_S = 0.2
+
+
+@click.command("logs")
+@click.argument("run")
+@click.option("--node", default="", help="Only this node (an id, or a prefix of one).")
+@click.option("--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def command(run: str, node: str, follow: bool, as_json: bool) -> None:
+    """Show the events of a run's nodes."""
+    folder = runs.find(runs.home(), run)
+    tails: dict[Path, Tail] = {}
+    if node and not any(True for _ in _files(folder, node)):
+        names = ", ".join(path.stem for path in _files(folder, "")) or "none yet"
+        raise InputError(f"run {folder.id} has no log of a node {node!r}; it has: {names}")
+    while True:
+        over = folder.receipt.exists() or not folder.endpoint.exists()
+        for source, line in _fresh_lines(folder, node, tails):
+            record = {"source": source, "line": line}
+            click.echo(json.dumps(record) if as_json else log_line(source, line))
+        if over or not follow:
+            return
+        time.sleep(POLL_S)
+
+
+def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:
+    """Event files first, then what the processes wrote; by name."""
+    for pattern in ("events/*.jsonl", "logs/*.log"):
+        for path in sorted(folder.path.glob(pattern)):
+            if path.stem.startswith(node):
+                yield path
+
+
+def _fresh_lines(
+    folder: runs.RunFolder, node: str, tails: dict[Path, Tail]
+) -> Iterator[tuple[str, str]]:
+    for path in _files(folder, node):
+        for line in tails.setdefault(path, Tail(path)).lines():
+            yield path.stem, line

@@ -1,0 +1,46 @@
+"""`bamboo preempt`: have the local cloud take the instance that owns a stage."""
+
+import click
+
+from bamboo.errors import InputError
+from bamboo.topology.slots import Slot
+from cli import runs, wiring
+from cli.follow import Follower
+from cli.live import live_store
+
+
+@click.command("preempt")
+@click.argument("run")
+@click.option("--stage", type=int, required=True, help="The stage whose owner goes.")
+@click.option("--pipeline", type=int, default=0, show_default=True, help="Its pipeline.")
+@click.option(
+    "--notice",
+    "notice_s",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Seconds between the notice and the loss; 0: no notice.",
+)
+def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
+    """Take away the instance that owns a stage of a run."""
+    if notice_s < 0:
+        raise InputError(f"--notice {notice_s:g} is negative; give 0 for no notice, or seconds")
+    folder = runs.find(runs.home(), run)
+    with live_store(folder) as store:
+        follower = Follower()
+        follower.catch_up(store)
+    state = follower.state
+    if state is None or state.assignment is None:
+        raise InputError(f"run {folder.id} is still forming; wait until its nodes have slots")
+    slot = Slot(pipeline=pipeline, stage=stage)
+    if slot not in state.grid.slots():
+        raise InputError(
+            f"run {folder.id} has no stage {stage} in a pipeline {pipeline}: its grid is "
+            f"{state.grid.pipelines} x {state.grid.stages}, counted from 0"
+        )
+    node = state.node(state.assignment.owner(slot))
+    if node is None or not node.status.live:
+        raise InputError(f"nobody owns stage {stage} of pipeline {pipeline}: {state.sentence}")
+    wiring.preempt(folder, node.instance, notice_s=notice_s)
+    how = f"with {notice_s:g} s notice" if notice_s else "without notice"
+    click.echo(f"{folder.id}: {node.instance} ({node.zone}, owner of {slot}) is taken {how}")

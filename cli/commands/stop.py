@@ -1,0 +1,42 @@
+"""`bamboo stop`: end a run at its next step boundary, from another terminal."""
+
+import time
+
+import click
+
+from bamboo.core.events import StopRequested
+from bamboo.core.state import Outcome, Phase
+from bamboo.errors import BambooError, InputError
+from cli import runs, wiring
+from cli.follow import Follower
+from cli.live import live_store
+
+WAIT_S = 150.0
+"""How long the members may take to agree on a step and to finish it."""
+
+
+@click.command("stop")
+@click.argument("run")
+@click.option("--no-wait", is_flag=True, help="Return once the wish is in the run's log.")
+def command(run: str, no_wait: bool) -> None:
+    """Stop a run at its next step boundary."""
+    folder = runs.find(runs.home(), run)
+    with live_store(folder) as store:
+        wiring.appender(store, "stop")(
+            StopRequested(reason="bamboo stop", outcome=Outcome.STOPPED),
+            deadline_s=10.0,
+        )
+        if no_wait:
+            click.echo(f"{folder.id}: asked to stop")
+            return
+        follower = Follower()
+        end_s = time.monotonic() + WAIT_S
+        while time.monotonic() < end_s:
+            follower.poll(store, timeout_s=1.0)
+            state = follower.state
+            if state is None:
+                raise InputError(f"run {folder.id} has an empty log")
+            if state.phase is Phase.FINISHED:
+                click.echo(f"{folder.id}: {state.sentence}")
+                return
+    raise BambooError(f"run {folder.id} did not stop within {WAIT_S:g} s; interrupt its launcher")

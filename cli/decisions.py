@@ -1,0 +1,69 @@
+"""A run's decision log: saved beside its other files at the end, and recomputed on demand.
+
+`decisions.jsonl` holds one `{version, body}` a decision, as the store had it, and a last line
+`{state}` with the final state document. Verifying reads the store of a live run, else this file.
+"""
+
+import json
+from typing import Any
+
+from bamboo.coord.memory_store import MemoryStore
+from bamboo.coord.replay import verify_decisions
+from bamboo.errors import InputError
+from bamboo.ports import Entry, Store
+from cli.live import live_store
+from cli.runs import RunFolder, write_text
+
+
+def save_decisions(folder: RunFolder, store: Store) -> int:
+    """Copy the whole log into the run's folder; the number of entries. Raises StoreUnavailable."""
+    lines = []
+    version = -1
+    while entries := store.entries(after_version=version, timeout_s=0.0):
+        lines += [json.dumps({"version": e.version, "body": e.body}) for e in entries]
+        version = entries[-1].version
+    lines.append(json.dumps({"state": store.read().state}))
+    write_text(folder.decisions, "\n".join(lines) + "\n")
+    return len(lines) - 1
+
+
+def check_decisions(folder: RunFolder) -> dict[str, Any]:
+    """Recompute every decision of a run; the value of `bamboo verify --decisions --json`.
+
+    Raises InputError when the run has neither a live store nor a saved log.
+    """
+    if folder.decisions.exists():
+        report = verify_decisions(saved_store(folder))
+    else:
+        with live_store(folder) as store:
+            report = verify_decisions(store)
+    return {
+        "run": folder.id,
+        "equal": report.equal,
+        "decisions": report.decisions,
+        "first_difference": report.first_difference,
+    }
+
+
+def saved_store(folder: RunFolder) -> MemoryStore:
+    """The saved log as a store. Raises InputError when the file is not what was saved."""
+    entries: list[Entry] = []
+    state = ""
+    for number, line in enumerate(folder.decisions.read_text("utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            if "state" in record:
+                state = str(record["state"])
+            else:
+                entries.append(Entry(version=int(record["version"]), body=str(record["body"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{folder.decisions}: line {number} is damaged ({error}); take the original"
+            ) from error
+    if not entries or not state:
+        raise InputError(f"{folder.decisions} is cut short; take the original")
+    store = MemoryStore(folder.id)
+    store.create(state=state, entry=entries[0].body, documents={})
+    for version, entry in enumerate(entries[1:]):
+        store.commit(expected_version=version, state=state, entry=entry.body)
+    return store

@@ -1,0 +1,88 @@
+"""The end of a run on disk: decision log, manifest of the final state, receipt. Nothing is lost
+by an end that is no good end: whatever is known by then is written.
+"""
+
+from typing import Any
+
+from bamboo.checkpoint.final import write_manifest
+from bamboo.core.state import Outcome
+from bamboo.errors import InputError
+from cli.money import Bill
+from cli.progress import Progress, node_rows, status_body
+from cli.runs import RunFolder, write_json
+from cli.views.preemption import preemption_line
+
+
+def save_manifest(folder: RunFolder, progress: Progress) -> str:
+    """Write `final/manifest.json` from the stages' files, where the run ended in order.
+
+    Gives "" or a sentence why there is none.
+    """
+    if progress.outcome not in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
+        return "no final state: the run did not end in order"
+    try:
+        write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.step)
+    except InputError as error:
+        return f"no final state: {error}"
+    return ""
+
+
+def receipt_body(
+    progress: Progress,
+    bill: Bill,
+    *,
+    samples_per_step: int,
+    unigram_entropy_nats: float | None,
+    final_note: str,
+) -> dict[str, Any]:
+    """The content of `receipt.json`, from which summary and receipt are printed."""
+    usd = bill.usd
+    passed_s = progress.now_s - progress.started_at_s
+    samples = progress.step * samples_per_step
+    return {
+        "run": progress.run,
+        "outcome": progress.outcome.value if progress.outcome else None,
+        "exit_code": progress.outcome.exit_code if progress.outcome else 1,
+        "sentence": progress.sentence,
+        "started_s": progress.started_at_s,
+        "ended_s": progress.now_s,
+        "wall_s": passed_s,
+        "step": progress.step,
+        "steps": progress.steps,
+        "first_loss": progress.first_loss,
+        "last_loss": progress.loss,
+        "mean_loss_of_last_10": progress.mean_loss_of_last_10,
+        "unigram_entropy_nats": unigram_entropy_nats,
+        "tokens": progress.tokens,
+        "tokens_per_s": progress.tokens / passed_s if passed_s > 0 else 0.0,
+        "tokens_per_usd": progress.tokens / usd if usd > 0 else 0.0,
+        "samples": samples,
+        "samples_per_s": samples / passed_s if passed_s > 0 else 0.0,
+        "samples_per_usd": samples / usd if usd > 0 else 0.0,
+        "final_note": final_note,
+        "preemptions": [
+            {
+                "at_s": p.at_s,
+                "node": p.node,
+                "zone": p.zone,
+                "slots": [str(s) for s in p.slots],
+                "planned": p.planned,
+                "step": p.step,
+                "already_computed": p.already_computed,
+                "recomputed": p.recomputed,
+                "pause_s": p.pause_s,
+                "parts_s": dict(p.parts_s),
+                "line": preemption_line(p),
+            }
+            for p in progress.preemptions
+        ],
+        "nodes": node_rows(progress),
+        "bill": bill.to_body(),
+        "status": status_body(progress),
+    }
+
+
+def save_receipt(folder: RunFolder, body: dict[str, Any]) -> None:
+    """Write the receipt, then take the endpoint away: from here on the run has ended."""
+    write_json(folder.receipt, body)
+    folder.endpoint.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""The fleet of a local run as the launcher sees it: EC2 code for the instances, a journal for the
+bill, the local cloud's control socket for preemptions.
+
+Rule: a cloud that asks for fewer calls, or does not answer for a moment, stops nothing: what was to
+be done is done in a later turn. Only a refusal for good ends the launch.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bamboo.core.state import Phase, State
+from bamboo.errors import BambooError
+from bamboo.ids import InstanceId
+from bamboo.telemetry.reader import Tail
+from cli.money import Rented, rented_from_journal
+from cloud.fleet import Fleet
+from cloud.local.start import LocalCloud
+from cloud.provider import CloudThrottled, CloudUnavailable
+
+
+class RunFleet:
+    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        cloud: LocalCloud,
+        *,
+        journal: Path,
+        on_demand_usd_per_hour: Mapping[str, float],
+        note: Callable[[str], None],
+    ) -> None:
+        self._fleet = fleet
+        self._cloud = cloud
+        self._journal = Tail(journal)
+        self._records: list[Mapping[str, object]] = []
+        self._on_demand = on_demand_usd_per_hour
+        self._note = note
+        self._noted = ""
+        self._to_terminate: dict[InstanceId, str] = {}
+
+    def reconcile(self, state: State) -> None:
+        """While the cluster forms, bring it to a node for each slot; later only end what must go:
+        a lost node is not replaced, its shadow has its stages."""
+        try:
+            for instance, reason in list(self._to_terminate.items()):
+                self._fleet.terminate(instance, reason=reason)
+                del self._to_terminate[instance]
+            if state.phase is Phase.FORMING:
+                report = self._fleet.ensure(state.grid.size)
+                self._say("; ".join(report.reasons))
+        except (CloudThrottled, CloudUnavailable) as error:
+            self._say(str(error))
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        """End one instance, now or as soon as the cloud answers."""
+        self._to_terminate[instance] = reason
+        try:
+            self._fleet.terminate(instance, reason=reason)
+        except (CloudThrottled, CloudUnavailable) as error:
+            self._say(str(error))
+            return
+        del self._to_terminate[instance]
+
+    def terminate_all(self) -> None:
+        """End everything; with a dead local cloud there is nothing left to end."""
+        if self._cloud.alive():
+            self._fleet.terminate_all()
+
+    def rented(self) -> Sequence[Rented]:
+        """All instances, by the journal that stands for the cloud's bill."""
+        self._records += [json.loads(line) for line in self._journal.lines()]
+        return rented_from_journal(self._records, on_demand_usd_per_hour=self._on_demand)
+
+    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+        """Have the local cloud take it; one that went by itself meanwhile is only told of."""
+        try:
+            self._cloud.control.preempt(instance, notice_s=notice_s, cause="chaos")
+        except BambooError as error:
+            self._say(f"a planned preemption did not happen: {error}")
+
+    def alive(self) -> bool:
+        return self._cloud.alive()
+
+    def _say(self, text: str) -> None:
+        """Tell it once, however often it is so."""
+        if text and text != self._noted:
+            self._note(text)
+        self._noted = text

@@ -1,0 +1,351 @@
+"""The launcher's loop: follow a run's decisions and metrics, act for the fleet, keep books.
+
+It decides nothing about membership: it appends events like any member, and performs the effects
+addressed to the fleet. Every port is given, so that the loop runs in tests against a store in
+memory and a fleet of values. One turn blocks for at most `TURN_S`, in the wait for decisions.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from bamboo.config.tree import JobConfig
+from bamboo.coord.ledger import PriceRecord, append_record
+from bamboo.core.effects import TerminateAll, TerminateInstance
+from bamboo.core.events import Event, RunFailed, StopRequested
+from bamboo.core.state import Outcome, Phase, State
+from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.ids import InstanceId
+from bamboo.ports import Store
+from bamboo.telemetry.schema import MetricRecord
+from cli.chaos import Chaos
+from cli.follow import Decision, Follower
+from cli.ledger import ledger_records
+from cli.money import Rented, spent_usd
+from cli.progress import Progress, with_beat, with_decision, with_metric
+
+TURN_S = 0.2
+LEASES_EVERY_S = 0.5
+FLEET_EVERY_S = 0.5
+LEDGER_EVERY_S = 3.0
+LEAVING_S = 5.0
+"""How long finished workers get to leave in order and send their last records."""
+STORE_AWAY_S = 15.0
+"""An embedded store that is away for so long is gone, and the run with it."""
+APPEND_DEADLINE_S = 2.0
+"""An event that cannot be appended now is said again in a later turn."""
+AT_ONCE_DEADLINE_S = 0.5
+PATIENCE_S = 60.0
+"""Beyond the job's own time limits: members end a run that stands still, this is for the rest."""
+
+
+class Fleet(Protocol):
+    """The instances of the run, as the launcher may change and see them."""
+
+    def reconcile(self, state: State) -> None:
+        """Start what is missing (only while forming), end what is not wanted; within seconds."""
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        """End one instance; safe when it is gone already."""
+
+    def terminate_all(self) -> None:
+        """End every instance of the run; safe to call again."""
+
+    def rented(self) -> Sequence[Rented]:
+        """Every instance that the run ever had."""
+
+    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+        """Have the cloud take an instance away. Raises BambooError where it cannot be ordered."""
+
+    def alive(self) -> bool:
+        """Whether the cloud answers at all."""
+
+
+class Screen(Protocol):
+    """Where progress is shown; never blocks."""
+
+    def decided(self, progress: Progress, decision: Decision) -> None: ...
+
+    def stepped(self, progress: Progress) -> None: ...
+
+    def turned(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Books(Protocol):
+    """Where records are kept while the run goes on."""
+
+    def metric(self, record: MetricRecord) -> None: ...
+
+    def event(self, kind: str, progress: Progress, data: Mapping[str, Any]) -> None: ...
+
+
+class Append(Protocol):
+    """Runs the transition and commits it: `coord.Driver.append`."""
+
+    def __call__(self, event: Event, *, deadline_s: float) -> object:
+        """Raises StoreUnavailable when the store does not answer by the deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """All that the loop touches."""
+
+    store: Store
+    append: Append
+    fleet: Fleet
+    screen: Screen
+    books: Books
+    now: Callable[[], float]
+    """Unix time."""
+    interrupts: Callable[[], int]
+    """How often the user has asked for the end: once is at a step boundary, twice is at once."""
+
+
+class Launcher:
+    """One attached run. `run` returns how it looked at its end."""
+
+    def __init__(
+        self,
+        *,
+        ports: Ports,
+        follower: Follower,
+        job: JobConfig,
+        progress: Progress,
+        store_is_ours: bool,
+    ) -> None:
+        self._ports = ports
+        self._follower = follower
+        self._job = job
+        self.progress = progress
+        self._store_is_ours = store_is_ours
+        self._chaos = Chaos(job.chaos)
+        self._metrics_after = "0"
+        self._losses: dict[int, float] = {}
+        self._in_ledger: dict[InstanceId, bool] = {}
+        self._due_at_s: dict[str, float] = {}
+        self._asked_to_stop = False
+        self._moved_at_s = progress.started_at_s
+        self._store_answered_at_s = progress.started_at_s
+
+    def run(self) -> Progress:
+        """Go on until the run is over or the user asks twice. Raises BambooError when the store
+        or the cloud is gone; the caller terminates the fleet whatever comes out of this."""
+        while not self.progress.finished:
+            self._turn(timeout_s=TURN_S)
+            if self._ports.interrupts() >= 2:
+                return self._stop_at_once()
+        self._let_leave()
+        return self.progress
+
+    # ------------------------------------------------------------------ one turn
+
+    def _turn(self, *, timeout_s: float) -> None:
+        try:
+            self._read(timeout_s=timeout_s)
+            self._store_answered_at_s = self._ports.now()
+            self._control()
+        except StoreUnavailable as error:
+            self._store_away(error)
+        if not self._ports.fleet.alive():
+            raise BambooError(
+                "the local cloud ended while the run was going on; nothing of it is left, "
+                "see cloud.log in the run's folder, then launch again"
+            )
+        self.progress = replace(self.progress, now_s=self._ports.now())
+        self._ports.screen.turned(self.progress)
+
+    def _read(self, *, timeout_s: float) -> None:
+        for decision in self._follower.poll(self._ports.store, timeout_s=timeout_s):
+            self._decided(decision)
+        records = self._ports.store.records("metrics", after_id=self._metrics_after, timeout_s=0.0)
+        for record_id, record in records:
+            self._metrics_after = record_id
+            self._measured(json.loads(record))
+        if self._due("leases", LEASES_EVERY_S):
+            _, leases = self._ports.store.leases()
+            for node, lease in leases.items():
+                self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+
+    def _control(self) -> None:
+        if self.progress.finished:
+            return
+        if self._due("fleet", FLEET_EVERY_S):
+            self._ports.fleet.reconcile(self.progress.state)
+            self._spent()
+        if self._due("ledger", LEDGER_EVERY_S):
+            self._to_ledger()
+        self._order_chaos()
+        self._ask_to_stop()
+        self._watch_deadlines()
+
+    def _due(self, what: str, every_s: float) -> bool:
+        now_s = self._ports.now()
+        if now_s < self._due_at_s.get(what, 0.0):
+            return False
+        self._due_at_s[what] = now_s + every_s
+        return True
+
+    # ------------------------------------------------------------------ reading
+
+    def _decided(self, decision: Decision) -> None:
+        self._moved_at_s = self._ports.now()
+        self.progress = with_decision(
+            self.progress,
+            decision.state,
+            event=decision.event,
+            reason=decision.reason,
+            at_s=decision.now_s,
+        )
+        self._ports.screen.decided(self.progress, decision)
+        self._ports.books.event(
+            type(decision.event).__name__, self.progress, {"reason": decision.reason}
+        )
+        for effect in decision.effects:
+            match effect:
+                case TerminateInstance():
+                    self._ports.fleet.terminate(effect.instance, reason=effect.reason)
+                case TerminateAll():
+                    pass  # after the workers have left, or LEAVING_S: see `_let_leave`
+                case _:
+                    pass  # addressed to a node
+
+    def _measured(self, record: Mapping[str, Any]) -> None:
+        self._moved_at_s = self._ports.now()
+        before = self.progress.step
+        self.progress = with_metric(self.progress, record)
+        if record.get("kind") != "step":
+            return
+        step, loss = int(record["step"]), float(record["loss"])
+        repeated = step in self._losses
+        if self._losses.setdefault(step, loss).hex() == loss.hex() and repeated:
+            return
+        self._spent()
+        self._ports.books.metric(
+            MetricRecord(
+                step=step,
+                loss=loss,
+                tokens_per_s=self.progress.tokens_per_s,
+                usd=self.progress.usd,
+                tokens_per_usd=self.progress.tokens_per_usd,
+            )
+        )
+        if repeated:
+            # Kept in the books, so that `verify` sees it too.
+            self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
+        if self.progress.step > before:
+            self._ports.screen.stepped(self.progress)
+
+    # ------------------------------------------------------------------ acting
+
+    def _spent(self) -> None:
+        usd = spent_usd(self._ports.fleet.rented(), now_s=self._ports.now())
+        self.progress = replace(self.progress, usd=usd)
+
+    def _to_ledger(self) -> None:
+        rented = self._ports.fleet.rented()
+        for record in ledger_records(
+            self.progress,
+            rented,
+            self._in_ledger,
+            samples_per_step=self._job.train.batch,
+        ):
+            append_record(self._ports.store, record)
+            if isinstance(record, PriceRecord):
+                self._in_ledger[record.instance] = record.until_s is not None
+
+    def _order_chaos(self) -> None:
+        orders = self._chaos.due(
+            self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
+        )
+        for order in orders:
+            self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
+
+    def _ask_to_stop(self) -> None:
+        if self._asked_to_stop:
+            return
+        budget, progress = self._job.budget, self.progress
+        hours = (self._ports.now() - progress.started_at_s) / 3600
+        if self._ports.interrupts() >= 1:
+            reason, outcome = "interrupted by the user", Outcome.STOPPED
+        elif 0 < budget.max_usd <= progress.usd:
+            reason = f"${progress.usd:.4f} spent of budget.max_usd = {budget.max_usd}"
+            outcome = Outcome.BUDGET
+        elif 0 < budget.max_hours <= hours:
+            reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
+            outcome = Outcome.BUDGET
+        else:
+            return
+        self._ports.append(
+            StopRequested(reason=reason, outcome=outcome), deadline_s=APPEND_DEADLINE_S
+        )
+        self._asked_to_stop = True
+        if outcome is Outcome.STOPPED:
+            self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
+
+    def _watch_deadlines(self) -> None:
+        state, now_s, cluster = self.progress.state, self._ports.now(), self._job.cluster
+        if state.phase is Phase.FORMING:
+            waited_s = now_s - self.progress.started_at_s
+            if waited_s > cluster.forming_timeout_s:
+                here = len(state.live_nodes())
+                self._fail(
+                    f"{here} of {state.grid.size} nodes joined within "
+                    f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "
+                    "see the nodes' logs, raise it, or take other cloud.zones"
+                )
+        elif now_s - self._moved_at_s > cluster.step_timeout_s + PATIENCE_S:
+            self._fail(
+                f"no step and no decision for {now_s - self._moved_at_s:.0f} s, more than "
+                f"cluster.step_timeout_s = {cluster.step_timeout_s:g}"
+            )
+
+    def _fail(self, reason: str) -> None:
+        self._moved_at_s = self._ports.now()
+        self._ports.append(
+            RunFailed(reporter="launcher", outcome=Outcome.FAULT, reason=reason),
+            deadline_s=APPEND_DEADLINE_S,
+        )
+
+    def _store_away(self, error: StoreUnavailable) -> None:
+        away_s = self._ports.now() - self._store_answered_at_s
+        if self._store_is_ours and away_s > STORE_AWAY_S:
+            raise BambooError(f"the run's own store is gone for {away_s:.0f} s: {error}") from error
+        if self._due("store-note", 5.0):
+            self._ports.screen.note(f"the store is away for {away_s:.0f} s; training goes on")
+
+    # ------------------------------------------------------------------ the end
+
+    def _let_leave(self) -> None:
+        """Workers have written all; let them go in order, then end every instance."""
+        end_s = self._ports.now() + LEAVING_S
+        while self.progress.state.live_nodes() and self._ports.now() < end_s:
+            self._turn(timeout_s=TURN_S)
+        self._turn(timeout_s=0.0)
+        self._ports.fleet.terminate_all()
+        self._spent()
+        self._to_ledger()
+
+    def _stop_at_once(self) -> Progress:
+        """The second request: say so in the log if the store still answers, and go."""
+        sentence = f"interrupted twice: ended at once after step {self.progress.step}"
+        try:
+            self._ports.append(
+                RunFailed(reporter="launcher", outcome=Outcome.STOPPED, reason=sentence),
+                deadline_s=AT_ONCE_DEADLINE_S,
+            )
+            self._read(timeout_s=0.0)
+        except StoreUnavailable as error:
+            self._ports.screen.note(f"the log does not have this end: {error}")
+        self._ports.fleet.terminate_all()
+        if not self.progress.finished:
+            state = replace(
+                self.progress.state,
+                phase=Phase.FINISHED,
+                outcome=Outcome.STOPPED,
+                sentence=sentence,
+            )
+            self.progress = replace(self.progress, state=state, ending=sentence)
+        return self.progress

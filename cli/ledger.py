@@ -1,0 +1,52 @@
+"""What the launcher writes into the run's ledger: prices as they begin and end, throughput, value.
+
+Pure: from progress and the instances to records.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bamboo.coord.ledger import LedgerRecord, PriceRecord, ThroughputRecord, ValueRecord
+from bamboo.ids import InstanceId, ZoneId
+from cli.money import Rented, spent_usd
+from cli.progress import Progress
+
+
+def ledger_records(
+    progress: Progress,
+    rented: Sequence[Rented],
+    written: Mapping[InstanceId, bool],
+    *,
+    samples_per_step: int,
+) -> Iterator[LedgerRecord]:
+    """The records due now. `written`: instance -> whether the end of its price is in the ledger."""
+    for item in rented:
+        instance = InstanceId(item.instance)
+        if instance not in written or (item.ended_at_s is not None and not written[instance]):
+            yield PriceRecord(
+                at_s=item.started_at_s,
+                instance=instance,
+                instance_type=item.instance_type,
+                zone=ZoneId(item.zone),
+                market=item.market,
+                usd_per_hour=item.usd_per_hour,
+                on_demand_usd_per_hour=item.on_demand_usd_per_hour,
+                until_s=item.ended_at_s,
+            )
+    samples = progress.step * samples_per_step
+    tokens_per_sample = progress.tokens_per_step / samples_per_step
+    yield ThroughputRecord(
+        at_s=progress.now_s,
+        step=progress.step,
+        samples=samples,
+        tokens=progress.tokens,
+        samples_per_s=progress.tokens_per_s / tokens_per_sample,
+    )
+    on_demand = spent_usd([item.on_demand() for item in rented], now_s=progress.now_s)
+    yield ValueRecord(
+        at_s=progress.now_s,
+        step=progress.step,
+        usd=progress.usd,
+        on_demand_usd=on_demand,
+        samples_per_usd=samples / progress.usd if progress.usd > 0 else 0.0,
+        tokens_per_usd=progress.tokens_per_usd,
+    )

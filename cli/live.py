@@ -1,0 +1,26 @@
+"""Reaching a run that goes on in another process: its store and its cloud, by its endpoint file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ports import Store
+from cli import wiring
+from cli.look import store_may_answer
+from cli.runs import RunFolder
+
+
+@contextmanager
+def live_store(folder: RunFolder) -> Iterator[Store]:
+    """The store of a run that has not ended. Raises InputError when it has."""
+    endpoint = folder.live_endpoint()
+    if endpoint is None or folder.receipt.exists():
+        raise InputError(f"run {folder.id} has ended; `bamboo status {folder.id}` says how")
+    url = str(endpoint["store_url"])
+    if not store_may_answer(url):
+        raise InputError(f"run {folder.id} does not live any more: its store is gone")
+    try:
+        with wiring.store_of(folder.id, url) as store:
+            yield store
+    except StoreUnavailable as error:
+        raise InputError(f"run {folder.id} does not answer: {error}") from error

@@ -1,0 +1,106 @@
+"""Where a run stands, seen from outside: from its store while it lives, else from its files.
+
+A run ends by leaving a receipt. One without a receipt whose store does not answer was killed
+together with its launcher: it is called `lost`, and its metrics say how far it came.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
+from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
+from bamboo.core.state import initial_state
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ports import Store
+from bamboo.telemetry.reader import read_metrics
+from bamboo.topology.grid import Grid
+from cli import wiring
+from cli.follow import Follower, all_records
+from cli.progress import Progress, status_body, with_beat, with_decision, with_metric
+from cli.runs import RunFolder, started_at_s
+
+LOST = "lost"
+
+
+def job_of(folder: RunFolder) -> JobConfig:
+    """The resolved job of a run."""
+    folder.read_json(folder.resolved)
+    return job_from_json(folder.resolved.read_text(encoding="utf-8"))
+
+
+def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
+    """A run before its first decision."""
+    grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+    return Progress(
+        run=folder.id,
+        steps=job.train.steps,
+        tokens_per_step=job.train.batch * job.model.context,
+        state=initial_state(run=folder.id, grid=grid, redundancy=job.cluster.redundancy),
+        started_at_s=started_s,
+        now_s=started_s,
+    )
+
+
+def status_of(folder: RunFolder) -> dict[str, Any]:
+    """What `bamboo status --json` prints for this run, however it stands."""
+    if folder.receipt.exists():
+        body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
+        return body
+    endpoint = folder.live_endpoint()
+    if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
+        try:
+            with wiring.store_of(folder.id, str(endpoint["store_url"])) as store:
+                return status_body(progress_from_store(folder, store))
+        except (StoreUnavailable, InputError):
+            pass  # it went while we looked
+    return _lost(folder)
+
+
+def store_may_answer(url: str) -> bool:
+    """False where a store on a unix socket has no socket any more: no need to wait for it."""
+    if not url.startswith("unix://"):
+        return True
+    path = url.removeprefix("unix://").rpartition("@")[2].partition("?")[0]
+    return Path(path).exists()
+
+
+def progress_from_store(folder: RunFolder, store: Store) -> Progress:
+    """Everything that the launcher's screen shows, folded anew from the store."""
+    progress = empty_progress(folder, job_of(folder), started_s=started_at_s(folder))
+    follower = Follower()
+    for decision in follower.catch_up(store):
+        progress = with_decision(
+            progress,
+            decision.state,
+            event=decision.event,
+            reason=decision.reason,
+            at_s=decision.now_s,
+        )
+    for record in all_records(store, "metrics"):
+        progress = with_metric(progress, json.loads(record))
+    _, leases = store.leases()
+    for node, lease in leases.items():
+        progress = with_beat(progress, node, json.loads(lease.payload))
+    values = [
+        r for r in map(decode_record, all_records(store, STREAM)) if isinstance(r, ValueRecord)
+    ]
+    return progress.at(now_s=time.time(), usd=values[-1].usd if values else 0.0)
+
+
+def _lost(folder: RunFolder) -> dict[str, Any]:
+    progress = empty_progress(folder, job_of(folder), started_s=started_at_s(folder))
+    metrics = read_metrics(folder.metrics)
+    for metric in metrics:
+        progress = with_metric(
+            progress,
+            {"kind": "step", "step": metric.step, "loss": metric.loss, "t_s": 0.0},
+        )
+    if metrics:
+        progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
+    return status_body(progress) | {
+        "phase": LOST,
+        "sentence": "launcher and store are gone without a receipt; nothing of it runs any more",
+    }

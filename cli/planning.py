@@ -1,0 +1,189 @@
+"""From a job and what the preflight saw to the plan, the strategy and the exact launch requests.
+
+Rule: nothing is started here and no clock is read; the dry run and the launch show and use the
+same values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.resolve import batch_shape, semantics
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.ids import RunId, ZoneId
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.cost import Timing
+from bamboo.planner.plan import Plan, make_plan
+from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Strategy
+from cloud.ec2.requests import Ec2Settings, run_instances
+from cloud.fleet import EXPIRY_S
+from cloud.provider import LaunchSpec, Market, Pool
+
+LOCAL_IMAGE = "ami-00000000"
+"""The mock starts processes, whatever the image; the real one stands in the launch template."""
+LAUNCH_TEMPLATE = "bamboo-worker"
+"""As `terraform/` names it by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """All that is known before anything is started."""
+
+    plan: Plan
+    strategy: Strategy
+    pool: Pool
+    """The cheapest offer by the catalogue; a launch asks the cloud again."""
+    usd_per_hour: float
+    """Of all instances, in that pool."""
+    request: Mapping[str, Any]
+    """The arguments of RunInstances."""
+    catalogue: Catalogue
+    unigram_entropy_nats: float
+
+
+def grid_of(job: JobConfig) -> Grid:
+    return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+
+
+def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: float) -> Planned:
+    """Plan a resolved job. `seen` is the preflight's answer.
+
+    Raises InputError for an instance type that the catalogue does not know, or cannot price.
+    """
+    catalogue = load_catalogue()
+    pool, price = cheapest_pool(job, catalogue)
+    draw = partial(
+        make_plan,
+        layer_facts(job, seen["layers"]),
+        grid=grid_of(job),
+        mode=job.cluster.redundancy,
+        shape=batch_shape(job),
+        batch=job.train.batch,
+        instance_type=catalogue.find(pool.instance_type),
+        zone_spot_usd_per_hour=_zone_prices(job, catalogue, pool.instance_type),
+    )
+    # The cut first: what a stage takes depends on its layers.
+    cut = draw(cut=job.cluster.cut).cut
+    plan = draw(cut=cut[:-1], timing=_timing(job, seen["layers"], cut))
+    strategy = Strategy(
+        semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
+        placement=Placement(cut=plan.cut, grid=grid_of(job), redundancy=job.cluster.redundancy),
+    )
+    spec = LaunchSpec(
+        run=run,
+        pool=pool,
+        count=plan.instances,
+        token=f"{run}-1",
+        expires_at_s=int(now_s) + EXPIRY_S,
+    )
+    return Planned(
+        plan=plan,
+        strategy=strategy,
+        pool=pool,
+        usd_per_hour=price * plan.instances,
+        request=run_instances(spec, ec2_settings(job)),
+        catalogue=catalogue,
+        unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
+    )
+
+
+def ec2_settings(job: JobConfig) -> Ec2Settings:
+    """What does not change from launch to launch of a job."""
+    if job.cloud.provider == "local":
+        return Ec2Settings(region=job.cloud.region, image=LOCAL_IMAGE)
+    return Ec2Settings(region=job.cloud.region, launch_template=LAUNCH_TEMPLATE)
+
+
+def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
+    """The cheapest type and zone of the job's market, with its price of an instance.
+
+    Of equal prices the one listed first. Raises InputError when nothing has a price.
+    """
+    market = Market(job.cloud.market)
+    offers = [
+        (price, Pool(instance_type=name, zone=ZoneId(zone), market=market))
+        for name in job.cloud.instance_types
+        for zone, price in _market_prices(job, catalogue, name).items()
+    ]
+    if not offers:
+        raise InputError.at(
+            file=job.file,
+            key="cloud.instance_types",
+            value=list(job.cloud.instance_types),
+            problem=f"none has a {market.value} price in the catalogue",
+            remedy='take others, or cloud.market = "on-demand"',
+        )
+    price, pool = min(offers, key=lambda offer: offer[0])
+    return pool, price
+
+
+def _market_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
+    if job.cloud.market == Market.SPOT:
+        return _zone_prices(job, catalogue, name)
+    return dict.fromkeys(job.cloud.zones, catalogue.find(name).on_demand_usd_per_hour)
+
+
+def _zone_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
+    return catalogue.spot_prices([name], job.cloud.zones).get(name, {})
+
+
+def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[LayerFacts, ...]:
+    """Bytes as the preflight saw them; the built-in GPT's flops by its shape.
+
+    A user's layers have no known flops: their measured time stands for it, since only the shares
+    between layers count for the cut.
+    """
+    if job.model.model == "gpt":
+        model = job.model
+        shaped = gpt_facts(
+            layers=model.layers,
+            width=model.width,
+            context=model.context,
+            vocabulary=model.vocabulary,
+            microbatch=job.train.microbatch,
+            dropout=model.dropout,
+        )
+        flops = [facts.forward_flops for facts in shaped]
+    else:
+        flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
+    return tuple(
+        LayerFacts(
+            name=str(layer["name"]),
+            parameters=int(layer["parameters"]),
+            forward_flops=float(flop),
+            output_bytes=int(layer["output_bytes"]),
+            activation_bytes=int(layer["activation_bytes"]),
+        )
+        for layer, flop in zip(layers, flops, strict=True)
+    )
+
+
+def _timing(job: JobConfig, layers: Sequence[Mapping[str, Any]], cut: Sequence[int]) -> Timing:
+    """Per stage: the virtual device's given figures, or what the preflight measured."""
+    cluster = job.cluster
+    if cluster.device == "virtual":
+        return Timing(
+            source="given: the virtual device's figures",
+            forward_s=tuple(ms / 1e3 for ms in cluster.virtual_forward_ms),
+            backward_s=tuple(ms / 1e3 for ms in cluster.virtual_backward_ms),
+            latency_s=cluster.virtual_link_latency_ms / 1e3,
+            bytes_per_s=cluster.virtual_link_gbps * 1e9 / 8,
+        )
+
+    def stage_s(key: str) -> tuple[float, ...]:
+        return tuple(
+            sum(float(layer[key]) for layer in layers[first:stop]) / 1e3
+            for first, stop in pairwise(cut)
+        )
+
+    return Timing(
+        source="measured on this machine's CPU, with a core for every node",
+        forward_s=stage_s("forward_ms"),
+        backward_s=stage_s("backward_ms"),
+    )

@@ -1,0 +1,102 @@
+"""Where a launch shows its progress: a live screen in a terminal, plain lines elsewhere.
+
+Both say the same; the views hold all of the text.
+"""
+
+from types import TracebackType
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from cli.follow import Decision
+from cli.progress import Progress
+from cli.views.live import decision_line, screen, step_line
+from cli.views.preemption import preemption_line
+
+PLAIN_STEP_LINES = 20
+"""About so many step lines in a whole run."""
+REDRAW_EVERY_S = 0.25
+
+
+class PlainScreen:
+    """One line per event, and one per so many steps."""
+
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self._to_stderr = to_stderr
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> "PlainScreen":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def decided(self, progress: Progress, decision: Decision) -> None:
+        self.note(decision_line(progress))
+
+    def stepped(self, progress: Progress) -> None:
+        every = max(1, progress.steps // PLAIN_STEP_LINES)
+        if progress.step % every == 0 or progress.step in (1, progress.steps):
+            self.note(step_line(progress))
+
+    def turned(self, progress: Progress) -> None:
+        """Say what a preemption cost once its last figure is here."""
+        for preemption in progress.preemptions:
+            if preemption.pause_s is None and not preemption.parts_s:
+                continue
+            line = preemption_line(preemption)
+            if self._told.get(preemption.node) != line:
+                self._told[preemption.node] = line
+                self.note(line)
+
+    def note(self, text: str) -> None:
+        click.echo(text, err=self._to_stderr)
+
+
+class LiveScreen:
+    """A rich screen, redrawn a few times a second; notes stay above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._drawn_at_s = 0.0
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def decided(self, progress: Progress, decision: Decision) -> None:
+        self._draw(progress)
+
+    def stepped(self, progress: Progress) -> None:
+        return None
+
+    def turned(self, progress: Progress) -> None:
+        if progress.now_s - self._drawn_at_s >= REDRAW_EVERY_S:
+            self._draw(progress)
+
+    def note(self, text: str) -> None:
+        self._live.console.print(text, highlight=False, markup=False)
+
+    def _draw(self, progress: Progress) -> None:
+        self._drawn_at_s = progress.now_s
+        self._live.update(screen(progress), refresh=True)
+
+
+def open_screen(*, terminal: bool, to_stderr: bool) -> PlainScreen | LiveScreen:
+    """The screen for this standard output; a context manager either way. Plain lines go to
+    standard error where standard output is kept for one JSON object."""
+    return LiveScreen(Console()) if terminal else PlainScreen(to_stderr=to_stderr)

@@ -1,0 +1,46 @@
+"""The user's wish to end: the first Ctrl-C is at a step boundary, the second at once.
+
+Before the loop runs there is no step to finish, so a signal there is KeyboardInterrupt as usual,
+and the launcher's cleanup runs. SIGTERM and SIGHUP have nobody waiting: they are at once.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+AT_ONCE = 2
+
+
+class Interrupts:
+    """Counts requests; 0: none, 1: at the next step boundary, 2 and more: at once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._gentle = False
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def start_counting(self) -> None:
+        """From here on the loop reads `count`: signals raise nothing any more."""
+        self._gentle = True
+
+    @contextmanager
+    def listening(self) -> Iterator["Interrupts"]:
+        """Handle the three signals inside the block, as the process did before after it."""
+        wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._signalled) for number in wanted}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1 if number == signal.SIGINT else AT_ONCE
+        if not self._gentle:
+            # A second one must not break into the cleanup that this one begins.
+            self._gentle = True
+            raise KeyboardInterrupt

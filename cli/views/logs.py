@@ -1,0 +1,18 @@
+"""One line of a node's log for people: an event in words, any other line as it is."""
+
+from datetime import UTC, datetime
+
+from bamboo.errors import InputError
+from bamboo.telemetry.schema import EventRecord
+
+
+def log_line(source: str, line: str) -> str:
+    """`launcher  12:00:01.250  step 3  generation 1  PeerLost  reason=…`, or source and line."""
+    try:
+        event = EventRecord.from_json(line)
+    except InputError:
+        return f"{source}  {line}"
+    at = datetime.fromtimestamp(event.t_s, UTC).strftime("%H:%M:%S.%f")[:-3]
+    step = "-" if event.step is None else str(event.step)
+    data = " ".join(f"{key}={value}" for key, value in event.data.items())
+    return f"{source}  {at}  step {step}  generation {event.generation}  {event.kind}  {data}"

@@ -1,0 +1,261 @@
+"""The one place that chooses implementations: which store, which cloud, which fleet, which agent.
+
+Rule: imports of redis, boto3 and the like stand inside the functions that need them, so that a
+verb pays for what it uses; torch is never imported, whoever needs it is a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bamboo.config.load import job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId, RunId
+from bamboo.ports import Store, WorkerStarter
+from cli.runs import RunFolder
+
+if TYPE_CHECKING:
+    from cli.fleet import RunFleet
+    from cli.launcher import Append
+    from cloud.local.start import LocalCloud
+
+REDIS_VARIABLE = "BAMBOO_REDIS_URL"
+PREFLIGHT_DEADLINE_S = 300.0
+
+
+# ---------------------------------------------------------------- the store
+
+
+def external_store_url() -> str:
+    """The store that the user named, or "" for an embedded one."""
+    return os.environ.get(REDIS_VARIABLE, "").strip()
+
+
+def check_external_store(url: str, run: RunId) -> None:
+    """Raises StoreRefused unless this store answers, takes the login and may be written."""
+    from bamboo.coord.open import check_store
+
+    check_store(url, run=run)
+
+
+@contextmanager
+def store_of(run: RunId, url: str) -> Iterator[Store]:
+    """The store of a run, closed at the end of the block."""
+    from bamboo.coord.open import open_store
+
+    store = open_store(url, run)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def appender(store: Store, me: str) -> "Append":
+    """What appends an event to a run's log, in the name of `me`, under the run's own policy."""
+    from bamboo.coord.driver import Driver, read_begin
+
+    return Driver(store, read_begin(store).policy, me).append
+
+
+# ---------------------------------------------------------------- processes with torch
+
+
+def run_preflight(job: JobConfig) -> dict[str, Any]:
+    """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
+
+    Raises InputError with its one line when the job cannot be trained, BambooError when the
+    process broke or took longer than PREFLIGHT_DEADLINE_S.
+    """
+    process = subprocess.Popen(
+        _python("bamboo.runtime.preflight"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(job_to_json(job), timeout=PREFLIGHT_DEADLINE_S)
+    except subprocess.TimeoutExpired as error:
+        raise BambooError(
+            f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
+            "take less data.max_bytes or a smaller model"
+        ) from error
+    finally:
+        _end(process)
+    return _answer(process.returncode, out, err, what="the preflight", good=(0,))
+
+
+def run_verify(folder: Path, *, told: Callable[[int, int], None]) -> dict[str, Any]:
+    """Train the run again calmly in a process of its own; `told` is called with (step, steps).
+
+    Raises InputError when the run cannot be compared here.
+    """
+    process = subprocess.Popen(
+        [*_python("bamboo.runtime.verify"), str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stdout is not None
+    other: list[str] = []
+    try:
+        for line in process.stderr:
+            if line.startswith("{"):
+                record = json.loads(line)
+                told(int(record["step"]), int(record["steps"]))
+            else:
+                other.append(line)
+        out = process.stdout.read()
+        process.wait()
+    finally:
+        _end(process)
+    return _answer(process.returncode, out, "".join(other), what="verify", good=(0, 5))
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-P", "-m", module]
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Leave no child behind, whatever ended the wait for it."""
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _answer(status: int, out: str, err: str, *, what: str, good: tuple[int, ...]) -> dict[str, Any]:
+    if status in (*good, InputError.exit_code) and out.strip():
+        answer: dict[str, Any] = json.loads(out)
+        if status == InputError.exit_code:
+            raise InputError(str(answer["error"]))
+        return answer
+    end = " | ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+    raise BambooError(f"{what} ended with status {status}: {end}")
+
+
+# ---------------------------------------------------------------- the cloud
+
+
+def local_cloud_of(folder: RunFolder) -> "LocalCloud":
+    """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
+    from cloud.local.config import Ready
+    from cloud.local.start import LocalCloud
+
+    endpoint = folder.live_endpoint()
+    if endpoint is None or "cloud" not in endpoint:
+        raise InputError(f"run {folder.id} has no local cloud that could take an instance")
+    return LocalCloud(Ready(**endpoint["cloud"]))
+
+
+def preempt(folder: RunFolder, instance: InstanceId, *, notice_s: float) -> None:
+    """Have the local cloud take an instance; returns when it is killed, or has its notice."""
+    local_cloud_of(folder).control.preempt(instance, notice_s=notice_s, cause="by hand")
+
+
+def start_cloud(
+    folder: RunFolder, job: JobConfig, *, spot_usd_per_hour: Mapping[str, Mapping[str, float]]
+) -> "LocalCloud":
+    """Start the local cloud of a run: it ends when this process does. Raises BambooError."""
+    from cloud.local.start import start_local_cloud
+
+    return start_local_cloud(
+        run=folder.id,
+        run_dir=folder.path,
+        store_url=external_store_url(),
+        region=job.cloud.region,
+        spot_usd_per_hour=spot_usd_per_hour,
+    )
+
+
+def run_fleet(
+    folder: RunFolder,
+    job: JobConfig,
+    cloud: "LocalCloud",
+    *,
+    on_demand_usd_per_hour: Mapping[str, float],
+    note: Callable[[str], None],
+) -> "RunFleet":
+    """The run's instances, through the EC2 code, against the local cloud's endpoint."""
+    from cli.fleet import RunFleet
+    from cli.planning import ec2_settings
+    from cloud.ec2.provider import Ec2Provider
+    from cloud.fleet import Fleet
+    from cloud.provider import Market
+
+    provider = Ec2Provider.connect(
+        settings=ec2_settings(job),
+        instance_types=job.cloud.instance_types,
+        zones=job.cloud.zones,
+        market=Market(job.cloud.market),
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
+        endpoint_url=cloud.endpoint_url,
+    )
+    return RunFleet(
+        Fleet(provider, run=folder.id, intents=folder.path / "intents.jsonl"),
+        cloud,
+        journal=folder.cloud,
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
+        note=note,
+    )
+
+
+def transport_keys(job: JobConfig) -> dict[str, str]:
+    """The document `keys` of a run whose workers talk over tcp: CURVE keys made for this run
+    alone; none where a 0700 directory keeps strangers out."""
+    if job.cluster.transport == "ipc":
+        return {}
+    import zmq
+
+    pairs = {name: zmq.curve_keypair() for name in ("server", "client")}
+    keys = {
+        f"{name}_{half}": key.decode()
+        for name, pair in pairs.items()
+        for half, key in zip(("public", "secret"), pair, strict=True)
+    }
+    return {"keys": json.dumps(keys)}
+
+
+# ---------------------------------------------------------------- an instance
+
+
+def live_as_agent(environment: Mapping[str, str]) -> int:
+    """Be the agent of this instance until its worker has left; the exit status."""
+    from bamboo.agent.config import AgentConfig
+    from bamboo.agent.main import run_agent
+    from bamboo.coord.open import open_store
+    from cloud.ec2.imds import Imds
+
+    config = AgentConfig.from_environment(environment)
+    return run_agent(
+        metadata=Imds.from_environment(environment),
+        store=lambda: open_store(config.store_url, config.run),
+        starter=worker_starter(environment),
+        config=config,
+    )
+
+
+def worker_starter(environment: Mapping[str, str]) -> WorkerStarter:
+    """A fork of the local cloud's pre-imported server, or a new interpreter where there is none."""
+    zygote = environment.get("BAMBOO_ZYGOTE", "")
+    if not zygote:
+        from cloud.ec2.process_starter import ProcessStarter
+
+        return ProcessStarter()
+    from cloud.local.fork_starter import ForkStarter
+
+    return ForkStarter(
+        socket_path=Path(zygote),
+        entry=environment.get("BAMBOO_WORKER_ENTRY", "bamboo.runtime.worker:main"),
+        log=Path(environment["BAMBOO_LOG"]),
+    )

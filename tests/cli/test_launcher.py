@@ -1,0 +1,284 @@
+"""The launcher's loop against a store in memory: what it reads, does and writes in each case."""
+
+import json
+
+import pytest
+
+from bamboo.config.tree import BudgetConfig, ChaosConfig, Kill
+from bamboo.coord.ledger import PriceRecord, ValueRecord, read_ledger
+from bamboo.core import events
+from bamboo.core.state import Outcome, Phase
+from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.ids import NodeId
+from tests.cli.world import World, caught_up, finished, job, joined, left, lost, node, step
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script plays in the loop's own thread, so a wait for a decision would be for nothing."""
+    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+
+
+def test_a_calm_run() -> None:
+    world = World(
+        job(),
+        [
+            joined(),
+            step(0, 5.0),
+            step(1, 4.0),
+            [step(2, 3.0), finished(2, 0, 1, 2, 3)],
+            left(0, 1, 2, 3),
+        ],
+    )
+    end = world.launcher.run()
+    assert end.outcome is Outcome.DONE
+    assert (end.step, end.first_loss, end.loss) == (3, 5.0, 3.0)
+    assert world.screen.steps == [1, 2, 3]
+    assert [m.step for m in world.books.metrics] == [0, 1, 2]
+    assert [m.loss for m in world.books.metrics] == [5.0, 4.0, 3.0]
+    assert world.fleet.all_terminated == 1
+    assert world.fleet.reconciled > 0
+    assert end.usd == pytest.approx(4 * (world.clock_s - 1_000_000) * 0.36 / 3600)
+    kinds = [kind for kind, _ in world.books.events]
+    assert kinds == ["NodeJoined"] * 4 + ["NodeFinished"] * 4 + ["NodeLeft"] * 4
+    ledger = [record for _, record in read_ledger(world.store)]
+    assert [r.instance for r in ledger if isinstance(r, PriceRecord)] == [
+        f"i-{n}" for n in range(4)
+    ]
+    value = ledger[-1]
+    assert isinstance(value, ValueRecord)
+    assert value.usd == end.usd
+    assert value.tokens_per_usd == pytest.approx(3 * 2048 / end.usd)
+    assert value.samples_per_usd == pytest.approx(3 * 16 / end.usd)
+
+
+def test_a_lost_node_is_terminated_and_told_in_one_line() -> None:
+    parts = {
+        "kind": "failover",
+        "victim": "i-2.0",
+        "seen_s": 10.0,
+        "decided_s": 10.25,
+        "promoted_s": 10.5,
+        "first_operation_s": 11.5,
+    }
+    world = World(
+        job(),
+        [
+            joined(),
+            step(0),
+            lost(2, 1),
+            [caught_up(1, 2), parts],
+            [step(1), step(2)],
+            finished(2, 0, 1, 3),
+            left(0, 1, 3),
+        ],
+    )
+    end = world.launcher.run()
+    assert end.outcome is Outcome.DONE
+    assert world.fleet.terminated == ["i-2"]
+    (preemption,) = end.preemptions
+    assert (preemption.node, preemption.zone, preemption.planned) == (node(2), "us-east-1a", False)
+    assert (preemption.already_computed, preemption.recomputed) == (3, 2)
+    assert preemption.pause_s == 0.041
+    assert preemption.parts_s == {"decision": 0.25, "promotion": 0.25, "first operation": 1.0}
+    assert "its shadow i-1.0 takes over stage 2" in preemption.sentence
+
+
+def test_no_live_copy_ends_the_run_as_unrecoverable() -> None:
+    world = World(job(), [joined(), lost(2, 1), lost(1, 0), left(0, 3)])
+    end = world.launcher.run()
+    assert end.outcome is Outcome.UNRECOVERABLE
+    assert end.outcome.exit_code == 3
+    assert "no live node holds" in end.sentence
+    assert world.fleet.all_terminated == 1
+    assert len(end.preemptions) == 2
+
+
+def test_the_first_interrupt_stops_at_a_step_boundary() -> None:
+    world = World(job(steps=100))
+
+    def ask() -> None:
+        world.interrupts = 1
+
+    ready: list[events.Event] = [events.StopReady(node=node(n), step=1) for n in range(4)]
+    world._script = [
+        joined(),
+        step(0),
+        ask,
+        [],
+        ready,
+        [step(1), finished(1, 0, 1, 2, 3)],
+        left(0, 1, 2, 3),
+    ]
+    end = world.launcher.run()
+    assert end.outcome is Outcome.STOPPED
+    assert end.outcome.exit_code == 130
+    assert end.step == 2
+    assert world.screen.notes == ["stopping at the next step boundary; Ctrl-C again: at once"]
+
+
+def test_the_second_interrupt_ends_at_once() -> None:
+    world = World(job(steps=100))
+
+    def ask() -> None:
+        world.interrupts = 2
+
+    world._script = [joined(), step(0), ask]
+    end = world.launcher.run()
+    assert end.outcome is Outcome.STOPPED
+    assert world.fleet.all_terminated == 1
+    assert world.driver.state().outcome is Outcome.STOPPED
+    assert "ended at once after step 1" in end.sentence
+
+
+def test_the_second_interrupt_does_not_need_the_store() -> None:
+    world = World(job(steps=100))
+
+    def ask() -> None:
+        world.interrupts = 2
+        world.store.close()
+
+    world._script = [joined(), ask]
+    end = world.launcher.run()
+    assert (end.outcome, end.state.phase) == (Outcome.STOPPED, Phase.FINISHED)
+    assert world.fleet.all_terminated == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"),
+    [
+        (BudgetConfig(max_usd=0.002), "budget.max_usd"),
+        (BudgetConfig(max_hours=5 / 3600), "budget.max_hours"),
+    ],
+)
+def test_the_budget_ends_the_run(budget: BudgetConfig, word: str) -> None:
+    ready: list[events.Event] = [events.StopReady(node=node(n), step=1) for n in range(4)]
+    world = World(job(steps=100, budget=budget))
+    world._script = [
+        joined(),
+        step(0),
+        [],
+        [],
+        [],
+        [],
+        [],
+        ready,
+        [step(1), finished(1, 0, 1, 2, 3)],
+        left(0, 1, 2, 3),
+    ]
+    end = world.launcher.run()
+    assert end.outcome is Outcome.BUDGET
+    assert end.outcome.exit_code == 4
+    assert word in end.sentence
+
+
+def test_a_cluster_that_does_not_form_is_given_up() -> None:
+    world = World(job(), [joined(3), *[[] for _ in range(60)]])
+    end = world.launcher.run()
+    assert end.outcome is Outcome.FAULT
+    assert "3 of 4 nodes joined within cluster.forming_timeout_s = 50" in end.sentence
+
+
+def test_a_run_that_stands_still_is_ended() -> None:
+    world = World(job(), [joined(), step(0), *[[] for _ in range(120)]])
+    end = world.launcher.run()
+    assert end.outcome is Outcome.FAULT
+    assert "no step and no decision" in end.sentence
+
+
+def test_a_dead_cloud_is_a_fault() -> None:
+    world = World(job())
+
+    def die() -> None:
+        world.fleet.is_alive = False
+
+    world._script = [joined(), die, []]
+    with pytest.raises(BambooError, match="the local cloud ended"):
+        world.launcher.run()
+
+
+def test_a_store_that_is_away_is_waited_for_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(job(), [joined(), *[[] for _ in range(30)]])
+
+    def away(**_: object) -> None:
+        raise StoreUnavailable("away")
+
+    world._script[1] = lambda: monkeypatch.setattr(world.store, "entries", away)
+    with pytest.raises(BambooError, match="store is gone for 16 s"):
+        world.launcher.run()
+    assert any("training goes on" in note for note in world.screen.notes)
+
+
+def test_a_listed_kill_with_notice_is_ordered_at_its_step() -> None:
+    kills = (Kill(step=2, stage=3, notice_s=5.0), Kill(step=1, stage=0))
+    world = World(job(chaos=ChaosConfig(kill=kills)))
+    seen: list[list[tuple[str, float]]] = []
+
+    def look() -> None:
+        seen.append(list(world.fleet.preempted))
+
+    world._script = [
+        joined(),
+        step(0),
+        [],
+        look,
+        step(1),
+        [],
+        look,
+        [step(2), finished(2, 0, 1, 2, 3)],
+        left(0, 1, 2, 3),
+    ]
+    world.launcher.run()
+    assert seen == [[], [("i-3", 5.0)]]
+    assert world.fleet.preempted == [("i-3", 5.0)]
+
+
+def test_a_step_that_comes_late_is_kept() -> None:
+    world = World(
+        job(),
+        [joined(), step(1, 4.0), step(0, 5.0), step(2), finished(2, 0, 1, 2, 3), left(0, 1, 2, 3)],
+    )
+    world.launcher.run()
+    assert [m.step for m in world.books.metrics] == [1, 0, 2]
+
+
+def test_a_step_reported_twice_counts_once_unless_it_differs() -> None:
+    world = World(
+        job(),
+        [
+            joined(),
+            step(0, 5.0),
+            step(0, 5.0),
+            step(0, 5.5),
+            step(1),
+            step(2),
+            finished(2, 0, 1, 2, 3),
+            left(0, 1, 2, 3),
+        ],
+    )
+    end = world.launcher.run()
+    assert [(m.step, m.loss) for m in world.books.metrics][:2] == [(0, 5.0), (0, 5.5)]
+    assert len(world.books.metrics) == 4
+    assert world.screen.steps == [1, 2, 3]
+    assert any("two losses" in note for note in world.screen.notes)
+    assert end.first_loss == 5.0
+
+
+def test_beats_are_kept_at_their_peak() -> None:
+    beats = [
+        {"step": 1, "progress": 5, "ops": {"F": 4, "FR": 2}, "tensor_bytes": 900},
+        {"step": 1, "progress": 6, "ops": {"F": 6, "B": 1, "FR": 2}, "tensor_bytes": 700},
+    ]
+    world = World(job())
+    world._script = [
+        joined(),
+        lambda: world.store.beat(node(0), json.dumps(beats[0])),
+        lambda: world.store.beat(node(0), json.dumps(beats[1])),
+        [step(0), step(1), step(2)],
+        finished(2, 0, 1, 2, 3),
+        left(0, 1, 2, 3),
+    ]
+    end = world.launcher.run()
+    work = end.work[NodeId("i-0.0")]
+    assert dict(work.operations) == {"F": 6, "B": 1, "FR": 2, "BR": 0}
+    assert work.tensor_bytes == 900

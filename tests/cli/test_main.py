@@ -1,0 +1,102 @@
+"""The command line's frame: quick help, one-line errors, exit codes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from bamboo.errors import BudgetReached, InputError
+from cli import main
+
+HEAVY = ("torch", "rich", "boto3", "botocore", "redis", "numpy", "moto", "zmq")
+
+
+def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    code = (
+        "import sys\nfrom cli.main import run\ncode = run(['--help'])\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], code)"
+    )
+    took_s = []
+    for _ in range(3):
+        begin_s = time.perf_counter()
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        )
+        took_s.append(time.perf_counter() - begin_s)
+        assert out.stdout.strip().endswith("[] 0")
+    assert min(took_s) < 0.2
+
+
+@pytest.mark.parametrize("verb", list(main.COMMANDS))
+def test_every_verb_has_a_command_and_the_same_help(verb: str) -> None:
+    command = main.Verbs().get_command(click.Context(main.bamboo), verb)
+    assert command is not None
+    assert command.name == verb
+    assert main.COMMANDS[verb] == (command.help or "").split("\n\n")[0].replace("\n", " ")
+
+
+def test_reading_verbs_import_no_torch() -> None:
+    for verb in (*main.COMMANDS, *main.HIDDEN):
+        code = f"import sys, cli.commands.{verb}; print('torch' in sys.modules)"
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert out.stdout.strip() == "False", verb
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["nonsense"], "nonsense"), (["launch"], "JOB"), (["--wrong"], "--wrong")],
+)
+def test_usage_errors_are_one_line_and_exit_2(
+    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert word in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "text"),
+    [
+        (InputError("job.toml: a = 1:\n  wrong"), 2, "error: job.toml: a = 1: wrong\n"),
+        (BudgetReached("spent"), 4, "error: spent\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+    ],
+)
+def test_expected_errors_become_a_line_and_their_code(
+    raised: BaseException,
+    code: int,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @click.command()
+    def command() -> None:
+        raise raised
+
+    monkeypatch.setattr(main.Verbs, "get_command", lambda *_: command)
+    assert main.run(["list"]) == code
+    assert capsys.readouterr().err == text
+
+
+def test_an_unforeseen_error_is_one_line_and_a_traceback_file(tmp_path: Path) -> None:
+    code = "import sys\nimport cli.main as m\nm.run = lambda: 1 // 0\nsys.exit(m.main())"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"TMPDIR": str(tmp_path)},
+    )
+    assert out.returncode == 1
+    assert out.stderr.count("\n") == 1
+    (log,) = tmp_path.glob("bamboo-traceback-*.log")
+    assert str(log) in out.stderr
+    assert "ZeroDivisionError" in log.read_text()
