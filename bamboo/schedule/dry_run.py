@@ -12,7 +12,7 @@ from typing import TypeAlias
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.schedule.instruction import Instruction
-from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Links
 from bamboo.schedule.picker import ReadyOp, next_op, policy_of
 from bamboo.schedule.redundancy import ahead_of_need
@@ -106,20 +106,15 @@ class _Run:
         shadow.backwards = [i for i in ahead if i.kind == "BR"]
 
     def _durations(self) -> dict[tuple[str, int], int]:
-        costs, out = self._costs, {}
-        kinds = {
-            "F": costs.forward_s,
-            "FR": costs.forward_s,
-            "B": costs.backward_s,
-            "BR": costs.backward_s,
-            "X": costs.exchange_s,
-            "S": costs.step_s,
-            "R": costs.step_s,
+        costs = self._costs
+        forward, backward, step = costs.forward_s, costs.backward_s, costs.step_s
+        kinds = {"F": forward, "FR": forward, "B": backward, "BR": backward}
+        kinds |= {"X": costs.exchange_s, "S": step, "R": step}
+        return {
+            (kind, stage): round(at_stage(figures, stage) * 1e9)
+            for kind, figures in kinds.items()
+            for stage in range(self._grid.stages)
         }
-        for kind, figures in kinds.items():
-            for stage in range(self._grid.stages):
-                out[kind, stage] = round(figures[stage] * 1e9) if figures else 0
-        return out
 
     # -------------------------------------------------------------- the loop
 
@@ -172,6 +167,8 @@ class _Run:
             return None
         instruction = choice.instruction
         duration_ns = self._duration_ns[instruction.kind, instruction.stage]
+        if instruction.kind == "X" and self._has_sent(choice.slot, choice.step):
+            duration_ns = 0  # the rest of an exchange takes what came, its work is done
         return Ran(
             node=node.id,
             slot=choice.slot,
@@ -201,7 +198,12 @@ class _Run:
             return None
         if state.cursor < len(state.program):
             return state.program[state.cursor]
-        return Instruction(stage=state.slot.stage, kind="S" if state.exchanged else "X")
+        done = state.cursor > len(state.program)
+        return Instruction(stage=state.slot.stage, kind="S" if done else "X")
+
+    def _has_sent(self, slot: Slot, step: int) -> bool:
+        """Whether the slot has sent its partial sums of the step."""
+        return ("sent", slot, step, -1) in self._have
 
     def _lacks(self, state: SlotState, instruction: Instruction) -> str | None:
         """What the slot's next operation waits for; None when it is ready."""
@@ -214,6 +216,10 @@ class _Run:
         elif instruction.kind == "B" and slot.stage < self._grid.stages - 1:
             if ("grad", slot, step, microbatch) not in self._have:
                 return f"{slot.stage + 1}B{microbatch}"
+        elif instruction.kind == "X" and self._has_sent(slot, step):
+            count = self._parts.get(("part", slot, step), 0)
+            if count < self._grid.pipelines:
+                return f"the partial sums of {self._grid.pipelines - count} pipelines"
         elif instruction.kind == "S":
             count = self._parts.get(("norm", slot, step), 0)
             if count < self._grid.size:
@@ -288,24 +294,21 @@ class _Run:
         if kind in ("FR", "BR"):
             return
         state = next(s for s in node.owned if s.slot == slot)
-        boundary = self._costs.boundary_bytes
         if kind == "F":
             state.cursor += 1
             self._have.add(("out", slot, step, microbatch))
             if slot.stage < self._grid.stages - 1:
                 after = Slot(pipeline=slot.pipeline, stage=slot.stage + 1)
-                size = boundary[slot.stage] if boundary else 0.0
+                size = at_stage(self._costs.boundary_bytes, slot.stage)
                 self._send(ran.node, self._owners[after], ("act", after, step, microbatch), size)
         elif kind == "B":
             state.cursor += 1
             if slot.stage > 0:
                 self._send_gradient(ran, slot, step, microbatch)
         elif kind == "X":
-            state.exchanged = True
-            for peer in self._grid.column(slot.stage):
-                self._exchange(ran.node, peer, step)
+            self._exchange(state, ran.node, step)
         else:
-            state.step, state.cursor, state.exchanged = step + 1, 0, False
+            state.step, state.cursor = step + 1, 0
             for shadow in node.shadowed:
                 if shadow.host is state:
                     shadow.used.clear()
@@ -316,18 +319,25 @@ class _Run:
     def _send_gradient(self, ran: Ran, slot: Slot, step: int, microbatch: int) -> None:
         """To the stage before, and in mode `full` to that stage's shadow too."""
         before = Slot(pipeline=slot.pipeline, stage=slot.stage - 1)
-        sizes = self._costs.boundary_bytes
-        size = sizes[before.stage] if sizes else 0.0
+        size = at_stage(self._costs.boundary_bytes, before.stage)
         self._send(ran.node, self._owners[before], ("grad", before, step, microbatch), size)
         shadow = self._layout.assignment.shadow(before)
         if self._layout.mode == "full" and shadow is not None:
             self._send(ran.node, shadow, ("regrad", before, step, microbatch), size)
 
-    def _exchange(self, node: NodeId, peer: Slot, step: int) -> None:
-        """Partials go to the owners of shards, and results come back: two messages' latency."""
-        sizes = self._costs.exchange_bytes
-        size = sizes[peer.stage] if sizes else 0.0
-        self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
+    def _exchange(self, state: SlotState, node: NodeId, step: int) -> None:
+        """First the partial sums go to the owners of shards, and results come back: two messages'
+        latency. Once all are here, or at once in a grid of one pipeline, the gradient is whole."""
+        slot = state.slot
+        if not self._has_sent(slot, step):
+            self._have.add(("sent", slot, step, -1))
+            size = at_stage(self._costs.exchange_bytes, slot.stage)
+            for peer in self._grid.column(slot.stage):
+                self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
+            if self._grid.pipelines > 1:
+                return
+        state.cursor += 1
+        self._reduced(slot, step)
 
     def _reduced(self, slot: Slot, step: int) -> None:
         """The whole gradient of a slot is there: its squares go to all."""
@@ -339,8 +349,7 @@ class _Run:
         """The gradient goes to the shadow when the owner begins to step with it."""
         shadow = self._layout.assignment.shadow(ran.slot)
         if shadow is not None:
-            sizes = self._costs.gradient_bytes
-            size = sizes[ran.slot.stage] if sizes else 0.0
+            size = at_stage(self._costs.gradient_bytes, ran.slot.stage)
             self._send(ran.node, shadow, ("ship", ran.slot, ran.step, -1), size, yields=True)
 
     def _send(
@@ -363,10 +372,7 @@ class _Run:
             self._acks[step] = self._acks.get(step, 0) + 1
             self._settle(step)
         elif kind in ("part", "norm"):
-            count = self._parts.get((kind, slot, step), 0) + 1
-            self._parts[kind, slot, step] = count
-            if kind == "part" and count == self._grid.pipelines:
-                self._reduced(slot, step)
+            self._parts[kind, slot, step] = self._parts.get((kind, slot, step), 0) + 1
         else:
             self._have.add(key)
             shadow = self._layout.assignment.shadow(slot)

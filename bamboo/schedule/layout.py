@@ -91,6 +91,11 @@ def per_stage(name: str, figures: Sequence[float], stages: int) -> tuple[float, 
     return (float(figures[0]) if figures else 0.0,) * stages
 
 
+def at_stage(figures: Sequence[float], stage: int) -> float:
+    """The figure of one stage; zero where there are none."""
+    return figures[stage] if figures else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Who runs what: owners and shadows of the grid, each stage's program, redundancy mode."""

@@ -25,8 +25,8 @@ class Program:
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """All parts in order; a *cursor* is a position in this tuple (its length: all are done,
-        and the exchange and the optimizer step remain)."""
+        """All parts in order. A *cursor* is a position in this tuple; its length stands for the
+        exchange that follows, and one more for the optimizer step."""
         return self.warm_up + self.steady + self.cool_down
 
     @property

@@ -9,16 +9,16 @@ from bamboo.topology.slots import Slot
 
 
 class SlotState:
-    """Where an owned slot stands: step, cursor in its program, whether it has exchanged."""
+    """Where an owned slot stands: step, and cursor in its program. After the program's last
+    instruction come the exchange and, one further, the optimizer step."""
 
-    __slots__ = ("cursor", "exchanged", "program", "slot", "step")
+    __slots__ = ("cursor", "program", "slot", "step")
 
     def __init__(self, slot: Slot, program: tuple[Instruction, ...]) -> None:
         self.slot = slot
         self.program = program
         self.step = 0
         self.cursor = 0
-        self.exchanged = False
 
 
 class ShadowState:
