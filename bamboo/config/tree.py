@@ -38,6 +38,8 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
+    """How long, from which seed, in which slices, with which optimizer: all of it decides bits."""
+
     steps: int = 100
     batch: int = 16
     """Sequences per optimizer step over all pipelines."""
@@ -61,6 +63,8 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
+    """The grid, the redundancy, and the time limits of the members; only `threads` decides bits."""
+
     pipelines: int = 1
     stages: int = 4
     cut: tuple[int, ...] = ()
@@ -92,6 +96,8 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudConfig:
+    """Where instances come from."""
+
     provider: str = "local"
     """`local` (the EC2 code against a mock on this machine) or `ec2`."""
     region: str = "us-east-1"
@@ -118,6 +124,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosConfig:
+    """Preemptions ordered beforehand: listed ones, and random ones drawn from a seed."""
+
     kill: tuple[Kill, ...] = ()
     seed: int = 0
     kills_per_hour: float = 0.0
@@ -129,6 +137,8 @@ class ChaosConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
+    """What ends a run before its last step."""
+
     max_usd: float = 0.0
     """0: no limit."""
     max_hours: float = 0.0

@@ -34,7 +34,8 @@ def stdlib_files(root: Path) -> list[Path]:
 def _user_files(job: JobConfig) -> list[Path]:
     path = Path(job.file).parent / job.data.path
     if path.is_dir():
-        return sorted(_walk(path, frozenset({"__pycache__"})), key=lambda p: p.relative_to(path).as_posix())
+        found = _walk(path, frozenset({"__pycache__"}))
+        return sorted(found, key=lambda p: p.relative_to(path).as_posix())
     if path.is_file():
         return [path]
     raise InputError.at(

@@ -73,12 +73,19 @@ def run_layers(
 
     Torch's default generator is seeded anew for each layer from (seed, step, global microbatch
     index, global layer index), so dropout does not depend on which machine runs the layer.
+    Raises TypeError when a layer returns something else than one tensor.
     """
     generator = _default_generator(x.device)
     for index, layer in layers:
         generator.manual_seed(keyed_seed(seed, "layer", step, microbatch, index))
-        # Contiguous at every place where a cut may be, so that a received copy is no other layout.
-        x = layer(x).contiguous()
+        y = layer(x)
+        if not isinstance(y, Tensor):
+            raise TypeError(f"layer {index} returns {type(y).__name__}, not one tensor")
+        # One layout at every place where a cut may be, both ways: a received copy is contiguous,
+        # and a matrix product of the same numbers in another layout may differ in its last bit.
+        x = y.contiguous()
+        if x.requires_grad:
+            x.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return x
 
 

@@ -174,12 +174,12 @@ def _forward(job: JobConfig, index: int, layer: nn.Module, x: Tensor) -> Pass:
             job, index, layer, f"fails in its forward: {_line(error)}", "correct it"
         ) from error
     forward_ms = (time.perf_counter() - begin_s) * 1000
-    if not isinstance(y, Tensor) or not y.is_floating_point() or not y.requires_grad:
+    if not y.is_floating_point() or not y.requires_grad:
         raise _refuse(
             job,
             index,
             layer,
-            "does not return one tensor of floating numbers that depends on what is trained",
+            "returns nothing in floating numbers that depends on what is trained",
             "return one such tensor",
         )
     if not _same(x.detach(), given):

@@ -164,7 +164,15 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x), x
 """,
-        "layer 2 (Odd) does not return one tensor",
+        "layer 2 (Odd) fails in its forward: TypeError: layer 2 returns tuple, not one tensor",
+    ),
+    "no gradient at all": (
+        """
+class Odd(Good):
+    def forward(self, x):
+        return self.linear(x).detach()
+""",
+        "layer 2 (Odd) returns nothing in floating numbers that depends on what is trained",
     ),
     "no gradient for the layer before": (
         """
