@@ -116,8 +116,7 @@ class RedisStore:
 
     def close(self) -> None:
         self._closed = True
-        for client in (self._commands, self._waiting):
-            client.connection_pool.disconnect()
+        self._disconnect_idle()
 
     def ping(self) -> None:
         """One round trip with login. Raises StoreRefused, saying what to do, when it fails."""
@@ -159,6 +158,15 @@ class RedisStore:
             raise StoreUnavailable(
                 f"the store at {self.shown_url} does not answer: {_one_line(error)}"
             ) from error
+        finally:
+            if self._closed:
+                self._disconnect_idle()
+
+    def _disconnect_idle(self) -> None:
+        # A connection that another thread waits on must not be taken from under it: that thread
+        # comes back within its piece of waiting, finds the store closed and disconnects it.
+        for client in (self._commands, self._waiting):
+            client.connection_pool.disconnect(inuse_connections=False)
 
     def _script(self, name: str) -> Any:
         path = resources.files("bamboo.coord") / "lua" / f"{name}.lua"

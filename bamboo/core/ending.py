@@ -11,6 +11,7 @@ from bamboo.core.state import Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
+    away,
     changed,
     describe,
     live_members,
@@ -48,7 +49,7 @@ def answer_stop(state: State, event: StopReady) -> Transition:
     """Note a member's last begun step; the last answer fixes the step at which all stop."""
     node = acting_member(state, event.node, "StopReady")
     if not node.status.live:
-        return stale(state, f"{event.node} is {node.status}: its answer does not count")
+        return stale(state, f"{event.node} {away(node)}: its answer does not count")
     if state.stop_reason is None:
         raise CoreMisuse(f"StopReady from {event.node}, but nobody asked for a stop")
     if any(answered == event.node for answered, _ in state.stop_ready):
@@ -82,7 +83,7 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
     """Note that a member wrote the final state of all it owns; the last one ends the run."""
     node = acting_member(state, event.node, "NodeFinished")
     if not node.status.live:
-        return stale(state, f"{event.node} is {node.status}: its report does not count")
+        return stale(state, f"{event.node} {away(node)}: its report does not count")
     if event.node in state.finished:
         return stale(state, f"{event.node} has finished already")
     behind = [f.slot for f in state.failovers if f.successor == event.node]
@@ -105,7 +106,7 @@ def report_non_finite(state: State, event: NonFinite) -> Transition:
     """A number is not finite: nothing that follows could be right, so the run ends."""
     node = acting_member(state, event.node, "NonFinite")
     if not node.status.live:
-        return stale(state, f"{event.node} is {node.status}: its report does not count")
+        return stale(state, f"{event.node} {away(node)}: its report does not count")
     where = describe(state, event.node)
     reason = f"step {event.step}: {event.what} of layer {event.layer} is not finite, says {where}"
     return end(state, state, Outcome.FAULT, reason)
@@ -117,5 +118,5 @@ def fail_run(state: State, event: RunFailed) -> Transition:
         raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
     reporter = next((node for node in state.nodes if node.id == event.reporter), None)
     if reporter is not None and not reporter.status.live:
-        return stale(state, f"{event.reporter} is {reporter.status}: its report does not count")
+        return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
     return end(state, state, event.outcome, f"{event.reason} (says {event.reporter})")

@@ -13,6 +13,7 @@ from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
+    away,
     changed,
     describe,
     listed,
@@ -54,7 +55,7 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
     """
     node = acting_member(state, event.node, "HandedOver")
     if not node.status.live:
-        return stale(state, f"{event.node} is {node.status} already")
+        return stale(state, f"{event.node} {away(node)} already")
     if node.status is NodeStatus.MEMBER:
         if node.notice_deadline_s is None:
             raise CoreMisuse(f"HandedOver from {event.node}, which was never told to drain")
@@ -69,7 +70,7 @@ def catch_up(state: State, event: CaughtUp) -> Transition:
     """The successor has done again all that its victim had done."""
     node = acting_member(state, event.node, "CaughtUp")
     if not node.status.live:
-        return stale(state, f"{event.node} is {node.status}: its report does not count")
+        return stale(state, f"{event.node} {away(node)}: its report does not count")
     names = name_slots(state, (event.slot,))
     mine = (event.slot, event.node)
     done = next((f for f in state.failovers if (f.slot, f.successor) == mine), None)

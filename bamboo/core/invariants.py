@@ -73,7 +73,7 @@ def _check_header(state: State) -> list[str]:
 def _check_assignment(state: State, assignment: Assignment) -> list[str]:
     wrong = []
     nodes = {node.id: node for node in state.nodes}
-    for slot in state.grid.slots():
+    for slot in assignment.grid.slots():
         owner, shadow = assignment.owner(slot), assignment.shadow(slot)
         if not _has_status(nodes.get(owner), _MEMBER):
             wrong.append(f"slot {slot} is owned by {owner}, which is no live member")

@@ -42,6 +42,7 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.transition import (
     Transition,
+    away,
     changed,
     describe,
     name_slots,
@@ -92,7 +93,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
 def _join(state: State, event: NodeJoined) -> Transition:
     known = state.node(event.node)
     if known is not None:
-        what = "joined already" if known.status.live else f"is {known.status} for ever"
+        what = "joined already" if known.status.live else f"{away(known)} for ever"
         return stale(state, f"node {event.node} {what}; another boot needs a new id")
     node = Node(
         id=event.node,
@@ -130,10 +131,10 @@ def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -
     if node is None:
         return stale(state, f"no node {event.node} ever joined")
     if not node.status.live:
-        return stale(state, f"node {event.node} is {node.status} already")
+        return stale(state, f"node {event.node} {away(node)} already")
     reporter = next((n for n in state.nodes if n.id == event.reporter), None)
     if reporter is not None and not reporter.status.live:
-        return stale(state, f"{event.reporter} is {reporter.status}: its report does not count")
+        return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
     hows = {
         "disconnect": f"{event.reporter} saw its connection end",
         "lease": f"it made no progress for {policy.gone_s:g} s, says {event.reporter}",
@@ -148,7 +149,7 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
     if node is None:
         return stale(state, f"no node {event.node} has joined yet; say it again when it has")
     if not node.status.live:
-        return stale(state, f"node {event.node} is {node.status} already")
+        return stale(state, f"node {event.node} {away(node)} already")
     if node.notice_deadline_s is not None:
         return stale(state, f"node {event.node} has had its notice already")
     noted = replace(
@@ -184,7 +185,7 @@ def _leave(state: State, event: NodeLeft, *, now_s: float) -> Transition:
     if node is None:
         return stale(state, f"no node {event.node} ever joined")
     if not node.status.live:
-        return stale(state, f"node {event.node} is {node.status} already")
+        return stale(state, f"node {event.node} {away(node)} already")
     if state.phase is not Phase.FINISHED:
         return lose(state, node, how=f"it left, {event.reason}", now_s=now_s)
     after = with_status(state, node.id, NodeStatus.LEFT)

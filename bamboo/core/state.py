@@ -100,7 +100,8 @@ class State:
     """Members that have written the final state of all that they own."""
     outcome: Outcome | None = None
     sentence: str = ""
-    """Why the state is what it is: the reason of the last transition that changed it."""
+    """Why the state is what it is: the reason of the last transition that changed it, and from
+    the end of the run on the reason of its end."""
 
     def node(self, node: NodeId) -> Node | None:
         """The node of that id, or None."""

@@ -1,14 +1,14 @@
 """What one event did to the state, and the few ways to say it.
 
-Rule: a change raises `version` by one and carries its reason as `sentence`; an event that changes
-nothing returns the very same state object, with a reason why not.
+Rule: a change raises `version` by one and keeps its reason as the state's `sentence`; an event
+that changes nothing returns the very same state object, with a reason why not.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bamboo.core.effects import Effect
-from bamboo.core.state import Node, NodeStatus, State
+from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
@@ -30,8 +30,10 @@ def stale(state: State, reason: str) -> Transition:
 
 
 def changed(before: State, after: State, effects: Iterable[Effect], reason: str) -> Transition:
-    """`after` becomes the next version of `before`."""
-    state = replace(after, version=before.version + 1, sentence=reason)
+    """`after` becomes the next version of `before`. What happens after the end of a run does not
+    hide why it ended."""
+    sentence = before.sentence if before.phase is Phase.FINISHED else reason
+    state = replace(after, version=before.version + 1, sentence=sentence)
     return Transition(state=state, effects=tuple(effects), reason=reason)
 
 
@@ -64,6 +66,11 @@ def describe(state: State, node: NodeId) -> str:
     if not slots:
         return f"node {node}"
     return f"node {node} ({name_slots(state, slots)})"
+
+
+def away(node: Node) -> str:
+    """How a node that is not live went: `is gone` or `has left`."""
+    return "has left" if node.status is NodeStatus.LEFT else f"is {node.status}"
 
 
 def name_slots(state: State, slots: Iterable[Slot]) -> str:

@@ -1,0 +1,42 @@
+"""Short ways to states and events for the tests of the core."""
+
+from bamboo.core.events import Event, NodeJoined, PeerLost
+from bamboo.core.machine import Transition, transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import State, initial_state
+from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
+from bamboo.topology.grid import Grid
+
+POLICY = Policy(suspect_s=1.0, gone_s=3.0)
+
+
+def joined(node: str, zone: str = "z1") -> NodeJoined:
+    """The node of the first boot of an instance named like it."""
+    return NodeJoined(
+        node=NodeId(node),
+        instance=InstanceId(node.split(".", maxsplit=1)[0]),
+        zone=ZoneId(zone),
+        endpoint=f"ipc:///{node}",
+        pid=1,
+    )
+
+
+def lost(node: str, reporter: str = "fleet", cause: str = "disconnect") -> PeerLost:
+    return PeerLost(node=NodeId(node), reporter=reporter, cause=cause)
+
+
+def forming(pipelines: int = 1, stages: int = 4, redundancy: str = "stash") -> State:
+    grid = Grid(pipelines=pipelines, stages=stages)
+    return initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)
+
+
+def apply(state: State, event: Event, now_s: float = 0.0) -> Transition:
+    return transition(state, event, now_s=now_s, policy=POLICY)
+
+
+def running(pipelines: int = 1, stages: int = 4, redundancy: str = "stash") -> State:
+    """A run of nodes n00.1, n01.1, ... in one zone, in slot order."""
+    state = forming(pipelines, stages, redundancy)
+    for index in range(state.grid.size):
+        state = apply(state, joined(f"n{index:02}.1")).state
+    return state
