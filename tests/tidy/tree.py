@@ -2,12 +2,14 @@
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("bamboo/", "cloud/", "cli/")
+IGNORED = {".git", ".venv", ".hypothesis", ".terraform", "__pycache__", "build", "dist", "runs"}
 TEXT_SUFFIXES = (".py", ".toml", ".md", ".sh", ".service", ".tf", ".hcl", ".txt", ".lua", ".yml")
 
 
@@ -38,15 +40,29 @@ class Source:
 
 @cache
 def paths() -> tuple[str, ...]:
-    """Tracked files and new ones that are not ignored, as git sees them; none that was deleted."""
+    """Tracked files and new ones that are not ignored, as git sees them; none that was deleted.
+
+    In an unpacked archive, which has no git, every file outside of the ignored folders.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
-        check=True,
+        check=False,
         capture_output=True,
         timeout=30,
-    ).stdout.decode()
-    return tuple(sorted({p for p in listed.split("\0") if p and (ROOT / p).is_file()}))
+    )
+    if listed.returncode != 0:
+        return tuple(sorted(_walk(ROOT)))
+    names = {name for name in listed.stdout.decode().split("\0") if name}
+    return tuple(sorted(name for name in names if (ROOT / name).is_file()))
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    for path in folder.iterdir():
+        if path.is_file():
+            yield path.relative_to(ROOT).as_posix()
+        elif path.name not in IGNORED and not path.name.endswith((".egg-info", "_cache")):
+            yield from _walk(path)
 
 
 @cache
