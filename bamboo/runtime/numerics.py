@@ -14,7 +14,8 @@ from bamboo.runtime.optimizer import KERNEL
 def prepare(cluster: ClusterConfig) -> None:
     """Fix this process's thread count and let torch refuse operations with free order of sums."""
     torch.set_num_threads(cluster.threads)
-    torch.use_deterministic_algorithms(True)
+    # The other name of this switch imports the compiler first: a second or more in every worker.
+    torch.set_deterministic_debug_mode("error")
     # Filling every empty tensor would cost time and change nothing: all memory is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
