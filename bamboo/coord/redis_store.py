@@ -224,7 +224,7 @@ def refused(shown_url: str, error: Exception) -> StoreRefused:
 
 
 def _client(url: str, *, connect_s: float, answer_s: float) -> Any:
-    if urlsplit(url).scheme not in SCHEMES:
+    if url.partition("://")[0] not in SCHEMES:
         raise StoreRefused(
             f"{hide_password(url)!r} is no URL of a store; "
             "use unix:///path.sock?db=0, redis://host:port/0 or rediss://host:port/0"

@@ -107,7 +107,7 @@ def test_after_an_outage_everybody_gets_a_full_lease() -> None:
     run(observer, to_s=5.0, alive=(A, B))
     # The store was away for a minute and comes back with the old leases.
     assert observer.read(65.0) == []
-    assert observer.view.suspects == ()
+    assert not observer.view.suspects
     observer.beat(A, 999, 67.0)
     assert observer.read(67.9) == []
     assert observer.view.suspects == (B,)
@@ -126,7 +126,7 @@ def test_a_wiped_store_accuses_nobody_for_one_lease() -> None:
     assert observer.read(7.0) == []
     observer.leases.clear()
     assert observer.read(7.9) == []
-    assert observer.view.suspects == ()
+    assert not observer.view.suspects
     observer.beat(A, 999, 9.9)
     assert observer.read(10.0) == []
     # b never beats again: its time ran from the wipe, not for ever anew.

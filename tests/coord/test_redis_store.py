@@ -1,0 +1,195 @@
+"""What only a server can do to a store: refuse it, go away, come back, freeze."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import redis
+
+from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.embedded import EmbeddedStore, start_embedded
+from bamboo.coord.open import check_store, open_store
+from bamboo.coord.redis_store import hide_password, refused
+from bamboo.coord.replay import verify_decisions
+from bamboo.errors import StoreRefused, StoreUnavailable
+from bamboo.ids import NodeId, run_id
+from tests.core.build import POLICY, forming, joined, lost
+from tests.support import wait_until
+
+RUN = run_id("test")
+PASSWORD = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+    store = start_embedded(tmp_path_factory.mktemp("valkey"), password=PASSWORD)
+    yield store
+    store.stop()
+
+
+@pytest.fixture(scope="module")
+def login(server: EmbeddedStore) -> str:
+    return quote(PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "unix:///no/such/valkey.sock",
+            r"at unix:///no/such/valkey\.sock cannot be reached: .*; start it",
+        ),
+        ("redis://127.0.0.1:1/0", r"at redis://127\.0\.0\.1:1/0 cannot be reached: .*; start it"),
+        ("rediss://u:pw@127.0.0.1:1/0", r"at rediss://u:\*\*\*@127\.0\.0\.1:1/0 cannot be reached"),
+        ("http://localhost:1", "'http://localhost:1' is no URL of a store; use unix:///"),
+        ("", "'' is no URL of a store"),
+        ("redis://localhost:port/0", "'redis://localhost:port/0' cannot be used: .*; correct it"),
+        ("redis://[::1/0", r"\(a URL that cannot be read\)"),
+    ],
+)
+def test_an_unusable_url_is_refused_in_one_line(url: str, says: str) -> None:
+    for call in (lambda: check_store(url), lambda: open_store(url, RUN)):
+        with pytest.raises(StoreRefused, match=says) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert "pw" not in str(caught.value)
+        assert caught.value.exit_code == 2
+
+
+def test_a_wrong_or_missing_login_is_refused(server: EmbeddedStore, login: str) -> None:
+    check_store(server.url, run=RUN)
+    for url in (
+        server.url.replace(login, "wrong"),
+        server.url.replace(f":{login}@", ""),
+        server.url.replace(f":{login}@", f"somebody:{login}@"),
+    ):
+        with pytest.raises(StoreRefused, match=r"refuses the login: .*; check user and pass"):
+            check_store(url)
+
+
+def test_a_login_error_of_hello_is_one_of_login() -> None:
+    hello = redis.ConnectionError("HELLO must be called with the client already authenticated")
+    assert "refuses the login" in str(refused("redis://h", hello))
+
+
+def test_a_user_of_another_run_is_refused_by_the_try_out(server: EmbeddedStore) -> None:
+    admin = redis.Redis.from_url(server.url)
+    admin.execute_command(
+        *(["ACL", "SETUSER", "guest", "on", ">pw", "resetchannels", "~bamboo:other:*", "+@all"]),
+    )
+    admin.close()
+    url = server.url.replace(f":{quote(PASSWORD)}@", "guest:pw@")
+    check_store(url)
+    check_store(url, run=run_id("other"))
+    with pytest.raises(StoreRefused, match=r"does not let this user.*; allow its user"):
+        check_store(url, run=RUN)
+
+
+def test_the_try_out_leaves_nothing(server: EmbeddedStore) -> None:
+    check_store(server.url, run=run_id("leaves-nothing"))
+    client = redis.Redis.from_url(server.url)
+    assert client.keys("bamboo:leaves-nothing:*") == []
+    client.close()
+
+
+def test_a_server_that_says_nothing_is_refused_within_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        started_s = time.monotonic()
+        with pytest.raises(StoreRefused, match="cannot be reached: Timeout"):
+            check_store(f"redis://127.0.0.1:{port}/0", deadline_s=0.6)
+        assert time.monotonic() - started_s < 3.0
+
+
+def test_keys_stay_below_the_run(server: EmbeddedStore) -> None:
+    run = run_id("keys")
+    store = open_store(server.url, run)
+    store.create(state="s", entry="e", documents={"job": "{}"})
+    store.commit(expected_version=0, state="s", entry="e")
+    store.beat(NodeId("a.1"), "{}")
+    store.append("metrics", "{}")
+    store.close()
+    client = redis.Redis.from_url(server.url, decode_responses=True)
+    keys = {key.removeprefix("bamboo:keys:") for key in client.keys("*keys*")}
+    assert keys == {"state", "log", "documents", "leases", "s:metrics"}
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
+        ("rediss://user:p%40w@h:1/0?db=2", "rediss://user:***@h:1/0?db=2"),
+        ("unix:///a/b.sock?db=0", "unix:///a/b.sock?db=0"),
+        ("unix://:pw@/a/b.sock?db=0", "unix://:***@/a/b.sock?db=0"),
+        ("unix:///a/b.sock?db=0&password=pw", "unix:///a/b.sock?db=0&password=***"),
+        ("redis://u@h", "redis://u@h"),
+    ],
+)
+def test_passwords_are_hidden(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+def test_an_outage_is_survived(tmp_path: Path) -> None:
+    """SIGKILL the server under a run: calls say so in time, an append waits, nothing is lost."""
+    first = start_embedded(tmp_path)
+    store = open_store(first.url, RUN, deadline_s=2.0)
+    create_run(store, state=forming(), policy=POLICY, documents={}, at_s=0.0)
+    driver = Driver(store, POLICY, "launcher")
+    for index in range(4):
+        driver.append(joined(f"n{index}.1"))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(store.entries, after_version=4, timeout_s=30.0)
+        os.kill(first.pid, signal.SIGKILL)
+        started_s = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            waiting.result(timeout=10.0)
+        for call in (store.read, store.leases, lambda: store.append("notes", "x")):
+            with pytest.raises(StoreUnavailable, match="does not answer"):
+                call()
+        assert time.monotonic() - started_s < 10.0
+        with pytest.raises(StoreUnavailable):
+            driver.append(lost("n2.1"), deadline_s=0.1)
+        appending = pool.submit(driver.append, lost("n2.1"), deadline_s=30.0)
+        wait_until(lambda: not first.alive(), what="the guard ends")
+        assert not appending.done()
+        second = start_embedded(tmp_path)
+        try:
+            appended = appending.result(timeout=30.0)
+            assert appended.changed
+            assert (appended.version, driver.state().version) == (5, 5)
+            assert [d.version for d in driver.follow(after_version=4, timeout_s=5.0)] == [5]
+            assert verify_decisions(store).equal
+        finally:
+            store.close()
+            second.stop()
+
+
+def test_a_frozen_server_is_noticed_in_time(tmp_path: Path) -> None:
+    server = start_embedded(tmp_path)
+    store = open_store(server.url, RUN, deadline_s=0.8)
+    store.create(state="s", entry="e", documents={})
+    try:
+        os.kill(server.pid, signal.SIGSTOP)
+        started_s = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="Timeout"):
+            store.commit(expected_version=0, state="s1", entry="e1")
+        with pytest.raises(StoreUnavailable, match="Timeout"):
+            store.entries(after_version=5, timeout_s=30.0)
+        assert time.monotonic() - started_s < 10.0
+        os.kill(server.pid, signal.SIGCONT)
+        # The commit had reached the server's socket: it may be there, and if so exactly once.
+        version = store.read().version
+        assert len(store.entries(after_version=-1, timeout_s=0)) == version + 1
+        assert version in (0, 1)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        store.close()
+        server.stop()
