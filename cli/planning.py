@@ -66,7 +66,7 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         shape=batch_shape(job),
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
-        zone_spot_usd_per_hour=_zone_prices(job, catalogue, pool.instance_type),
+        zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut
@@ -125,11 +125,12 @@ def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
 
 def _market_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
     if job.cloud.market == Market.SPOT:
-        return _zone_prices(job, catalogue, name)
+        return zone_prices(job, catalogue, name)
     return dict.fromkeys(job.cloud.zones, catalogue.find(name).on_demand_usd_per_hour)
 
 
-def _zone_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
+def zone_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
+    """Zone -> modelled spot price of one instance; empty where the catalogue has none."""
     return catalogue.spot_prices([name], job.cloud.zones).get(name, {})
 
 

@@ -182,7 +182,8 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
     """A record of the metrics stream, by its `kind`; a kind of a later version changes nothing.
 
     step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s,
-    promoted_s, first_operation_s} · memory: {node, state_bytes, peak_stash_bytes}.
+    promoted_s, first_operation_s} · memory: {node, state_bytes,
+    peak_stash_bytes, ops}.
     """
     match record.get("kind"):
         case "step":
@@ -197,7 +198,8 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
             return _with_pause_parts(progress, victim, pause_parts_s(record))
         case "memory":
             peak = int(record["state_bytes"]) + int(record["peak_stash_bytes"])
-            return with_beat(progress, NodeId(str(record["node"])), {"tensor_bytes": peak})
+            beat = {"tensor_bytes": peak, "ops": record.get("ops", {})}
+            return with_beat(progress, NodeId(str(record["node"])), beat)
         case _:
             return progress
 
@@ -246,7 +248,7 @@ def node_rows(progress: Progress) -> list[dict[str, Any]]:
     assignment = progress.state.assignment
 
     def slots(node: Node, of: Callable[[Assignment, NodeId], tuple[Slot, ...]]) -> tuple[Slot, ...]:
-        return of(assignment, node.id) if assignment and node.status.live else ()
+        return of(assignment, node.id) if assignment else ()
 
     def place(node: Node) -> tuple[bool, bool, tuple[Slot, ...], str]:
         owns = slots(node, Assignment.owned_by)

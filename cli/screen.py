@@ -38,7 +38,7 @@ class PlainScreen:
         return None
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        self.note(decision_line(progress))
+        self.note(decision_line(progress, decision.reason))
 
     def stepped(self, progress: Progress) -> None:
         every = max(1, progress.steps // PLAIN_STEP_LINES)
@@ -48,7 +48,7 @@ class PlainScreen:
     def turned(self, progress: Progress) -> None:
         """Say what a preemption cost once its last figure is here."""
         for preemption in progress.preemptions:
-            if preemption.pause_s is None and not preemption.parts_s:
+            if preemption.pause_s is None or not preemption.parts_s:
                 continue
             line = preemption_line(preemption)
             if self._told.get(preemption.node) != line:

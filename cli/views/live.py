@@ -108,7 +108,7 @@ def step_line(progress: Progress) -> str:
     return f"step {progress.step}/{progress.steps}  {figures(progress)}{tail}"
 
 
-def decision_line(progress: Progress) -> str:
-    """One plain line for a decision that is no preemption."""
+def decision_line(progress: Progress, reason: str) -> str:
+    """One plain line for one decision."""
     state = progress.state
-    return f"{state.phase.value}, generation {state.generation}: {progress.sentence}"
+    return f"{state.phase.value}, generation {state.generation}: {reason}"

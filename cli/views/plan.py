@@ -47,9 +47,10 @@ def _stages(plan: Plan) -> list[str]:
 
 
 def _memory(plan: Plan) -> list[str]:
-    rows: list[tuple[str, ...]] = [("stage", *PURPOSES, "total")]
+    shown = [purpose for purpose in PURPOSES if any(getattr(s, purpose) for s in plan.memory)]
+    rows: list[tuple[str, ...]] = [("stage", *shown, "total")]
     rows += [
-        (str(s.stage), *(size(getattr(s, purpose)) for purpose in PURPOSES), size(s.total))
+        (str(s.stage), *(size(getattr(s, purpose)) for purpose in shown), size(s.total))
         for s in plan.memory
     ]
     return columns(rows, indent=4, right=frozenset(range(len(rows[0]))))
@@ -69,7 +70,7 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda item: (item[1], item[0])):
         lines.append(
             f"    spot {usd(price)}/h in {zone}, {price / plan.on_demand_usd_per_hour:.0%} of "
-            f"on-demand (modelled from {catalogue.spot_seen})"
+            f"on-demand (modelled; seen {catalogue.spot_seen})"
         )
     return lines
 

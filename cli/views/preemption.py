@@ -13,8 +13,15 @@ def preemption_line(preemption: Preemption) -> str:
 def _cost(preemption: Preemption) -> str:
     if preemption.already_computed is None or preemption.recomputed is None:
         return ""
+    if preemption.planned:
+        return "; nothing was computed again" + _pause(preemption)
     done = count(preemption.already_computed, "microbatch", "microbatches")
     text = f"; the neighbour had already computed {done}, recomputed {preemption.recomputed}"
+    return text + _pause(preemption)
+
+
+def _pause(preemption: Preemption) -> str:
+    text = ""
     if preemption.pause_s is not None:
         text += f"; pause {milliseconds(preemption.pause_s)}"
     if preemption.parts_s:

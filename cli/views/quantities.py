@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    """`37 ms`, `4.2 s`, `3 min 05 s`, `2 h 07 min`."""
+    if seconds < 1:
+        return milliseconds(seconds)
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)

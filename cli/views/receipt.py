@@ -67,6 +67,6 @@ def receipt_text(body: Mapping[str, Any]) -> str:
     if body["tokens_per_usd"]:
         lines.append(
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "
-            f"dollar at list rules, {rate(body['tokens_per_s'])} tokens/s"
+            f"dollar, {rate(body['tokens_per_s'])} tokens/s"
         )
     return "\n".join(lines)
