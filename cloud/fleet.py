@@ -72,11 +72,12 @@ class Fleet:
         self._sleep = sleep
         self._intents = intents
         self._memory = PoolMemory()
-        self._unwanted: set[InstanceId] = set()
         self._not_before_s = 0.0
         self._unanswered: LaunchSpec | None = None
-        # Tokens go on where an earlier launcher of this run stopped.
-        self._launches = sum(1 for i in read_intents(intents) if i["intent"] == "launch")
+        # A later launcher of the same run goes on where the earlier one stopped.
+        earlier = read_intents(intents)
+        self._launches = sum(1 for i in earlier if i["intent"] == "launch")
+        self._unwanted = {InstanceId(i["instance"]) for i in earlier if i["intent"] == "terminate"}
 
     def ensure(self, count: int) -> Report:
         """Bring the fleet to `count` wanted instances as far as the cloud gives them now.

@@ -87,6 +87,11 @@ class Imds:
                 self._token = ""  # it ran out: fetch another, once
             return None
 
+    def close(self) -> None:
+        """Close the kept connection; the next call opens another."""
+        with self._lock:
+            self._connection.close()
+
     def _new_token(self) -> str | None:
         header = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
         answer = self._ask("PUT", _TOKEN_PATH, header)

@@ -157,6 +157,11 @@ class Ec2Provider:
                 history += page["SpotPriceHistory"]
         return spot_offers(history, zones=self._zones)
 
+    def close(self) -> None:
+        """Close the connections; the provider is of no use afterwards."""
+        self._launcher.close()
+        self._reader.close()
+
     def _run_instances(self, spec: LaunchSpec) -> LaunchAnswer:
         try:
             answer = self._launcher.run_instances(**requests.run_instances(spec, self._settings))

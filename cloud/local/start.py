@@ -49,15 +49,23 @@ class LocalCloud:
                 self.control.shutdown()
         while time.monotonic() < end_s - deadline_s / 3:
             if self._gone():
+                self._let_go()
                 return
             time.sleep(0.02)
         # Out of patience. The reaper is a member too: the directory falls to us then.
         left = kill_members(self.pid, spare=0, deadline_s=end_s - time.monotonic())
         shutil.rmtree(self.socket_dir, ignore_errors=True)
-        if left or not self._gone():
+        gone = self._gone()
+        self._let_go()
+        if left or not gone:
             raise BambooError(
                 f"the local cloud left processes {left} or {self.socket_dir}; end them by hand"
             )
+
+    def _let_go(self) -> None:
+        """Give up our end of the launcher's pipe; it is of no use to a host that has ended."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def _gone(self) -> bool:
         if self._process is not None and self._process.poll() is None:
@@ -113,6 +121,7 @@ def start_local_cloud(
     process.stdin.flush()
     line = _first_line(process, deadline_s=deadline_s)
     if not line:
+        process.stdin.close()
         kill_members(process.pid, spare=0, deadline_s=STOP_DEADLINE_S)
         process.wait(timeout=STOP_DEADLINE_S)
         raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")

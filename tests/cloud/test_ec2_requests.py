@@ -1,0 +1,132 @@
+"""The exact EC2 requests, held against a golden file, and the meaning of error codes and prices."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import InputError
+from bamboo.ids import RunId, ZoneId
+from cloud.ec2 import requests
+from cloud.ec2.errors import refusal_kind
+from cloud.ec2.pricing import on_demand_offers, spot_offers
+from cloud.ec2.requests import Ec2Settings
+from cloud.ec2.user_data import agent_environment, boot_script
+from cloud.provider import LaunchSpec, Market, Pool, RefusalKind
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def spec(market: Market = Market.SPOT) -> LaunchSpec:
+    return LaunchSpec(
+        run=RunId("calm-fox"),
+        pool=Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=market),
+        count=4,
+        token="calm-fox-1",
+        expires_at_s=1_800_000_000,
+    )
+
+
+FULL = Ec2Settings(
+    region="us-east-1",
+    image="ami-0123456789abcdef0",
+    launch_template="bamboo-worker",
+    subnets={"us-east-1a": "subnet-1", "us-east-1b": "subnet-2"},
+    security_groups=("sg-1",),
+    instance_profile="bamboo-worker",
+    user_data="#!/bin/bash\n",
+)
+
+
+def test_a_full_spot_request_is_the_golden_one() -> None:
+    golden = json.loads((GOLDEN / "run_instances.json").read_text())
+    assert requests.run_instances(spec(), FULL) == golden
+
+
+def test_an_on_demand_request_differs_in_the_market_alone() -> None:
+    spot = requests.run_instances(spec(), FULL)
+    on_demand = requests.run_instances(spec(Market.ON_DEMAND), FULL)
+    assert spot.pop("InstanceMarketOptions")["SpotOptions"]["SpotInstanceType"] == "one-time"
+    assert on_demand == spot
+
+
+def test_what_is_not_set_is_not_sent() -> None:
+    request = requests.run_instances(spec(), Ec2Settings(region="us-east-1", image="ami-1"))
+    for absent in ("LaunchTemplate", "SubnetId", "SecurityGroupIds", "UserData"):
+        assert absent not in request
+    assert request["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_a_template_is_named_by_id_or_by_name() -> None:
+    by_id = Ec2Settings(region="us-east-1", launch_template="lt-0abc")
+    request = requests.run_instances(spec(), by_id)
+    assert request["LaunchTemplate"] == {"LaunchTemplateId": "lt-0abc", "Version": "$Default"}
+    assert "ImageId" not in request
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("InsufficientInstanceCapacity", RefusalKind.POOL_OUT),
+        ("MaxSpotInstanceCountExceeded", RefusalKind.POOL_OUT),
+        ("VcpuLimitExceeded", RefusalKind.POOL_OUT),
+        ("UnfulfillableCapacity", RefusalKind.POOL_OUT),
+        ("Unsupported", RefusalKind.POOL_OUT),
+        ("InsufficientFreeAddressesInSubnet", RefusalKind.POOL_OUT),
+        ("MaxFleetCountExceeded", RefusalKind.POOL_OUT),
+        ("ReservationCapacityExceeded", RefusalKind.POOL_OUT),
+        ("RequestLimitExceeded", RefusalKind.THROTTLED),
+        ("InvalidAMIID.NotFound", RefusalKind.REFUSED),
+    ],
+)
+def test_what_an_error_code_means(code: str, kind: RefusalKind) -> None:
+    assert refusal_kind(code) is kind
+
+
+def record(zone: str, usd: str, hour: int, kind: str = "g5.xlarge") -> dict[str, object]:
+    return {
+        "InstanceType": kind,
+        "AvailabilityZone": zone,
+        "SpotPrice": usd,
+        "Timestamp": datetime(2026, 1, 1, hour, tzinfo=UTC),
+    }
+
+
+def test_spot_offers_take_the_newest_price_of_each_pool_cheapest_first() -> None:
+    history = [
+        record("us-east-1a", "0.50", 3),
+        record("us-east-1a", "0.10", 1),
+        record("us-east-1b", "0.40", 2),
+        record("us-east-1z", "0.01", 2),
+    ]
+    offers = spot_offers(history, zones=["us-east-1a", "us-east-1b"])
+    assert [(o.pool.zone, o.usd_per_hour) for o in offers] == [
+        ("us-east-1b", 0.4),
+        ("us-east-1a", 0.5),
+    ]
+
+
+def test_equal_prices_go_by_the_order_of_the_zones() -> None:
+    history = [record("us-east-1a", "0.5", 1), record("us-east-1b", "0.5", 1)]
+    offers = spot_offers(history, zones=["us-east-1b", "us-east-1a"])
+    assert [o.pool.zone for o in offers] == ["us-east-1b", "us-east-1a"]
+
+
+def test_on_demand_offers_leave_out_what_has_no_price() -> None:
+    offers = on_demand_offers(
+        {"g5.xlarge": 1.006}, instance_types=["g5.xlarge", "new.type"], zones=["us-east-1a"]
+    )
+    assert [(o.pool.instance_type, o.usd_per_hour) for o in offers] == [("g5.xlarge", 1.006)]
+
+
+def test_the_agents_settings_file_is_quoted_for_systemd() -> None:
+    text = agent_environment({"BAMBOO_RUN": "calm-fox", "BAMBOO_REDIS_URL": 'a"b\\c d'})
+    assert text == 'BAMBOO_REDIS_URL="a\\"b\\\\c d"\nBAMBOO_RUN="calm-fox"\n'
+    with pytest.raises(InputError, match="BAMBOO_RUN"):
+        agent_environment({"BAMBOO_RUN": "two\nlines"})
+
+
+def test_the_boot_script_learns_its_bucket_first() -> None:
+    text = boot_script(bucket="b-1", script="echo hi\n")
+    assert text == "#!/bin/bash\nexport BAMBOO_BUCKET=b-1\necho hi\n"

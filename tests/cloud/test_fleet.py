@@ -1,0 +1,225 @@
+"""The fleet over a scripted provider: failover, intent before call, restart, verified end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import BambooError
+from bamboo.ids import InstanceId, RunId, ZoneId
+from cloud.fake import FakeProvider, ScriptedRefusal
+from cloud.fleet import Fleet, read_intents
+from cloud.provider import (
+    CloudRefused,
+    CloudUnavailable,
+    LaunchAnswer,
+    LaunchSpec,
+    Market,
+    Offer,
+    Pool,
+    RefusalKind,
+)
+from cloud.reconcile import POOL_OUT_S
+
+RUN = RunId("calm-fox")
+A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
+B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def provider() -> FakeProvider:
+    return FakeProvider(listed=(Offer(pool=B, usd_per_hour=0.5), Offer(pool=A, usd_per_hour=0.4)))
+
+
+def make_fleet(provider, clock: Clock, path: Path) -> Fleet:
+    return Fleet(provider, run=RUN, intents=path / "intents.jsonl", now=clock, sleep=clock.sleep)
+
+
+@pytest.fixture
+def fleet(provider: FakeProvider, clock: Clock, tmp_path: Path) -> Fleet:
+    return make_fleet(provider, clock, tmp_path)
+
+
+def out(zone: str = "", *, grant: int = 0) -> ScriptedRefusal:
+    return ScriptedRefusal(
+        kind=RefusalKind.POOL_OUT, code="InsufficientInstanceCapacity", zone=zone, grant=grant
+    )
+
+
+def launches(provider: FakeProvider) -> list[LaunchSpec]:
+    return [what for name, what in provider.calls if name == "launch"]
+
+
+def test_it_launches_what_is_missing_in_one_call_and_then_nothing(fleet, provider) -> None:
+    report = fleet.ensure(4)
+    assert report.live == 4
+    assert [(s.pool, s.count) for s in launches(provider)] == [(A, 4)]
+    assert fleet.ensure(4).launched == ()
+    assert len(launches(provider)) == 1
+
+
+def test_it_fails_over_to_the_next_pool_and_takes_what_a_pool_has(fleet, provider) -> None:
+    provider.script = [out("us-east-1a", grant=1)]
+    report = fleet.ensure(4)
+    assert report.live == 4
+    assert sorted(one.pool.zone for one in report.launched) == ["us-east-1a"] + ["us-east-1b"] * 3
+    assert [(s.pool, s.count) for s in launches(provider)] == [(A, 4), (B, 3)]
+    assert any("had no capacity" in reason for reason in report.reasons)
+
+
+def test_no_capacity_anywhere_is_asked_again_only_after_three_minutes(
+    fleet, provider, clock
+) -> None:
+    provider.script = [out(), out()]
+    assert fleet.ensure(1).live == 0
+    assert fleet.ensure(1).live == 0
+    assert len(launches(provider)) == 2
+    clock.now_s += POOL_OUT_S
+    assert fleet.ensure(1).live == 1
+
+
+def test_intents_stand_in_the_file_before_the_call(provider, clock, tmp_path) -> None:
+    seen: list[list[str]] = []
+
+    class Spying(FakeProvider):
+        def launch(self, specs):
+            seen.append([i["intent"] for i in read_intents(tmp_path / "intents.jsonl")])
+            return super().launch(specs)
+
+        def terminate(self, instances):
+            seen.append([i["intent"] for i in read_intents(tmp_path / "intents.jsonl")])
+            super().terminate(instances)
+
+    fleet = make_fleet(Spying(listed=provider.listed), clock, tmp_path)
+    (launched,) = fleet.ensure(1).launched
+    fleet.terminate(launched.instance, reason="fenced")
+    assert seen == [["launch"], ["launch", "terminate"]]
+    record = read_intents(tmp_path / "intents.jsonl")[1]
+    assert (record["instance"], record["reason"]) == (launched.instance, "fenced")
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_token(provider, clock, tmp_path) -> None:
+    class Deaf(FakeProvider):
+        """Performs the first launch, and loses the answer."""
+
+        deaf = True
+
+        def launch(self, specs) -> LaunchAnswer:
+            answer = super().launch(specs)
+            if self.deaf:
+                self.deaf = False
+                self._instances.clear()  # it does not show up by tag yet either
+                raise CloudUnavailable("no answer")
+            return answer
+
+    deaf = Deaf(listed=provider.listed)
+    fleet = make_fleet(deaf, clock, tmp_path)
+    with pytest.raises(CloudUnavailable):
+        fleet.ensure(2)
+    fleet.ensure(2)
+    tokens = [spec.token for spec in launches(deaf)]
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
+
+
+def test_an_instance_that_is_not_shown_yet_is_not_started_twice(clock, tmp_path, provider) -> None:
+    class Slow(FakeProvider):
+        """Shows no instance at all for a while."""
+
+        def describe(self, run):
+            super().describe(run)
+            return ()
+
+    slow = Slow(listed=provider.listed)
+    report = make_fleet(slow, clock, tmp_path).ensure(3)
+    assert report.live == 3
+    assert len(launches(slow)) == 1
+
+
+def test_a_later_launcher_goes_on_with_new_tokens_and_old_decisions(
+    fleet, provider, clock, tmp_path
+) -> None:
+    first, _ = fleet.ensure(2).launched
+    fleet.terminate(first.instance, reason="fenced")
+    with (tmp_path / "intents.jsonl").open("a") as file:
+        file.write('{"intent": "lau')  # the launcher died while it wrote
+    later = make_fleet(provider, clock, tmp_path)
+    assert later.ensure(2).live == 2
+    tokens = [spec.token for spec in launches(provider)]
+    assert tokens == ["calm-fox-1", "calm-fox-2"]
+
+
+def test_a_request_that_no_pool_takes_is_an_error_at_once(fleet, provider) -> None:
+    wrong = ScriptedRefusal(kind=RefusalKind.REFUSED, code="InvalidAMIID.NotFound")
+    provider.script = [wrong, wrong]
+    with pytest.raises(CloudRefused, match=r"InvalidAMIID\.NotFound") as caught:
+        fleet.ensure(1)
+    assert caught.value.exit_code == 2
+
+
+def test_throttling_pauses_the_launches_and_blames_no_pool(fleet, provider, clock) -> None:
+    provider.script = [ScriptedRefusal(kind=RefusalKind.THROTTLED, code="RequestLimitExceeded")]
+    assert fleet.ensure(1).live == 0
+    assert fleet.ensure(1).reasons == ("the cloud asked for fewer calls; waiting a little",)
+    clock.now_s += 10
+    assert [one.pool for one in fleet.ensure(1).launched] == [A]
+
+
+def test_terminate_all_looks_until_nothing_is_left(fleet, provider) -> None:
+    fleet.ensure(3)
+    fleet.terminate_all()
+    assert fleet.observed_live() == ()
+
+
+def test_terminate_all_names_what_it_could_not_end(provider, clock, tmp_path) -> None:
+    class Deaf(FakeProvider):
+        def terminate(self, instances):
+            pass
+
+    fleet = make_fleet(Deaf(listed=provider.listed), clock, tmp_path)
+    fleet.ensure(1)
+    with pytest.raises(BambooError, match=r"i-0001.*bamboo:run=calm-fox"):
+        fleet.terminate_all(deadline_s=1.0)
+
+
+def test_a_terminated_instance_is_not_counted_and_is_replaced(fleet, provider) -> None:
+    first, _ = fleet.ensure(2).launched
+    fleet.terminate(first.instance, reason="gone")
+    report = fleet.ensure(2)
+    assert report.live == 2
+    assert len(report.launched) == 1
+
+
+def test_intents_are_json_lines_with_a_reason(fleet, tmp_path) -> None:
+    fleet.ensure(1)
+    (line,) = (tmp_path / "intents.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert record["run"] == RUN
+    assert "cheapest" in record["reason"]
+
+
+def test_instance_ids_of_another_run_are_left_alone(fleet, provider) -> None:
+    fleet.ensure(1)
+    provider.launch(
+        [LaunchSpec(run=RunId("other"), pool=A, count=1, token="other-1", expires_at_s=0)]
+    )
+    fleet.terminate_all()
+    (other,) = provider.describe(RunId("other"))
+    assert other.state.live
+    assert other.instance == InstanceId("i-0002")

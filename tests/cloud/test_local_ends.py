@@ -1,0 +1,167 @@
+"""However a local cloud ends, nothing of it is left within 15 s; and what it can mend, it mends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import BambooError
+from cloud.local.config import Ready
+from cloud.local.session import members
+from cloud.local.start import LocalCloud
+from tests.cloud.local_world import (
+    ACTORS,
+    alive,
+    expect_nothing_left,
+    fleet_of,
+    provider_of,
+    running,
+    start,
+)
+from tests.support import wait_until
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def _actors_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ACTORS))
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
+    """A local cloud with one instance running."""
+    cloud = start(tmp_path)
+    provider = provider_of(cloud)
+    try:
+        running(fleet_of(provider, tmp_path), cloud, 1)
+        yield cloud
+    finally:
+        provider.close()
+        cloud.stop()
+        expect_nothing_left(cloud)
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def member(cloud: LocalCloud, part: str) -> int:
+    """The process of the cloud whose command line holds `part`."""
+
+    def look() -> int | None:
+        found = [pid for pid in members(cloud.pid) if part in command_line(pid)]
+        return found[0] if found else None
+
+    return wait_until(look, what=f"a process of {part}")
+
+
+def pinged(cloud: LocalCloud, words: str) -> str:
+    """The first line of the store's answer, or nothing when it does not answer."""
+    path = cloud.store_url.removeprefix("unix://").partition("?")[0]
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2.0)
+            client.connect(path)
+            client.sendall(words.encode() + b"\r\n")
+            return client.recv(100).decode()
+    except OSError:
+        return ""
+
+
+def test_an_orderly_stop_leaves_nothing_and_may_be_repeated(cloud) -> None:
+    assert len(members(cloud.pid)) == 6  # host, reaper, fork server, store, agent, worker
+    cloud.stop()
+    expect_nothing_left(cloud)
+    assert not cloud.alive()
+    cloud.stop()
+
+
+def test_a_killed_host_takes_everything_with_it(cloud) -> None:
+    os.kill(cloud.pid, signal.SIGKILL)
+    expect_nothing_left(cloud)
+
+
+def test_a_terminated_host_ends_in_order(cloud) -> None:
+    os.kill(cloud.pid, signal.SIGTERM)
+    expect_nothing_left(cloud)
+
+
+def test_without_its_reaper_the_rest_still_dies_with_the_host(cloud) -> None:
+    reaper = member(cloud, "cloud.local.reaper")
+    os.kill(cloud.pid, signal.SIGSTOP)  # so that it cannot start another
+    os.kill(reaper, signal.SIGKILL)
+    os.kill(cloud.pid, signal.SIGKILL)
+    wait_until(lambda: not members(cloud.pid), what="all processes end", timeout_s=15.0)
+
+
+def test_a_killed_reaper_store_or_fork_server_is_started_again(cloud, tmp_path) -> None:
+    assert pinged(cloud, "SET kept yes").startswith("+OK")
+    for part in ("cloud.local.reaper", "valkey-server", "cloud.local.zygote"):
+        pid = member(cloud, part)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda pid=pid: not alive(pid), what=f"{part} is dead")
+        assert member(cloud, part) != pid
+    wait_until(lambda: "yes" in pinged(cloud, "GET kept"), what="the store has its data again")
+    provider = provider_of(cloud)
+    running(fleet_of(provider, tmp_path), cloud, 2)
+    provider.close()
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from tests.cloud.local_world import start, provider_of, fleet_of, running
+cloud = start(Path(sys.argv[1]), attached=sys.argv[2] == "attached")
+provider = provider_of(cloud)
+running(fleet_of(provider, Path(sys.argv[1])), cloud, 1)
+sys.stdout.write(cloud.ready.line().decode())
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+def launched_elsewhere(run_dir: Path, how: str) -> tuple[LocalCloud, "subprocess.Popen[bytes]"]:
+    """A local cloud whose launcher is another process."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{ACTORS}{os.pathsep}{root}"}
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(run_dir), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    assert launcher.stdout is not None
+    return LocalCloud(Ready.parse(launcher.stdout.readline())), launcher
+
+
+def kill(launcher: "subprocess.Popen[bytes]") -> None:
+    launcher.kill()
+    launcher.communicate(timeout=10)
+
+
+def test_an_attached_cloud_ends_with_its_launcher(tmp_path) -> None:
+    cloud, launcher = launched_elsewhere(tmp_path, "attached")
+    assert cloud.alive()
+    kill(launcher)
+    expect_nothing_left(cloud)
+
+
+def test_a_detached_cloud_goes_on_and_another_process_can_end_it(tmp_path) -> None:
+    cloud, launcher = launched_elsewhere(tmp_path, "detached")
+    kill(launcher)
+    (instance,) = cloud.control.instances()
+    assert instance["state"] == "running"
+    assert alive(instance["pid"])
+    cloud.stop()
+    expect_nothing_left(cloud)
+
+
+def test_a_module_that_does_not_import_is_a_clear_error(tmp_path) -> None:
+    with pytest.raises(BambooError, match="No module named 'no_such_module'"):
+        start(tmp_path, preload="no_such_module")

@@ -1,0 +1,109 @@
+"""The pure plan: what is missing, what is surplus, which pool is asked, and the sentences."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.ids import InstanceId, ZoneId
+from cloud.provider import InstanceState, Market, Observed, Offer, Pool
+from cloud.reconcile import POOL_OUT_S, Desired, PoolMemory, Start, Terminate, Wait, plan
+
+A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
+B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
+OFFERS = (Offer(pool=A, usd_per_hour=0.4), Offer(pool=B, usd_per_hour=0.5))
+
+
+def instance(number: int, *, state: InstanceState = InstanceState.RUNNING) -> Observed:
+    return Observed(
+        instance=InstanceId(f"i-{number}"),
+        pool=A,
+        state=state,
+        launched_at_s=float(number),
+        token="t",
+        interrupted=False,
+    )
+
+
+def planned(count, observed=(), *, memory=None, unwanted=(), offers=OFFERS, now_s=100.0):
+    return plan(
+        desired=Desired(count=count, unwanted=frozenset(unwanted)),
+        observed=observed,
+        offers=offers,
+        memory=memory or PoolMemory(),
+        now_s=now_s,
+    )
+
+
+def test_nothing_to_do_when_all_are_there() -> None:
+    assert planned(2, [instance(1), instance(2, state=InstanceState.PENDING)]) == ()
+
+
+def test_all_that_is_missing_is_asked_of_the_cheapest_pool() -> None:
+    (start,) = planned(4, [instance(1), instance(2, state=InstanceState.TERMINATED)])
+    assert start == Start(
+        pool=A,
+        count=3,
+        reason="3 of 4 missing: spot g5.xlarge in us-east-1a is the cheapest usable offer "
+        "at $0.4000/h",
+    )
+
+
+def test_a_pool_without_capacity_is_passed_over_for_three_minutes() -> None:
+    memory = PoolMemory().with_out(A, now_s=100.0)
+    (start,) = planned(1, memory=memory, now_s=100.0 + POOL_OUT_S - 1)
+    assert isinstance(start, Start)
+    assert start.pool == B
+    assert "spot g5.xlarge in us-east-1a had no capacity" in start.reason
+    (later,) = planned(1, memory=memory, now_s=100.0 + POOL_OUT_S)
+    assert isinstance(later, Start)
+    assert later.pool == A
+
+
+def test_when_every_pool_is_out_it_waits_for_the_earliest() -> None:
+    memory = PoolMemory().with_out(A, now_s=90.0).with_out(B, now_s=100.0)
+    (wait,) = planned(2, memory=memory)
+    assert isinstance(wait, Wait)
+    assert (wait.missing, wait.until_s) == (2, 90.0 + POOL_OUT_S)
+    assert "asking again in 170 s" in wait.reason
+
+
+def test_without_any_offer_it_says_so() -> None:
+    (wait,) = planned(1, offers=())
+    assert wait == Wait(
+        missing=1, until_s=None, reason="1 of 1 missing and there is no offer at all"
+    )
+
+
+def test_surplus_ends_youngest_first() -> None:
+    actions = planned(1, [instance(2), instance(3), instance(1)])
+    assert [a.instance for a in actions if isinstance(a, Terminate)] == ["i-3", "i-2"]
+    assert actions[0].reason == "surplus: 3 run, 1 wanted"
+
+
+def test_an_unwanted_instance_ends_and_is_replaced() -> None:
+    end, start = planned(2, [instance(1), instance(2)], unwanted=[InstanceId("i-1")])
+    assert end == Terminate(instance=InstanceId("i-1"), reason="the run does not want it any more")
+    assert isinstance(start, Start)
+    assert start.count == 1
+
+
+@given(
+    count=st.integers(0, 8),
+    states=st.lists(st.sampled_from(InstanceState), max_size=10),
+    unwanted=st.sets(st.integers(0, 9)),
+    out=st.sets(st.sampled_from([A, B])),
+)
+def test_carrying_the_plan_out_reaches_what_is_desired(count, states, unwanted, out) -> None:
+    observed = [instance(i, state=state) for i, state in enumerate(states)]
+    memory = PoolMemory()
+    for pool in out:
+        memory = memory.with_out(pool, now_s=100.0)
+    ids = [InstanceId(f"i-{i}") for i in unwanted]
+    actions = planned(count, observed, unwanted=ids, memory=memory)
+    ended = {a.instance for a in actions if isinstance(a, Terminate)}
+    live = {o.instance for o in observed if o.state.live}
+    assert ended <= live
+    assert live & set(ids) <= ended
+    started = sum(a.count for a in actions if isinstance(a, Start))
+    waiting = sum(a.missing for a in actions if isinstance(a, Wait))
+    assert len(live - ended) + started + waiting == count
+    assert all(a.pool not in out for a in actions if isinstance(a, Start))
