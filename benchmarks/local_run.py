@@ -1,0 +1,26 @@
+"""Runs a job with real worker processes and an embedded store, without a cloud: the runtime alone.
+
+Used by benchmarks that time the executor; what `bamboo launch` adds (agents, the mock cloud, the
+screen) would only add noise on a small machine.
+"""
+
+import itertools
+
+from bamboo.config.tree import JobConfig
+from tests.e2e.cluster import cluster
+
+SKIPPED_STEPS = 2
+"""The first steps pay for connections and caches."""
+
+
+def step_times_s(job: JobConfig) -> tuple[list[float], list[dict[str, object]]]:
+    """Seconds of each step after the first few, and the nodes' memory records."""
+    with cluster(job) as running:
+        running.start(job.cluster.pipelines * job.cluster.stages)
+        state = running.finish(timeout_s=600)
+        if state.outcome != "done":
+            raise RuntimeError(f"the run ended {state.outcome}: {state.sentence}")
+        stamps = [record["t_s"] for record in running.metrics("step")]
+        memory = running.metrics("memory")
+    times = [b - a for a, b in itertools.pairwise(stamps)]
+    return times[SKIPPED_STEPS:], memory
