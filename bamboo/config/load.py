@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.check import check_job
-from bamboo.config.parse import parse_job, sections
+from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -81,6 +81,3 @@ def _finish(job: JobConfig) -> JobConfig:
     job = resolve(job)
     check_job(job)
     return job
-
-
-__all__ = ["SCHEMA_VERSION", "job_from_json", "job_to_json", "load_job", "sections"]
