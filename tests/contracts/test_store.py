@@ -1,4 +1,5 @@
-"""What every `ports.Store` does: one suite, run against memory and against an embedded Valkey."""
+"""What every `ports.Store` does: one suite, run against memory and against the server that a local
+run embeds."""
 
 import json
 import threading
@@ -11,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from bamboo.coord.driver import Driver, create_run
-from bamboo.coord.embedded import EmbeddedStore, start_embedded
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.coord.open import open_store
 from bamboo.coord.replay import verify_decisions
@@ -20,15 +20,16 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Store
 from tests.core.build import POLICY, forming, joined, lost
+from tests.store_server import StoreServer, start_store
 
 A, B = NodeId("a.1"), NodeId("b.1")
 _numbers = count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
     directory: Path = tmp_path_factory.mktemp("valkey")
-    store = start_embedded(directory, password="pass word/1")
+    store = start_store(directory, password="pass word/1")
     yield store
     store.stop()
 

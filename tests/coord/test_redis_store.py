@@ -13,28 +13,27 @@ import pytest
 import redis
 
 from bamboo.coord.driver import Driver, create_run
-from bamboo.coord.embedded import EmbeddedStore, start_embedded
 from bamboo.coord.open import check_store, open_store
 from bamboo.coord.redis_store import hide_password, refused
 from bamboo.coord.replay import verify_decisions
 from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, run_id
 from tests.core.build import POLICY, forming, joined, lost
-from tests.support import wait_until
+from tests.store_server import StoreServer, start_store
 
 RUN = run_id("test")
 PASSWORD = "open sesame"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
-    store = start_embedded(tmp_path_factory.mktemp("valkey"), password=PASSWORD)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    store = start_store(tmp_path_factory.mktemp("valkey"), password=PASSWORD)
     yield store
     store.stop()
 
 
 @pytest.fixture(scope="module")
-def login(server: EmbeddedStore) -> str:
+def login(server: StoreServer) -> str:
     return quote(PASSWORD)
 
 
@@ -62,7 +61,7 @@ def test_an_unusable_url_is_refused_in_one_line(url: str, says: str) -> None:
         assert caught.value.exit_code == 2
 
 
-def test_a_wrong_or_missing_login_is_refused(server: EmbeddedStore, login: str) -> None:
+def test_a_wrong_or_missing_login_is_refused(server: StoreServer, login: str) -> None:
     check_store(server.url, run=RUN)
     for url in (
         server.url.replace(login, "wrong"),
@@ -78,7 +77,7 @@ def test_a_login_error_of_hello_is_one_of_login() -> None:
     assert "refuses the login" in str(refused("redis://h", hello))
 
 
-def test_a_user_of_another_run_is_refused_by_the_try_out(server: EmbeddedStore) -> None:
+def test_a_user_of_another_run_is_refused_by_the_try_out(server: StoreServer) -> None:
     admin = redis.Redis.from_url(server.url)
     admin.execute_command(
         *(["ACL", "SETUSER", "guest", "on", ">pw", "resetchannels", "~bamboo:other:*", "+@all"]),
@@ -91,7 +90,7 @@ def test_a_user_of_another_run_is_refused_by_the_try_out(server: EmbeddedStore) 
         check_store(url, run=RUN)
 
 
-def test_the_try_out_leaves_nothing(server: EmbeddedStore) -> None:
+def test_the_try_out_leaves_nothing(server: StoreServer) -> None:
     check_store(server.url, run=run_id("leaves-nothing"))
     client = redis.Redis.from_url(server.url)
     assert client.keys("bamboo:leaves-nothing:*") == []
@@ -107,7 +106,7 @@ def test_a_server_that_says_nothing_is_refused_within_the_deadline() -> None:
         assert time.monotonic() - started_s < 3.0
 
 
-def test_keys_stay_below_the_run(server: EmbeddedStore) -> None:
+def test_keys_stay_below_the_run(server: StoreServer) -> None:
     run = run_id("keys")
     store = open_store(server.url, run)
     store.create(state="s", entry="e", documents={"job": "{}"})
@@ -137,9 +136,35 @@ def test_passwords_are_hidden(url: str, shown: str) -> None:
     assert hide_password(url) == shown
 
 
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_what_was_committed_is_there_after_a_restart(tmp_path: Path, ending: str) -> None:
+    first = start_store(tmp_path)
+    store = open_store(first.url, RUN)
+    assert store.create(state="s0", entry="e0", documents={"job": "{}"})
+    for version in range(20):
+        assert store.commit(expected_version=version, state=f"s{version + 1}", entry="e")
+    store_id = store.read().store_id
+    store.close()
+    if ending == "kill":
+        first.kill()
+    else:
+        first.stop()
+    second = start_store(tmp_path)
+    store = open_store(second.url, RUN)
+    try:
+        snapshot = store.read()
+        assert (snapshot.version, snapshot.state, snapshot.store_id) == (20, "s20", store_id)
+        assert len(store.entries(after_version=-1, timeout_s=0)) == 21
+        assert store.document("job") == "{}"
+        assert not store.create(state="s0", entry="e0", documents={})
+    finally:
+        store.close()
+        second.stop()
+
+
 def test_an_outage_is_survived(tmp_path: Path) -> None:
     """SIGKILL the server under a run: calls say so in time, an append waits, nothing is lost."""
-    first = start_embedded(tmp_path)
+    first = start_store(tmp_path)
     store = open_store(first.url, RUN, deadline_s=2.0)
     create_run(store, state=forming(), policy=POLICY, documents={}, at_s=0.0)
     driver = Driver(store, POLICY, "launcher")
@@ -147,7 +172,7 @@ def test_an_outage_is_survived(tmp_path: Path) -> None:
         driver.append(joined(f"n{index}.1"))
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(store.entries, after_version=4, timeout_s=30.0)
-        os.kill(first.pid, signal.SIGKILL)
+        first.kill()
         started_s = time.monotonic()
         with pytest.raises(StoreUnavailable, match="does not answer"):
             waiting.result(timeout=10.0)
@@ -158,9 +183,8 @@ def test_an_outage_is_survived(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             driver.append(lost("n2.1"), deadline_s=0.1)
         appending = pool.submit(driver.append, lost("n2.1"), deadline_s=30.0)
-        wait_until(lambda: not first.alive(), what="the guard ends")
         assert not appending.done()
-        second = start_embedded(tmp_path)
+        second = start_store(tmp_path)
         try:
             appended = appending.result(timeout=30.0)
             assert appended.changed
@@ -173,7 +197,7 @@ def test_an_outage_is_survived(tmp_path: Path) -> None:
 
 
 def test_a_frozen_server_is_noticed_in_time(tmp_path: Path) -> None:
-    server = start_embedded(tmp_path)
+    server = start_store(tmp_path)
     store = open_store(server.url, RUN, deadline_s=0.8)
     store.create(state="s", entry="e", documents={})
     try:

@@ -19,7 +19,6 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, create_run
-from bamboo.coord.embedded import start_embedded
 from bamboo.coord.open import open_store
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State, initial_state
@@ -30,6 +29,7 @@ from bamboo.runtime.numerics import local_numerics
 from bamboo.runtime.transport import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from tests.store_server import start_store
 
 RUN = RunId("test")
 
@@ -172,7 +172,7 @@ def _alive(pid: int) -> bool:
 def cluster(job: JobConfig) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="bt-") as name:
         directory = Path(name)
-        embedded = start_embedded(directory)
+        embedded = start_store(directory)
         made = Cluster(directory, job, embedded.url)
         try:
             yield made
