@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+METADATA = "bamboo"
+"""Key of the header's own entry: JSON {schema_version, step}."""
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
@@ -58,7 +60,9 @@ def write_stage(
     path = folder / stage_file(stage)
     aside = folder / f".{path.name}.{os.getpid()}"
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(whole, aside, metadata={"step": str(step), "schema_version": str(SCHEMA_VERSION)})
+    # One entry only: safetensors writes several in random order, and equal state is equal bytes.
+    about = json.dumps({"schema_version": SCHEMA_VERSION, "step": step})
+    save_file(whole, aside, metadata={METADATA: about})
     _settle(aside, path)
     return _describe(path)
 
@@ -133,7 +137,7 @@ def _describe(path: Path) -> dict[str, Any]:
             if start > len(data):
                 raise ValueError("its header is longer than the file")
             header = json.loads(bytes(data[8:start]))
-            step = int(header.pop("__metadata__")["step"])
+            step = int(json.loads(header.pop("__metadata__")[METADATA])["step"])
             tensors = {}
             for name, about in header.items():
                 begin, end = about["data_offsets"]
