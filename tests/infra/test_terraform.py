@@ -103,6 +103,7 @@ def test_stack_keeps_its_promises(terraform: str, stack: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(400)
 def test_stack_comes_stays_and_goes(terraform: str, stack: Path) -> None:
     """Applied to a mock account, a second plan finds nothing to do, and destroy leaves nothing."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
