@@ -1,0 +1,159 @@
+"""The agent's views of the run, one step at a time, with a clock that a test moves."""
+
+import queue
+import threading
+
+import pytest
+
+from bamboo.agent.notices import NoticeWatch
+from bamboo.agent.outcome import Fenced, RunEnded
+from bamboo.agent.watch import LogWatch, PeerWatch
+from bamboo.coord.driver import Driver
+from bamboo.core.events import NodeJoined, PeerLost, RunFailed
+from bamboo.core.state import NodeStatus, Outcome
+from bamboo.errors import StoreUnavailable
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.ports import Identity, Notice
+from tests.agent.world import HASTY, POLICY, Service, join, make_store, state_of
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock):
+    return make_store(policy=HASTY, clock=clock)
+
+
+def peer_watch(store, node: NodeId) -> PeerWatch:
+    driver = Driver(store, HASTY, node)
+    return PeerWatch(
+        node=node,
+        store=store,
+        driver=driver,
+        policy=HASTY,
+        state=lambda: state_of(store),
+        every_s=0.02,
+    )
+
+
+def test_only_the_peer_that_stands_still_is_lost(store, clock) -> None:
+    me, frozen = join(store, 1), join(store, 2)
+    standby = NodeId("i-3.0")
+    Driver(store, HASTY, standby).append(
+        NodeJoined(
+            node=standby,
+            instance=InstanceId("i-3"),
+            zone=ZoneId("us-east-1a"),
+            endpoint="ipc:///nowhere/3",
+            pid=3,
+        )
+    )
+    watch = peer_watch(store, me)
+    for beat in range(40):
+        clock.now_s += 0.1
+        store.beat(frozen, '{"progress": 5}')
+        store.beat(standby, f'{{"progress": {beat}}}')
+        watch.judge_once()
+    state = state_of(store)
+    assert state.node(frozen).status is NodeStatus.GONE
+    assert state.node(standby).status.live
+    # It never judges itself, though it never beat here.
+    assert state.node(me).status.live
+
+
+def test_an_outage_of_the_store_makes_nobody_gone(store, clock) -> None:
+    me, peer = join(store, 1), join(store, 2)
+    watch = peer_watch(store, me)
+    store.beat(peer, '{"progress": 1}')
+    watch.judge_once()
+    clock.now_s += 100.0
+    watch.judge_once()
+    clock.now_s += HASTY.gone_s / 2
+    store.beat(peer, '{"progress": 2}')
+    watch.judge_once()
+    assert state_of(store).node(peer).status.live
+
+
+def log_watch(store, node: NodeId, outcomes: queue.Queue) -> LogWatch:
+    driver = Driver(store, HASTY, node)
+    return LogWatch(node=node, driver=driver, state=driver.state(), outcomes=outcomes)
+
+
+def test_a_fence_for_another_node_is_not_mine(store) -> None:
+    me, peer = join(store, 1), join(store, 2)
+    outcomes: queue.Queue = queue.Queue()
+    watch = log_watch(store, me, outcomes)
+    Driver(store, HASTY, me).append(PeerLost(node=peer, reporter=me, cause="disconnect"))
+    watch.follow(timeout_s=0.0)
+    assert outcomes.empty()
+    assert watch.state.node(peer).status is NodeStatus.GONE
+    watch.follow(timeout_s=0.0)
+    other = log_watch(store, peer, outcomes)
+    other._read_up_to = 0
+    other.follow(timeout_s=0.0)
+    assert outcomes.get_nowait() == Fenced()
+
+
+def test_the_end_of_the_run_is_heard_once(store) -> None:
+    me = join(store, 1)
+    outcomes: queue.Queue = queue.Queue()
+    watch = log_watch(store, me, outcomes)
+    Driver(store, HASTY, "test").append(
+        RunFailed(reporter="test", outcome=Outcome.FAULT, reason="over")
+    )
+    watch.follow(timeout_s=0.0)
+    watch.follow(timeout_s=0.0)
+    assert outcomes.get_nowait() == RunEnded()
+    assert outcomes.empty()
+
+
+def test_a_notice_is_said_again_while_the_store_is_away() -> None:
+    store = make_store()
+    me = join(store, 1)
+    join(store, 2)
+    driver = Driver(store, POLICY, me)
+    answers = iter([StoreUnavailable("away")])
+    calls: list[float] = []
+
+    def append(event, *, deadline_s=0.0):
+        calls.append(deadline_s)
+        error = next(answers, None)
+        if error is not None:
+            raise error
+        return driver.append(event, deadline_s=deadline_s)
+
+    service = Service(Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a")))
+    watch = NoticeWatch(node=me, metadata=service, append=append, poll_s=0.01)
+    watch.look()
+    assert calls == []
+    service.pending = Notice(id="n1", at_s=2_000_000_000.0)
+    for _ in range(3):
+        watch.look()
+    assert len(calls) == 2
+    assert state_of(store).node(me).notice_deadline_s == 2_000_000_000.0
+
+
+def test_a_notice_watch_stops_when_it_is_told() -> None:
+    service = Service(Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a")))
+    watch = NoticeWatch(
+        node=NodeId("i-1.0"),
+        metadata=service,
+        append=Driver(make_store(), POLICY, "i-1.0").append,
+        poll_s=0.01,
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=watch.run, args=(stop,))
+    thread.start()
+    stop.set()
+    thread.join(timeout=5)
+    assert not thread.is_alive()
