@@ -1,0 +1,1 @@
+"""The membership of a run as a pure state machine: what an event means, and why."""

@@ -55,7 +55,9 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """The successor of a failover has done again all that its victim had done in the hit step."""
+    """The successor of a failover has done again all that its victim had done in the hit step.
+
+    Also said after a hand-over, and when there was nothing to do again."""
 
     node: NodeId
     slot: Slot
@@ -96,7 +98,10 @@ class NonFinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFinished:
-    """The node wrote the final state of every slot that it owns, after step `step`."""
+    """The node wrote the final state of every slot that it owns, after step `step`.
+
+    A successor says CaughtUp first for each slot that it took over: until then this is taken for
+    a report from before its promotion, and must be said again."""
 
     node: NodeId
     step: int
