@@ -14,6 +14,7 @@ from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
+from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudThrottled, CloudUnavailable
@@ -28,12 +29,14 @@ class RunFleet:
         cloud: LocalCloud,
         *,
         journal: Path,
+        kills: Path,
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
     ) -> None:
         self._fleet = fleet
         self._cloud = cloud
         self._journal = Tail(journal)
+        self._kills = kills
         self._records: list[Mapping[str, object]] = []
         self._on_demand = on_demand_usd_per_hour
         self._note = note
@@ -79,6 +82,10 @@ class RunFleet:
             self._cloud.control.preempt(instance, notice_s=notice_s, cause="chaos")
         except BambooError as error:
             self._say(f"a planned preemption did not happen: {error}")
+
+    def kill_stamps_s(self) -> Mapping[str, float]:
+        """As the local cloud, or a worker that took its own instance away, wrote them down."""
+        return kill_stamps_s(self._kills)
 
     def alive(self) -> bool:
         return self._cloud.alive()

@@ -23,7 +23,7 @@ from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records
 from cli.money import Rented, spent_usd
-from cli.progress import Progress, with_beat, with_decision, with_metric
+from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -57,6 +57,9 @@ class Fleet(Protocol):
 
     def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
         """Have the cloud take an instance away. Raises BambooError where it cannot be ordered."""
+
+    def kill_stamps_s(self) -> Mapping[str, float]:
+        """Instance -> time.monotonic() of this machine just before it was killed; where known."""
 
     def alive(self) -> bool:
         """Whether the cloud answers at all."""
@@ -152,7 +155,7 @@ class Launcher:
         if not self._ports.fleet.alive():
             raise BambooError(
                 "the local cloud ended while the run was going on; nothing of it is left, "
-                "see cloud.log in the run's folder, then launch again"
+                "see logs/cloud.log in the run's folder, then launch again"
             )
         self.progress = replace(self.progress, now_s=self._ports.now())
         self._ports.screen.turned(self.progress)
@@ -215,6 +218,8 @@ class Launcher:
     def _measured(self, record: Mapping[str, Any]) -> None:
         self._moved_at_s = self._ports.now()
         before = self.progress.step
+        if record.get("kind") == "failover":
+            record = with_kill_stamp(record, self._ports.fleet.kill_stamps_s())
         self.progress = with_metric(self.progress, record)
         if record.get("kind") != "step":
             return
@@ -268,7 +273,7 @@ class Launcher:
             return
         budget, progress = self._job.budget, self.progress
         hours = (self._ports.now() - progress.started_at_s) / 3600
-        if self._ports.interrupts() >= 1:
+        if self._ports.interrupts() == 1:
             reason, outcome = "interrupted by the user", Outcome.STOPPED
         elif 0 < budget.max_usd <= progress.usd:
             reason = f"${progress.usd:.4f} spent of budget.max_usd = {budget.max_usd}"

@@ -19,8 +19,16 @@ from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from cli import wiring
 from cli.follow import Follower, all_records
-from cli.progress import Progress, status_body, with_beat, with_decision, with_metric
+from cli.progress import (
+    Progress,
+    status_body,
+    with_beat,
+    with_decision,
+    with_kill_stamp,
+    with_metric,
+)
 from cli.runs import RunFolder, started_at_s
+from cli.stamps import kill_stamps_s
 
 LOST = "lost"
 
@@ -79,8 +87,9 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
             reason=decision.reason,
             at_s=decision.now_s,
         )
+    stamps_s = kill_stamps_s(folder.kills)
     for record in all_records(store, "metrics"):
-        progress = with_metric(progress, json.loads(record))
+        progress = with_metric(progress, with_kill_stamp(json.loads(record), stamps_s))
     _, leases = store.leases()
     for node, lease in leases.items():
         progress = with_beat(progress, node, json.loads(lease.payload))

@@ -45,8 +45,10 @@ class Preemption:
     already_computed: int | None = None
     recomputed: int | None = None
     pause_s: float | None = None
+    """From the first disconnect seen to the slot's first operation on its successor."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
-    """The pause in its parts, in order: decision, promotion, first operation."""
+    """The pause in its parts, in order: disconnect (where the killer noted its moment), decision,
+    promotion, first operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,7 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
 
 
 PAUSE_MOMENTS = {
+    "disconnect": ("killed_s", "seen_s"),
     "decision": ("seen_s", "decided_s"),
     "promotion": ("decided_s", "promoted_s"),
     "first operation": ("promoted_s", "first_operation_s"),
@@ -220,11 +223,23 @@ def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+def with_kill_stamp(record: Mapping[str, Any], stamps_s: Mapping[str, float]) -> Mapping[str, Any]:
+    """A failover record with the moment before the kill, where the killer noted it: the pause then
+    counts from there. `stamps_s`: instance -> the same machine's monotonic clock."""
+    instance = str(record.get("victim", "")).rpartition(".")[0]
+    if record.get("planned") or instance not in stamps_s:
+        return record
+    return {**record, "killed_s": stamps_s[instance]}
+
+
 def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, float]) -> Progress:
     return replace(
         progress,
         preemptions=tuple(
-            replace(p, parts_s=parts_s) if p.node == victim else p for p in progress.preemptions
+            replace(p, parts_s=max(p.parts_s, parts_s, key=lambda parts: sum(parts.values())))
+            if p.node == victim
+            else p
+            for p in progress.preemptions
         ),
     )
 

@@ -75,6 +75,11 @@ class RunFolder:
         return self.path / "cloud.jsonl"
 
     @property
+    def kills(self) -> Path:
+        """A stamp from just before each kill, by whoever killed."""
+        return self.path / "kills.jsonl"
+
+    @property
     def final(self) -> Path:
         return self.path / "final"
 

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from bamboo.core.events import NodeLeft
 from cli.follow import Decision
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line
@@ -38,7 +39,8 @@ class PlainScreen:
         return None
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        self.note(decision_line(progress, decision.reason))
+        if not isinstance(decision.event, NodeLeft):
+            self.note(decision_line(progress, decision.reason))
 
     def stepped(self, progress: Progress) -> None:
         every = max(1, progress.steps // PLAIN_STEP_LINES)

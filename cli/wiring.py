@@ -205,6 +205,7 @@ def run_fleet(
         Fleet(provider, run=folder.id, intents=folder.path / "intents.jsonl"),
         cloud,
         journal=folder.cloud,
+        kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         note=note,
     )

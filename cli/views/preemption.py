@@ -21,10 +21,7 @@ def _cost(preemption: Preemption) -> str:
 
 
 def _pause(preemption: Preemption) -> str:
-    text = ""
-    if preemption.pause_s is not None:
-        text += f"; pause {milliseconds(preemption.pause_s)}"
-    if preemption.parts_s:
-        parts = ", ".join(f"{name} {milliseconds(s)}" for name, s in preemption.parts_s.items())
-        text += f" ({parts})"
-    return text
+    if not preemption.parts_s:
+        return "" if preemption.pause_s is None else f"; pause {milliseconds(preemption.pause_s)}"
+    parts = ", ".join(f"{name} {milliseconds(s)}" for name, s in preemption.parts_s.items())
+    return f"; pause {milliseconds(sum(preemption.parts_s.values()))} ({parts})"

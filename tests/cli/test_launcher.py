@@ -80,7 +80,12 @@ def test_a_lost_node_is_terminated_and_told_in_one_line() -> None:
     assert (preemption.node, preemption.zone, preemption.planned) == (node(2), "us-east-1a", False)
     assert (preemption.already_computed, preemption.recomputed) == (3, 2)
     assert preemption.pause_s == 0.041
-    assert preemption.parts_s == {"decision": 0.25, "promotion": 0.25, "first operation": 1.0}
+    assert preemption.parts_s == {
+        "disconnect": 0.25,
+        "decision": 0.25,
+        "promotion": 0.25,
+        "first operation": 1.0,
+    }
     assert "its shadow i-1.0 takes over stage 2" in preemption.sentence
 
 

@@ -66,7 +66,7 @@ def test_usage_errors_are_one_line_and_exit_2(
     [
         (InputError("job.toml: a = 1:\n  wrong"), 2, "error: job.toml: a = 1: wrong\n"),
         (BudgetReached("spent"), 4, "error: spent\n"),
-        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (KeyboardInterrupt(), 130, "\nerror: interrupted\n"),
     ],
 )
 def test_expected_errors_become_a_line_and_their_code(

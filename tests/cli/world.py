@@ -75,6 +75,9 @@ class FakeFleet:
     def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
         self.preempted.append((instance, notice_s))
 
+    def kill_stamps_s(self) -> Mapping[str, float]:
+        return {"i-2": 9.75}
+
     def alive(self) -> bool:
         return self.is_alive
 

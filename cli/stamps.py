@@ -1,0 +1,21 @@
+"""When an instance was killed, by the clock that all processes of this machine share."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from bamboo.telemetry.reader import Tail
+
+
+def kill_stamps_s(kills: Path) -> Mapping[str, float]:
+    """Instance -> time.monotonic() just before its kill, from a run's `kills.jsonl`.
+
+    The local cloud names the instance, a worker that takes its own instance away names its node.
+    """
+    stamps_s: dict[str, float] = {}
+    for line in Tail(kills).lines():
+        record = json.loads(line)
+        node = str(record.get("node", ""))
+        instance = str(record.get("instance") or node.rpartition(".")[0])
+        stamps_s[instance] = record["t_monotonic_ns"] / 1e9
+    return stamps_s
