@@ -184,7 +184,7 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
     """A record of the metrics stream, by its `kind`; a kind of a later version changes nothing.
 
     step: {step (the first is 0), loss, t_s} · failover: {victim, seen_s, decided_s,
-    promoted_s, first_operation_s} · memory: {node, state_bytes,
+    promoted_s, first_operation_s} · memory: {node, peak_tensor_bytes,
     peak_stash_bytes, ops}.
     """
     match record.get("kind"):
@@ -199,7 +199,7 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
             victim = str(record.get("victim", ""))
             return _with_pause_parts(progress, victim, pause_parts_s(record))
         case "memory":
-            peak = int(record["state_bytes"]) + int(record["peak_stash_bytes"])
+            peak = int(record["peak_tensor_bytes"])
             beat = {"tensor_bytes": peak, "ops": record.get("ops", {})}
             return with_beat(progress, NodeId(str(record["node"])), beat)
         case _:

@@ -75,6 +75,9 @@ class SlotRun:
         self.replica_step = Instruction(stage=stage_number, kind="R")
         self.recovery: Recovery | None = None
         self.history: dict[int, Reduced] = {}
+        self.graph_bytes = 0
+        """What one microbatch keeps between forward and backward, measured on the first one."""
+        self.peak_graphs = 0
         self.step = -1
         self.next_step()
 
@@ -106,8 +109,12 @@ class SlotRun:
     def forward(self, local: int, x: Tensor) -> Pending:
         """Compute the forward of a local microbatch, unless it is there already."""
         microbatch = self.microbatches[local]
-        pending = self.stage.forward(x, self.step, microbatch)
+        if self.graph_bytes == 0:
+            pending, self.graph_bytes = self.stage.measured_forward(x, self.step, microbatch)
+        else:
+            pending = self.stage.forward(x, self.step, microbatch)
         self.pending[local] = pending
+        self.peak_graphs = max(self.peak_graphs, len(self.pending) - len(self.backed))
         return pending
 
     def backward(self, local: int, gradient: Tensor | None) -> Tensor | None:

@@ -73,6 +73,21 @@ class Stage:
             y = loss / self._tokens
         return Pending(input=leaf, output=y, loss=loss)
 
+    def measured_forward(self, x: Tensor, step: int, microbatch: int) -> tuple[Pending, int]:
+        """The same as `forward`, and the bytes of what autograd saved beside the parameters."""
+        own = {p.untyped_storage().data_ptr() for p in self.params}
+        saved: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            pending = self.forward(x, step, microbatch)
+        return pending, sum(saved.values())
+
     def loss_of(self, output: Tensor, step: int, microbatch: int) -> Tensor:
         """The loss of the last stage's output, summed over the microbatch's tokens."""
         return self._spec.loss(output, self._data.microbatch(step, microbatch)[1])

@@ -5,15 +5,12 @@ after them (`apply`), effects addressed to this node are performed once, and wha
 is said as events and records through `Outbox`, which never blocks.
 """
 
-import hashlib
-import math
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bamboo.checkpoint.final import write_stage
 from bamboo.core.effects import (
@@ -25,39 +22,26 @@ from bamboo.core.effects import (
     Promote,
     Resend,
     Start,
+    Stay,
     StopAt,
 )
-from bamboo.core.events import (
-    CaughtUp,
-    Event,
-    HandedOver,
-    NodeFinished,
-    NonFinite,
-    RunFailed,
-    StopReady,
-)
+from bamboo.core.events import HandedOver, NodeFinished, NonFinite, RunFailed, StopReady
 from bamboo.core.state import NodeStatus, Outcome, State
 from bamboo.ids import NodeId
-from bamboo.ports import MessageKey, Transport
+from bamboo.ports import Transport
 from bamboo.runtime.device import device_of
 from bamboo.runtime.diagnose import diagnose, send_inputs
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
-from bamboo.runtime.optimizer import mean_loss
+from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.preempt import Preemptions
+from bamboo.runtime.records import Records, ReplicaCheck, peak_tensor_bytes
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
+from bamboo.runtime.takeover import resend, tell_what_was_reduced
 from bamboo.topology.slots import Slot
-
-
-class Outbox(Protocol):
-    """Where a trainer says things; calls return at once and keep their order."""
-
-    def event(self, event: Event) -> None: ...
-
-    def metric(self, record: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +97,18 @@ class Trainer:
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )
-        self._check_replicas = job.cluster.check_replicas
-        self._own_hashes: dict[tuple[Slot, int], str] = {}
+        self._records = Records(me=me, tokens=builder.tokens, outbox=outbox)
+        self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         self._inbound: deque[Decided] = deque()
         self.executor.attention = lambda: bool(self._inbound)
         self.gone_seen_s: dict[str, float] = {}
         """Monotonic time at which this node saw a peer's connection end."""
         self._draining = False
+        self._said_handover = False
+        self._stopping = False
+        self._faulted = False
         self._said_finished: tuple[Slot, ...] = ()
         self._goodbye: Goodbye | None = None
-        self._loss_log: dict[int, dict[str, Any]] = {}
 
     # ------------------------------------------------------------------ from other threads
 
@@ -141,7 +127,7 @@ class Trainer:
         return {
             "step": max((run.step for run in owned), default=0),
             "ops": dict(self.executor.operations.counts),
-            "tensor_bytes": self.tensor_bytes(),
+            "tensor_bytes": peak_tensor_bytes(self.executor, self.mail),
         }
 
     # ------------------------------------------------------------------ the life of a node
@@ -170,7 +156,12 @@ class Trainer:
 
     def _fail(self, reason: str) -> None:
         self._outbox.event(RunFailed(reporter=str(self._me), outcome=Outcome.FAULT, reason=reason))
-        self.executor.hold = True
+        self._faulted = True
+        self._set_hold()
+
+    def _set_hold(self) -> None:
+        """No slot begins a step while any of these stands."""
+        self.executor.hold = self._draining or self._stopping or self._faulted
 
     @property
     def _finished_and_said(self) -> bool:
@@ -180,10 +171,13 @@ class Trainer:
         """Write the final state of the owned stages of pipeline 0, then say so."""
         step = self.executor.last_step + 1
         for slot, run in self.executor.owned.items():
+            if run.recovery is not None:
+                # Its victim had nothing left to do but to write the final state.
+                self._end_recovery(run, run.recovery)
             if slot.pipeline == 0 and self._run_dir is not None:
                 write_stage(self._run_dir / "final", slot.stage, run.tensors(), step)
         self._said_finished = tuple(self.executor.owned)
-        self._outbox.metric(self._memory_record())
+        self._records.memory(self.executor, self.mail, self.device)
         self._outbox.event(NodeFinished(node=self._me, step=self.executor.last_step))
 
     # ------------------------------------------------------------------ decisions
@@ -214,9 +208,6 @@ class Trainer:
         for slot, run in self.executor.owned.items():
             if state.assignment.shadow(slot) is None:
                 self.mail.declare_safe(slot, run.step)
-                if self._draining:
-                    # Nobody to hand over to any more: train on until the instance goes.
-                    self._draining = self.executor.hold = False
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
         match effect:
@@ -225,15 +216,21 @@ class Trainer:
             case Promote(slot=slot, victim=victim):
                 self._promote(slot, victim, decided)
             case Resend(slot=slot):
-                self._resend(slot)
+                resend(self.mail, self.executor.owned, slot)
             case Drain():
-                self._draining = self.executor.hold = True
+                self._draining = True
+                self._set_hold()
+            case Stay():
+                self._draining = self._said_handover = False
+                self._set_hold()
             case HoldForStop():
-                self.executor.hold = True
+                self._stopping = True
+                self._set_hold()
                 self._outbox.event(StopReady(node=self._me, step=self._begun_step()))
             case StopAt(step=step):
                 self.executor.last_step = step
-                self.executor.hold = self._draining
+                self._stopping = False
+                self._set_hold()
             case Fence():
                 self._goodbye = Goodbye.FENCED
             case End():
@@ -273,142 +270,40 @@ class Trainer:
             already_computed=len(run.pending),
         )
         self.executor.owned[slot] = run
-        self._resend(slot)
-        self.mail.resend(slot)
-        self._tell_what_was_reduced(run)
+        resend(self.mail, self.executor.owned, slot)
+        tell_what_was_reduced(self.mail, run)
         self.mail.declare_safe(slot, run.step)
-        for record in list(self._loss_log.values()):
-            self._outbox.metric(record)
+        self._records.promoted()
         self._said_finished = ()
-
-    def _resend(self, slot: Slot) -> None:
-        """Send the new owner of `slot` all that is kept for it, and what was reduced since."""
-        self.mail.resend(slot)
-        for own in self.executor.owned:
-            if own == slot:
-                continue
-            for step, done in self.executor.owned[own].history.items():
-                if own.pipeline == slot.pipeline:
-                    self._send_norm(own, slot, step, done)
-                elif own.stage == slot.stage:
-                    self._send_reduced(own, slot, step, done)
-
-    def _tell_what_was_reduced(self, run: SlotRun) -> None:
-        """A victim may have died with squares and shards of its last whole step unsent."""
-        grid = run.plan.grid
-        for step, done in run.history.items():
-            for slot in grid.pipeline(run.slot.pipeline):
-                if slot != run.slot:
-                    self._send_norm(run.slot, slot, step, done)
-            for slot in grid.column(run.slot.stage):
-                if slot != run.slot:
-                    self._send_reduced(run.slot, slot, step, done)
-
-    def _send_norm(self, source: Slot, to: Slot, step: int, done: Reduced) -> None:
-        key = MessageKey(kind="norm", to=to, source=source, step=step)
-        owner = self.mail.assignment.owner(to)
-        self.mail.post_to(owner, key, (), {"total_square": done.total_square})
-
-    def _send_reduced(self, source: Slot, to: Slot, step: int, done: Reduced) -> None:
-        key = MessageKey(kind="reduced", to=to, source=source, step=step)
-        owner = self.mail.assignment.owner(to)
-        meta = {"losses": [[m, loss] for m, loss in done.losses.items()]}
-        self.mail.post_to(owner, key, done.gradient, meta)
 
     # ------------------------------------------------------------------ heard from the loop
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """Acknowledge, record, forget what nobody can ask for any more."""
-        meta: dict[str, Any] = {}
-        if self._check_replicas:
-            digest = run_hash(run)
-            if run.owner:
-                self._own_hashes[(run.slot, run.step)] = digest
-            else:
-                meta["hash"] = digest
+        meta = self._replicas.stepped(run)
         if not run.owner or self.mail.assignment.shadow(run.slot) is None:
             self.mail.declare_safe(run.slot, run.step, meta)
-        if run.slot == Slot(pipeline=0, stage=run.plan.grid.stages - 1):
-            self._record_loss(run, done, factor)
+        self._records.stepped(run, done, factor)
         if run.recovery is not None and run.step > run.recovery.hit_step:
-            self._caught_up(run, run.recovery)
+            self._end_recovery(run, run.recovery)
         self.mail.prune()
         bound = self.mail.safe_step
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
             for step in [s for s in other.history if s < bound]:
                 del other.history[step]
-        self._compare_replicas()
+        difference = self._replicas.difference(self.mail)
+        if difference is not None:
+            self._fail(difference)
 
-    def _record_loss(self, run: SlotRun, done: Reduced, factor: float) -> None:
-        losses = [done.losses[m] for m in sorted(done.losses)]
-        loss = mean_loss(losses, self._builder.tokens)
-        step = run.step - 1
-        record = {
-            "kind": "step",
-            "step": step,
-            "loss": loss,
-            "loss_hex": loss.hex(),
-            "tokens": self._builder.tokens,
-            "gradient_norm": math.sqrt(done.total_square),
-            "clip_factor": factor,
-            "t_s": time.time(),
-        }
-        self._loss_log[step] = record
-        self._loss_log.pop(step - 64, None)
-        if run.owner:
-            self._outbox.metric(record)
-
-    def _compare_replicas(self) -> None:
-        if not self._check_replicas:
-            return
-        for key, theirs in list(self.mail.replica_hashes.items()):
-            ours = self._own_hashes.get(key)
-            if ours is not None and ours != theirs:
-                slot, step = key
-                self._fail(
-                    f"the replica of stage {slot.stage} (pipeline {slot.pipeline}) differs from "
-                    f"its owner after step {step - 1}: {theirs[:12]} is not {ours[:12]}"
-                )
-        bound = self.mail.safe_step
-        for key in [k for k in self._own_hashes if k[1] < bound]:
-            del self._own_hashes[key]
+    def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
+        recovery.first_operation_s = recovery.first_operation_s or time.monotonic()
+        self._records.caught_up(run, recovery)
+        run.recovery = None
 
     def first_operation(self, run: SlotRun) -> None:
         """Stamp the end of the pause."""
         assert run.recovery is not None
         run.recovery.first_operation_s = time.monotonic()
-
-    def _caught_up(self, run: SlotRun, recovery: Recovery) -> None:
-        run.recovery = None
-        pause_s = recovery.first_operation_s - recovery.seen_s
-        self._outbox.metric(
-            {
-                "kind": "failover",
-                "slot": str(run.slot),
-                "victim": recovery.victim,
-                "successor": str(self._me),
-                "planned": recovery.planned,
-                "step": recovery.hit_step,
-                "already_computed": recovery.already_computed,
-                "recomputed": recovery.recomputed,
-                "seen_s": recovery.seen_s,
-                "decided_s": recovery.decided_s,
-                "promoted_s": recovery.promoted_s,
-                "first_operation_s": recovery.first_operation_s,
-                "pause_s": pause_s,
-                "t_s": time.time(),
-            }
-        )
-        self._outbox.event(
-            CaughtUp(
-                node=self._me,
-                slot=run.slot,
-                step=recovery.hit_step,
-                recomputed=recovery.recomputed,
-                already_computed=recovery.already_computed,
-                pause_s=pause_s,
-            )
-        )
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
         """A listed preemption takes the original owner of a slot, so that it happens once."""
@@ -417,18 +312,19 @@ class Trainer:
 
     def idle(self) -> None:
         """While draining: hand over as soon as the shadows have all of it."""
-        if not self._draining:
+        if not self._draining or self._said_handover:
             return
         owned = self.executor.owned
         if all(r.cursor == 0 and self.mail.safe[s] >= r.step for s, r in owned.items()):
-            self._draining = False
+            self._said_handover = True
             step = max(run.step for run in owned.values()) - 1
             self._outbox.event(HandedOver(node=self._me, step=step))
 
-    # ------------------------------------------------------------------ faults and figures
+    # ------------------------------------------------------------------ faults
 
     def _report_non_finite(self, run: SlotRun) -> None:
-        self.executor.hold = True
+        self._faulted = True
+        self._set_hold()
         for own in self.executor.owned.values():
             send_inputs(self.mail, own)
         found = diagnose(self.mail, run, lambda: bool(self._inbound))
@@ -437,27 +333,3 @@ class Trainer:
             self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
         while not self._inbound:
             self.mail.collect(0.05)
-
-    def tensor_bytes(self) -> int:
-        """Bytes of parameters, moments and gradients of all that is held, and of the stash."""
-        runs = [*self.executor.owned.values(), *self.executor.shadowed.values()]
-        return self.mail.stash_bytes + sum(4 * run.stage.parameter_bytes() for run in runs)
-
-    def _memory_record(self) -> dict[str, Any]:
-        return {
-            "kind": "memory",
-            "node": str(self._me),
-            "peak_stash_bytes": self.mail.peak_stash_bytes,
-            "state_bytes": self.tensor_bytes() - self.mail.stash_bytes,
-            "overruns": self.device.overruns,
-            "busy_s": dict(self.device.busy_s),
-        }
-
-
-def run_hash(run: SlotRun) -> str:
-    """SHA-256 over parameters and moments, in order."""
-    digest = hashlib.sha256()
-    for name, tensor in run.tensors().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""What a node records of its work: losses, failovers, memory, and the check of replicas.
+
+Rule: records never steer the training, with one exception that the user asks for: replicas that
+are found to differ end the run.
+"""
+
+import hashlib
+import math
+import time
+from typing import Any
+
+from bamboo.core.events import CaughtUp
+from bamboo.ids import NodeId
+from bamboo.runtime.device import Device
+from bamboo.runtime.executor import Executor
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.optimizer import mean_loss
+from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
+from bamboo.topology.slots import Slot
+
+LOSSES_KEPT = 64
+"""A shadow of the last stage keeps so many loss records: a victim may have died before it said
+them, while the store was away."""
+
+
+class Records:
+    """The records of one node."""
+
+    def __init__(self, *, me: NodeId, tokens: int, outbox: Outbox) -> None:
+        self._me, self._tokens, self._outbox = me, tokens, outbox
+        self._losses: dict[int, dict[str, Any]] = {}
+
+    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        """Record the loss of the step that was just taken, if this slot is where it is known."""
+        if run.slot != Slot(pipeline=0, stage=run.plan.grid.stages - 1):
+            return
+        loss = mean_loss([done.losses[m] for m in sorted(done.losses)], self._tokens)
+        step = run.step - 1
+        record = {
+            "kind": "step",
+            "step": step,
+            "loss": loss,
+            "loss_hex": loss.hex(),
+            "tokens": self._tokens,
+            "gradient_norm": math.sqrt(done.total_square),
+            "clip_factor": factor,
+            "t_s": time.time(),
+        }
+        self._losses[step] = record
+        self._losses.pop(step - LOSSES_KEPT, None)
+        if run.owner:
+            self._outbox.metric(record)
+
+    def promoted(self) -> None:
+        """Say again the losses that a victim may not have said; readers take the first of each."""
+        for record in self._losses.values():
+            self._outbox.metric(record)
+
+    def caught_up(self, run: SlotRun, recovery: Recovery) -> None:
+        """Record a failover with the parts of its pause, in monotonic seconds of this host."""
+        pause_s = recovery.first_operation_s - recovery.seen_s
+        self._outbox.metric(
+            {
+                "kind": "failover",
+                "slot": str(run.slot),
+                "victim": recovery.victim,
+                "successor": str(self._me),
+                "planned": recovery.planned,
+                "step": recovery.hit_step,
+                "already_computed": recovery.already_computed,
+                "recomputed": recovery.recomputed,
+                "seen_s": recovery.seen_s,
+                "decided_s": recovery.decided_s,
+                "promoted_s": recovery.promoted_s,
+                "first_operation_s": recovery.first_operation_s,
+                "pause_s": pause_s,
+                "t_s": time.time(),
+            }
+        )
+        self._outbox.event(
+            CaughtUp(
+                node=self._me,
+                slot=run.slot,
+                step=recovery.hit_step,
+                recomputed=recovery.recomputed,
+                already_computed=recovery.already_computed,
+                pause_s=pause_s,
+            )
+        )
+
+    def memory(self, executor: Executor, mail: Mail, device: Device) -> None:
+        """Record the bytes of tensors at their peak, and what the device did."""
+        self._outbox.metric(
+            {
+                "kind": "memory",
+                "node": str(self._me),
+                "peak_stash_bytes": mail.peak_stash_bytes,
+                "peak_tensor_bytes": peak_tensor_bytes(executor, mail),
+                "overruns": device.overruns,
+                "busy_s": dict(device.busy_s),
+            }
+        )
+
+
+def peak_tensor_bytes(executor: Executor, mail: Mail) -> int:
+    """At most so many bytes of tensors were held at once: parameters, moments and gradients of all
+    slots, the graphs in flight at each slot's own peak, and the stash at its peak."""
+    runs = (*executor.owned.values(), *executor.shadowed.values())
+    state = sum(4 * run.stage.parameter_bytes() for run in runs)
+    graphs = sum(run.peak_graphs * run.graph_bytes for run in runs)
+    return state + graphs + mail.peak_stash_bytes
+
+
+class ReplicaCheck:
+    """Compares owner and shadow after every step, when the job asks for it."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._own: dict[tuple[Slot, int], str] = {}
+
+    def stepped(self, run: SlotRun) -> dict[str, str]:
+        """Note an owner's hash; what a shadow says with its acknowledgement."""
+        if not self._wanted:
+            return {}
+        digest = run_hash(run)
+        if run.owner:
+            self._own[(run.slot, run.step)] = digest
+            return {}
+        return {"hash": digest}
+
+    def difference(self, mail: Mail) -> str | None:
+        """A sentence about the first replica found to differ, or None; forgets what is safe."""
+        for key, theirs in mail.replica_hashes.items():
+            ours = self._own.get(key)
+            if ours is not None and ours != theirs:
+                slot, step = key
+                return (
+                    f"the replica of stage {slot.stage} (pipeline {slot.pipeline}) differs from "
+                    f"its owner after step {step - 1}: {theirs[:12]} is not {ours[:12]}"
+                )
+        for key in [k for k in self._own if k[1] < mail.safe_step]:
+            del self._own[key]
+        return None
+
+
+def run_hash(run: SlotRun) -> str:
+    """SHA-256 over parameters and moments, in order."""
+    digest = hashlib.sha256()
+    for name, tensor in run.tensors().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,51 @@
+"""What slots tell each other when one of them got a new owner.
+
+Rule: a victim may have died with letters unsent. What it would still have been asked for is either
+in the others' stashes, or follows from the last whole step that its shadow has seen: the gradient
+norm for its pipeline, the whole reduced gradient for its column.
+"""
+
+from collections.abc import Mapping
+
+from bamboo.ports import MessageKey
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.slot_run import Reduced, SlotRun
+from bamboo.topology.slots import Slot
+
+
+def resend(mail: Mail, owned: Mapping[Slot, SlotRun], slot: Slot) -> None:
+    """Send the new owner of `slot` all that is kept for it, and what was reduced since."""
+    mail.resend(slot)
+    for own, run in owned.items():
+        if own == slot:
+            continue
+        for step, done in run.history.items():
+            if own.pipeline == slot.pipeline:
+                _send_norm(mail, own, slot, step, done)
+            elif own.stage == slot.stage:
+                _send_reduced(mail, own, slot, step, done)
+
+
+def tell_what_was_reduced(mail: Mail, run: SlotRun) -> None:
+    """By the new owner: give the others what the victim may have died without sending."""
+    grid = run.plan.grid
+    for step, done in run.history.items():
+        for slot in grid.pipeline(run.slot.pipeline):
+            if slot != run.slot:
+                _send_norm(mail, run.slot, slot, step, done)
+        for slot in grid.column(run.slot.stage):
+            if slot != run.slot:
+                _send_reduced(mail, run.slot, slot, step, done)
+
+
+def _send_norm(mail: Mail, source: Slot, to: Slot, step: int, done: Reduced) -> None:
+    key = MessageKey(kind="norm", to=to, source=source, step=step)
+    owner = mail.assignment.owner(to)
+    mail.post_to(owner, key, (), {"total_square": done.total_square})
+
+
+def _send_reduced(mail: Mail, source: Slot, to: Slot, step: int, done: Reduced) -> None:
+    key = MessageKey(kind="reduced", to=to, source=source, step=step)
+    owner = mail.assignment.owner(to)
+    meta = {"losses": [[m, loss] for m, loss in done.losses.items()]}
+    mail.post_to(owner, key, done.gradient, meta)
