@@ -55,6 +55,13 @@ class ForkedWorker:
             except ProcessLookupError:
                 return
 
+    def close(self) -> None:
+        """Let go of the connection; the worker is not watched any more."""
+        self._connection.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
     def _alive(self) -> bool:
         if self._pidfd is None:
             return False

@@ -5,11 +5,12 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, InputError
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.services import python_command
@@ -92,8 +93,14 @@ def start_local_cloud(
     `store_url` empty: an embedded Valkey whose data lies in `run_dir/store`. `attached`: it ends
     when this process does. `agent_command` empty: `python -m cli.main agent`.
     `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
-    Raises BambooError with the end of its log when it is not ready by `deadline_s`.
+    Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
+    where it cannot run at all.
     """
+    if sys.platform != "linux":
+        raise InputError(
+            f"the local cloud needs Linux, this is {sys.platform}; "
+            "start the launch in a Linux container"
+        )
     logs = run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     config = HostConfig(

@@ -137,7 +137,8 @@ class Zygote:
 
 
 def run_entry(entry: str, config: Mapping[str, str]) -> int:
-    """Call `package.module:function` with `config`; its result as an exit status (None is 0)."""
+    """Call `package.module:function` with `config`; its result as an exit status: None is 0, words
+    go to standard error and are 1."""
     module, _, function = entry.partition(":")
     try:
         result = getattr(importlib.import_module(module), function)(config)
@@ -145,7 +146,10 @@ def run_entry(entry: str, config: Mapping[str, str]) -> int:
         result = leave.code
     if result is None:
         return 0
-    return result if isinstance(result, int) else 1
+    if isinstance(result, int):
+        return result
+    sys.stderr.write(f"{result}\n")
+    return 1
 
 
 def _redirect(log: str) -> None:

@@ -1,0 +1,173 @@
+"""The fork server and its client: what a child has, what it must not have, how it ends."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import BambooError
+from cloud.ec2.process_starter import ProcessStarter
+from cloud.local.fork_starter import ForkedWorker, ForkStarter
+from cloud.local.services import python_command
+from cloud.local.zygote import Request, run_entry
+from tests.cloud.local_world import ACTORS, alive, lines
+from tests.support import wait_until
+
+
+class Server:
+    """A fork server of one test."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket_path = path / "z.sock"
+        self.log = path / "child.log"
+        self.process = subprocess.Popen(
+            python_command("cloud.local.zygote", str(self.socket_path), "forked"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ACTORS)},
+        )
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], 30)
+        assert readable
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def starter(self, entry: str) -> ForkStarter:
+        return ForkStarter(socket_path=self.socket_path, entry=f"forked:{entry}", log=self.log)
+
+    def run(self, entry: str, **config: str) -> int:
+        """Start a child and wait for its status."""
+        worker = self.starter(entry).start(config=config)
+        return ended(worker)
+
+    def end(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        status = self.process.wait(timeout=10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+def ended(worker: ForkedWorker) -> int:
+    wait_until(lambda: worker.poll() is not None, what="the worker has ended")
+    status = worker.poll()
+    assert status is not None
+    worker.close()
+    return status
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path)
+    yield server
+    server.end()
+
+
+def test_a_child_is_a_fork_in_the_callers_group_with_its_own_output(server) -> None:
+    assert server.run("tells", run="calm-fox") == 0
+    (fact,) = lines(server.log)
+    assert fact["imported_by"] == server.process.pid != fact["pid"]
+    assert fact["group"] == os.getpgid(0)
+    assert fact["session"] == os.getsid(0)
+    assert fact["threads"] == 1
+    assert fact["config"] == {"run": "calm-fox"}
+
+
+def test_a_child_holds_none_of_the_servers_files(server) -> None:
+    waiting = server.starter("waits").start(config={})
+    server.run("tells")
+    (fact,) = lines(server.log)
+    # Input, output, errors, and the listing of the directory itself.
+    assert fact["files"] == ["0", "1", "2", "3"]
+    waiting.kill()
+    assert ended(waiting) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("entry", ["exits", "leaves"])
+def test_the_childs_status_comes_back(server, entry) -> None:
+    assert server.run(entry, status="7") == 7
+
+
+def test_a_child_that_breaks_leaves_a_traceback_in_its_log(server) -> None:
+    assert server.run("breaks", word="crooked") == 70
+    assert "ValueError: crooked" in server.log.read_text()
+    assert server.run("exits", status="0") == 0
+
+
+def test_many_children_each_get_their_own_status(server) -> None:
+    starter = server.starter("exits")
+    workers = [starter.start(config={"status": str(n)}) for n in range(8)]
+    assert [ended(worker) for worker in workers] == list(range(8))
+
+
+def test_killing_a_worker_twice_is_fine(server) -> None:
+    worker = server.starter("waits").start(config={})
+    assert worker.poll() is None
+    worker.kill()
+    assert ended(worker) == -signal.SIGKILL
+    worker.kill()
+
+
+def test_a_child_whose_group_is_gone_does_not_start(server) -> None:
+    request = Request(entry="forked:waits", config={}, group=4194303, log=str(server.log))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(server.socket_path))
+        connection.sendall(request.line())
+        with connection.makefile() as answers:
+            assert '"pid"' in answers.readline()
+            assert answers.readline() == '{"exit": 70}\n'
+
+
+def test_nonsense_is_answered_and_the_server_goes_on(server) -> None:
+    for nonsense in (b"hello\n", b'{"entry": 1}\n', b"[]\n"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(server.socket_path))
+            connection.sendall(nonsense)
+            assert b"error" in connection.recv(1000)
+    assert server.run("exits", status="0") == 0
+
+
+def test_when_the_server_goes_its_children_live_on_and_can_be_killed(tmp_path) -> None:
+    server = Server(tmp_path)
+    worker = server.starter("waits").start(config={})
+    assert server.end() == 0
+    assert worker.poll() is None
+    assert alive(worker.pid)
+    worker.kill()
+    assert ended(worker) == 255
+
+
+def test_a_missing_server_is_a_clear_error(tmp_path) -> None:
+    starter = ForkStarter(socket_path=tmp_path / "none", entry="a:b", log=tmp_path / "log")
+    with pytest.raises(BambooError, match=r"did not start a worker.*zygote\.log"):
+        starter.start(config={})
+
+
+def test_an_entry_may_return_a_status_or_nothing_or_leave_with_words(monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(str(ACTORS))
+    assert run_entry("forked:exits", {"status": "3"}) == 3
+    assert run_entry("forked:returns_nothing", {}) == 0
+    assert run_entry("forked:leaves_with_words", {}) == 1
+    assert "no way" in capsys.readouterr().err
+
+
+def test_a_process_starter_hands_the_configuration_over_by_standard_input(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "told.py").write_text(
+        "import json, sys\n"
+        "config = json.loads(sys.stdin.readline())\n"
+        "sys.exit(int(config['status']))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker = ProcessStarter(module="told").start(config={"status": "6"})
+    wait_until(lambda: worker.poll() is not None, what="the worker has ended")
+    assert worker.poll() == 6
+    worker.kill()
