@@ -1,25 +1,25 @@
 """A small cluster for tests: an embedded store and real worker processes, without any cloud.
 
-Workers are forked from this process, each into a process group of its own, so that a test can
+Workers are forked from a fork server, each into a process group of its own, so that a test can
 kill any of them, by pid, at any instant. Nothing of it outlives the `with` block.
 """
 
 import contextlib
 import json
-import os
 import signal
-import sys
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig
-from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.driver import Decision, Driver, create_run
 from bamboo.coord.open import open_store
+from bamboo.core.events import Event
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State, initial_state
 from bamboo.data import load_data
@@ -28,35 +28,35 @@ from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics
 from bamboo.runtime.transport import RunKeys
 from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
+from tests.e2e.forker import Process, shared_forker
 from tests.store_server import start_store
+from tests.support import wait_until
 
 RUN = RunId("test")
+LEAVE_TIMEOUT_S = 15.0
+"""How long after the end of a run its processes may still be there."""
 
 
 class Cluster:
+    """A run in `directory`; the store's state, records and processes are open to the test."""
+
     def __init__(self, directory: Path, job: JobConfig, url: str) -> None:
         self.directory, self.job, self.url = directory, resolve(job), url
-        self.pids: dict[str, int] = {}
+        self.processes: dict[str, Process] = {}
         self.killed: set[str] = set()
-        job = self.job
-        data, spec = load_data(job), build_model(job)
-        grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
-        layers = len(spec.factories)
-        cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
-        strategy = Strategy(
-            semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster)),
-            placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
-        )
         self.store = open_store(url, RUN)
+        job = self.job
+        self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
         policy = Policy(suspect_s=job.cluster.suspect_s, gone_s=job.cluster.gone_s)
         created = create_run(
             self.store,
-            state=initial_state(run=RUN, grid=grid, redundancy=job.cluster.redundancy),
+            state=initial_state(run=RUN, grid=self.grid, redundancy=job.cluster.redundancy),
             policy=policy,
             documents={
                 "job": job_to_json(job),
-                "strategy": strategy.to_json(),
+                "strategy": self._strategy().to_json(),
                 "data": "{}",
                 "keys": json.dumps(RunKeys.generate().to_dict()),
             },
@@ -65,13 +65,31 @@ class Cluster:
         assert created
         self.driver = Driver(self.store, policy, "test")
         (directory / "sockets").mkdir(mode=0o700)
+        # Workers hang on this socket as on their agent's: they end when this process does.
+        self._agent = socket.socket(socket.AF_UNIX)
+        self._agent.bind(str(directory / "agent"))
+        self._agent.listen(64)
 
-    def start(self, count: int, patch: Callable[[int], None] | None = None) -> None:
-        for _ in range(count):
-            self.start_one(patch)
+    def _strategy(self) -> Strategy:
+        job, grid = self.job, self.grid
+        layers = len(build_model(job).factories)
+        cut = job.cluster.cut or tuple(round(layers * p / grid.stages) for p in range(grid.stages))
+        digest, numerics = load_data(job).digest, local_numerics(job.cluster)
+        return Strategy(
+            semantics=semantics(job, data_digest=digest, numerics=numerics),
+            placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
+        )
 
-    def start_one(self, patch: Callable[[int], None] | None = None) -> str:
-        index = len(self.pids)
+    # ------------------------------------------------------------------ nodes
+
+    def start(self, count: int = 0, faults: Mapping[int, str] | None = None) -> None:
+        """Start `count` workers (0: one a slot). `faults` plants one in some, by their number,
+        which is the number of the slot that they get."""
+        for index in range(count or self.grid.size):
+            self.start_one((faults or {}).get(index, ""))
+
+    def start_one(self, fault: str = "") -> str:
+        index = len(self.processes)
         node = f"i-{index:02d}.1"
         config = {
             "run": RUN,
@@ -81,36 +99,42 @@ class Cluster:
             "store_url": self.url,
             "socket_dir": str(self.directory / "sockets"),
             "run_dir": str(self.directory),
-            "agent_socket": "",
+            "agent_socket": str(self.directory / "agent"),
+            "fault": fault,
         }
-        pid = os.fork()
-        if pid == 0:
-            status = 99
-            try:
-                os.setpgid(0, 0)
-                log = os.open(self.directory / f"{node}.log", os.O_WRONLY | os.O_CREAT, 0o600)
-                os.dup2(log, 1)
-                os.dup2(log, 2)
-                from bamboo.runtime import worker
-
-                if patch is not None:
-                    patch(index)
-                status = worker.main(config)
-            finally:
-                sys.stderr.flush()
-                os._exit(status)
-        self.pids[node] = pid
+        log = self.directory / f"{node}.log"
+        self.processes[node] = shared_forker().start(config, log)
         return node
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {node: process.pid for node, process in self.processes.items()}
+
+    def owner(self, slot: Slot) -> str:
+        """The node that owns a slot now."""
+        assignment = self.state().assignment
+        assert assignment is not None, "training has not begun"
+        return assignment.owner(slot)
 
     def kill(self, node: str) -> int:
         """SIGKILL a node; the stamp taken just before, in monotonic ns."""
         stamp = time.monotonic_ns()
-        os.kill(self.pids[node], signal.SIGKILL)
+        self.processes[node].signal(signal.SIGKILL)
         self.killed.add(node)
         return stamp
 
+    # ------------------------------------------------------------------ what the run says
+
+    def append(self, event: Event) -> None:
+        """Say something to the run, as anybody may."""
+        self.driver.append(event)
+
     def state(self) -> State:
         return self.driver.state()
+
+    def decisions(self) -> list[Decision]:
+        """The whole log."""
+        return self.driver.follow(after_version=0, timeout_s=0.0)
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         records = [
@@ -125,61 +149,71 @@ class Cluster:
             assert out.setdefault(record["step"], record["loss_hex"]) == record["loss_hex"]
         return out
 
+    def stamps(self) -> list[dict[str, Any]]:
+        """The kills that happened as listed in the job."""
+        file = self.directory / "kills.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    # ------------------------------------------------------------------ waiting
+
     def wait(self, condition: Callable[[State], bool], timeout_s: float, what: str) -> State:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            state = self.state()
-            if condition(state):
-                return state
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what} did not come within {timeout_s} s: {self.report()}")
-            time.sleep(0.01)
+        """Poll the state until the condition holds; the failure shows the nodes' logs."""
+        try:
+            return wait_until(
+                lambda: found if condition(found := self.state()) else None,
+                what=what,
+                timeout_s=timeout_s,
+            )
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.report()}") from error
 
     def wait_step(self, step: int, timeout_s: float = 60.0) -> None:
-        """Wait until the loss of that step was reported."""
+        """Wait until the loss of that step was reported, or the run has ended."""
         self.wait(
-            lambda s: s.phase is Phase.FINISHED or len(self.metrics("step")) > step,
-            timeout_s,
-            f"step {step}",
+            lambda s: s.phase is Phase.FINISHED or step in self.losses(), timeout_s, f"step {step}"
         )
 
-    def finish(self, timeout_s: float = 90.0) -> State:
+    def finish(self, timeout_s: float = 60.0) -> State:
         """Wait for the end of the run and of every process."""
         state = self.wait(lambda s: s.phase is Phase.FINISHED, timeout_s, "the end")
-        deadline = time.monotonic() + 15
-        for pid in self.pids.values():
-            while _alive(pid):
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"process {pid} is still there: {self.report()}")
-                time.sleep(0.01)
+        give_up_s = time.monotonic() + LEAVE_TIMEOUT_S
+        for node, process in self.processes.items():
+            if process.status(max(0.0, give_up_s - time.monotonic())) is None:
+                raise AssertionError(f"{node} is still there\n{self.report()}")
         return state
 
+    def statuses(self) -> dict[str, int | None]:
+        """The exit status of every node that has ended."""
+        return {node: process.status() for node, process in self.processes.items()}
+
     def report(self) -> str:
+        """Where the run stands, and the end of every node's log."""
+        state = self.state()
+        said = "\n".join(f"{d.version} {d.author}: {d.reason}" for d in self.decisions())
         logs = "\n".join(
             f"--- {p.name}\n{p.read_text()[-1500:]}" for p in sorted(self.directory.glob("*.log"))
         )
-        return f"{self.state().phase} {self.state().sentence}; {self.metrics('step')[-1:]}\n{logs}"
+        losses = self.metrics("step")[-1:]
+        return f"{state.phase}: {state.sentence}\n{losses}\n{said}\n{self.statuses()}\n{logs}"
 
-
-def _alive(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError:
-        return False
+    def close(self) -> None:
+        """End every process and the connections."""
+        for process in self.processes.values():
+            process.close()
+        self._agent.close()
+        self.store.close()
 
 
 @contextlib.contextmanager
 def cluster(job: JobConfig) -> Iterator[Cluster]:
+    """A cluster for this job, with no node yet."""
     with tempfile.TemporaryDirectory(prefix="bt-") as name:
-        directory = Path(name)
-        embedded = start_store(directory)
-        made = Cluster(directory, job, embedded.url)
+        server = start_store(Path(name))
         try:
-            yield made
+            made = Cluster(Path(name), job, server.url)
+            try:
+                yield made
+            finally:
+                made.close()
         finally:
-            for pid in made.pids.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                _alive(pid)
-            made.store.close()
-            embedded.stop()
+            server.stop()

@@ -1,0 +1,159 @@
+"""Faults to plant in a forked worker, so that tests can show that the comparison turns red.
+
+Each is a function of one text argument that changes the program of its own process only. None is
+ever imported by the program itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bamboo.runtime.diagnose
+import bamboo.runtime.stage
+from bamboo.models import run_layers
+from bamboo.ports import MessageKey
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.operations import Operations
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.stage import Pending, Stage
+
+
+def stale_replica(from_step: str) -> None:
+    """From that step on the shadow acknowledges reduced gradients and does not step on them."""
+    honest = Operations._update
+
+    def update(self: Operations, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
+        if run.owner or run.step < int(from_step):
+            honest(self, run, gradient, factor)
+
+    Operations._update = update  # type: ignore[method-assign]
+
+
+def wrong_order(unused: str) -> None:
+    """Backwards of microbatches 1 and 2 change places. (0 and 1 would give the same sum.)"""
+    del unused
+    honest = SlotRun.__init__
+
+    def swapped(self: SlotRun, **arguments: Any) -> None:
+        honest(self, **arguments)
+        program = list(self.program)
+        one, two = (
+            next(i for i, op in enumerate(program) if op.kind == "B" and op.microbatch == m)
+            for m in (1, 2)
+        )
+        program[one], program[two] = program[two], program[one]
+        self.program = tuple(program)
+
+    SlotRun.__init__ = swapped  # type: ignore[method-assign]
+
+
+def dropped_resend(unused: str) -> None:
+    """What is kept for a slot with a new owner is not sent again."""
+    del unused
+
+    def resend(self: Mail, slot: object) -> int:
+        del self, slot
+        return 0
+
+    Mail.resend = resend  # type: ignore[method-assign, assignment]
+
+
+def flipped_bit(where: str) -> None:
+    """`kind,step,index`: the lowest bit of one number in that letter is another one."""
+    kind, step, index = where.split(",")
+    honest = Mail._route
+
+    def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
+        if (key.kind, key.step, key.index) == (kind, int(step), int(index)):
+            tensors = [t.clone() for t in letter.tensors]
+            tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+            letter = type(letter)(tensors=tuple(tensors), meta=letter.meta)
+        honest(self, node, key, letter)
+
+    Mail._route = route  # type: ignore[method-assign]
+
+
+def doubled_gradient(where: str) -> None:
+    """`step,microbatch`: the backward of that microbatch counts twice."""
+    step, microbatch = map(int, where.split(","))
+    honest_forward, honest_backward = Stage.forward, Stage.backward
+    hit: list[Pending] = []
+
+    def forward(self: Stage, x: Tensor, at_step: int, of: int) -> Pending:
+        pending = honest_forward(self, x, at_step, of)
+        if (at_step, of) == (step, microbatch):
+            hit.append(pending)
+        return pending
+
+    def backward(self: Stage, pending: Pending, gradient: Tensor | None) -> Tensor | None:
+        if not any(one is pending for one in hit):
+            return honest_backward(self, pending, gradient)
+        before = [None if p.grad is None else p.grad.clone() for p in self.params]
+        out = honest_backward(self, pending, gradient)
+        for p, old in zip(self.params, before, strict=True):
+            assert p.grad is not None
+            p.grad.add_(p.grad if old is None else p.grad - old)
+        return out
+
+    Stage.forward, Stage.backward = forward, backward  # type: ignore[method-assign, assignment]
+
+
+class _Overflowing(torch.autograd.Function):
+    """The identity, whose gradient is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * float("inf")
+
+
+def overflow(where: str) -> None:
+    """`output|gradient,step,microbatch,layer`: that layer's output, or the gradient it takes, is
+    not finite then."""
+    what, *numbers = where.split(",")
+    step, microbatch, layer = map(int, numbers)
+
+    def run(layers: Sequence[tuple[int, nn.Module]], x: Tensor, *, seed: int, **at: int) -> Tensor:
+        for one in layers:
+            x = run_layers([one], x, seed=seed, **at)
+            if (one[0], at["step"], at["microbatch"]) == (layer, step, microbatch):
+                if what == "output":
+                    x = x * float("inf")
+                else:
+                    x = _Overflowing.apply(x)
+        return x
+
+    bamboo.runtime.stage.run_layers = run  # type: ignore[attr-defined]
+    bamboo.runtime.diagnose.run_layers = run  # type: ignore[attr-defined]
+
+
+def crash(where: str) -> None:
+    """`step`: a layer raises there, as a user's own may."""
+    step = int(where)
+    honest = Stage.forward
+
+    def forward(self: Stage, x: Tensor, at_step: int, of: int) -> Pending:
+        if at_step == step:
+            raise RuntimeError("planted: this layer cannot go on")
+        return honest(self, x, at_step, of)
+
+    Stage.forward = forward  # type: ignore[method-assign]
+
+
+FAULTS: dict[str, Callable[[str], None]] = {
+    fault.__name__: fault
+    for fault in (
+        stale_replica,
+        wrong_order,
+        dropped_resend,
+        flipped_bit,
+        doubled_gradient,
+        overflow,
+        crash,
+    )
+}
