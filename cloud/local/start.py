@@ -39,39 +39,37 @@ class LocalCloud:
         """Whether its host process runs."""
         if self._process is not None:
             return self._process.poll() is None
-        return self.pid in members(self.pid)
+        # Read from an old file, the number may be another's by now; the directory's name is not.
+        return self.socket_dir.exists() and self.pid in members(self.pid)
 
     def stop(self, *, deadline_s: float = STOP_DEADLINE_S) -> None:
         """End it in order, then by force, and see that no process of its session and no directory
         is left. Safe to call again. Raises BambooError naming what is left at the deadline."""
+        if self._process is None and not self.socket_dir.exists():
+            return  # the reaper removes it last of all
         end_s = time.monotonic() + deadline_s
         if self.alive():
             with contextlib.suppress(BambooError):
                 self.control.shutdown()
-        while time.monotonic() < end_s - deadline_s / 3:
-            if self._gone():
-                self._let_go()
-                return
+        patience_s = deadline_s * 2 / 3
+        while not self._ended() and time.monotonic() < end_s - (deadline_s - patience_s):
             time.sleep(0.02)
-        # Out of patience. The reaper is a member too: the directory falls to us then.
         left = kill_members(self.pid, spare=0, deadline_s=end_s - time.monotonic())
+        # Only when the reaper itself was killed is there a directory left to remove here.
         shutil.rmtree(self.socket_dir, ignore_errors=True)
-        gone = self._gone()
-        self._let_go()
-        if left or not gone:
+        ended = self._ended()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        if left or not ended or self.socket_dir.exists():
             raise BambooError(
                 f"the local cloud left processes {left} or {self.socket_dir}; end them by hand"
             )
 
-    def _let_go(self) -> None:
-        """Give up our end of the launcher's pipe; it is of no use to a host that has ended."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def _gone(self) -> bool:
+    def _ended(self) -> bool:
+        """Whether no process of it runs, its reaper included."""
         if self._process is not None and self._process.poll() is None:
             return False
-        return not members(self.pid) and not self.socket_dir.exists()
+        return not members(self.pid)
 
 
 def start_local_cloud(

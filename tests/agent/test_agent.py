@@ -124,7 +124,7 @@ def test_a_worker_that_leaves_after_the_end_is_in_order(store, tmp_path) -> None
 
 
 def test_a_worker_that_does_not_leave_is_killed(store, tmp_path) -> None:
-    agent = Agent(store, tmp_path, leave_s=0.2)
+    agent = Agent(store, tmp_path)
     worker = agent.worker()
     join(store, 1)
     end(store)

@@ -116,7 +116,7 @@ class Agent:
         self.starter = Starter()
         self.ended: queue.Queue[int | Exception] = queue.Queue()
         config = AgentConfig(
-            run=RUN, store_url="memory:", socket_dir=path, notice_poll_s=0.02, leave_s=1.0
+            run=RUN, store_url="memory:", socket_dir=path, notice_poll_s=0.02, leave_s=0.2
         )
         self._config = replace(config, **settings)  # type: ignore[arg-type]
         self._opener = opener or (lambda: NeverClosed(store))

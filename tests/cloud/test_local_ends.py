@@ -162,6 +162,26 @@ def test_a_detached_cloud_goes_on_and_another_process_can_end_it(tmp_path) -> No
     expect_nothing_left(cloud)
 
 
+def test_an_old_endpoint_whose_number_is_anothers_by_now_ends_nobody(tmp_path) -> None:
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    old = LocalCloud(
+        Ready(
+            pid=stranger.pid,
+            endpoint_url="http://127.0.0.1:1",
+            store_url="",
+            control_path=str(tmp_path / "gone" / "control.sock"),
+            socket_dir=str(tmp_path / "gone"),
+        )
+    )
+    assert not old.alive()
+    old.stop()
+    assert stranger.poll() is None
+    stranger.communicate(b"\n", timeout=10)
+    assert stranger.returncode == 0
+
+
 def test_a_module_that_does_not_import_is_a_clear_error(tmp_path) -> None:
     with pytest.raises(BambooError, match="No module named 'no_such_module'"):
         start(tmp_path, preload="no_such_module")
