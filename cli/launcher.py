@@ -246,8 +246,9 @@ class Launcher:
     # ------------------------------------------------------------------ acting
 
     def _spent(self) -> None:
-        usd = spent_usd(self._ports.fleet.rented(), now_s=self._ports.now())
-        self.progress = replace(self.progress, usd=usd)
+        now_s = self._ports.now()
+        usd = spent_usd(self._ports.fleet.rented(), now_s=now_s)
+        self.progress = self.progress.at(now_s=now_s, usd=usd)
 
     def _to_ledger(self) -> None:
         rented = self._ports.fleet.rented()

@@ -53,11 +53,11 @@ def _bar(progress: Progress) -> RenderableType:
 
 
 def figures(progress: Progress) -> str:
-    """`loss 3.2101  1,234 tokens/s  $0.0012 modelled  1,000,000 tokens/$`."""
+    """`loss 3.2101  1,234 tokens/s  $0.0012 so far (modelled)  1,000,000 tokens/$`."""
     loss = "-" if progress.loss is None else f"{progress.loss:.4f}"
     return (
-        f"loss {loss}  {rate(progress.tokens_per_s)} tokens/s  {usd(progress.usd)} so far"
-        f"  {rate(progress.tokens_per_usd)} tokens/$"
+        f"loss {loss}  {rate(progress.tokens_per_s)} tokens/s  "
+        f"{usd(progress.usd)} so far (modelled)  {rate(progress.tokens_per_usd)} tokens/$"
     )
 
 

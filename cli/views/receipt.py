@@ -15,11 +15,13 @@ def summary_text(body: Mapping[str, Any]) -> str:
     if body["first_loss"] is not None:
         lines.append(f"  loss {body['first_loss']:.4f} -> {body['last_loss']:.4f}")
         mean, entropy = body["mean_loss_of_last_10"], body["unigram_entropy_nats"]
-        line = f"  mean loss of the last 10 steps {mean:.4f}"
+        line = f"  mean loss of the last {min(10, body['step'])} steps {mean:.4f}"
         if entropy is not None:
             relation = "below" if mean < entropy else "not below"
             line += f", {relation} the data's unigram entropy of {entropy:.4f} nats per token"
         lines.append(line)
+    if body["final_note"]:
+        lines.append(f"  {body['final_note']}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
     lines += [f"    {p['line']}" for p in body["preemptions"]]
     rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]

@@ -1,0 +1,33 @@
+"""What a preflight says, as fixed figures, for tests of plans and prices."""
+
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+
+NUMERICS = {"torch": "2.13.0", "device": "cpu", "cpu_capability": "AVX2", "threads": 1}
+
+
+def seen(job: JobConfig) -> dict[str, Any]:
+    """An embedding, `job.model.layers` blocks and a head, 4 ms and 8 ms a layer."""
+    count = job.model.layers + 2
+    return {
+        "schema_version": 1,
+        "layers": [
+            {
+                "index": index,
+                "name": "Block" if 0 < index < count - 1 else "End",
+                "parameters": 1000 * (index + 1),
+                "parameter_bytes": 4000 * (index + 1),
+                "output_bytes": 4096,
+                "activation_bytes": 65536,
+                "forward_ms": 4.0,
+                "backward_ms": 8.0,
+            }
+            for index in range(count)
+        ],
+        "tied": [],
+        "data_digest": "d" * 64,
+        "samples": 1000,
+        "unigram_entropy_nats": 3.25,
+        "numerics": NUMERICS,
+    }

@@ -1,0 +1,160 @@
+"""The launcher's fleet: replaces nodes only while forming, keeps what could not be done yet."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bamboo.core.state import State
+from bamboo.errors import InputError
+from bamboo.ids import InstanceId
+from cli.fleet import RunFleet
+from cloud.fleet import Fleet, Report
+from cloud.local.start import LocalCloud
+from cloud.provider import CloudThrottled, CloudUnavailable
+from tests.cli.world import World, job, joined
+
+
+class FakeCloudFleet:
+    """What `cloud.Fleet` is asked; `trouble` is raised while it is set."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.trouble: Exception | None = None
+
+    def _call(self, name: str, value: Any) -> None:
+        self.calls.append((name, value))
+        if self.trouble is not None:
+            raise self.trouble
+
+    def ensure(self, count: int) -> Report:
+        self._call("ensure", count)
+        return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        self._call("terminate", instance)
+
+    def terminate_all(self) -> None:
+        self._call("terminate_all", None)
+
+
+class FakeLocalCloud:
+    def __init__(self) -> None:
+        self.is_alive = True
+        self.control = self
+        self.taken: list[tuple[str, float]] = []
+
+    def alive(self) -> bool:
+        return self.is_alive
+
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
+        if instance == "i-gone":
+            raise InputError("instance 'i-gone' does not run")
+        self.taken.append((instance, notice_s))
+
+
+class Parts:
+    def __init__(self, folder: Path) -> None:
+        self.fleet = FakeCloudFleet()
+        self.cloud = FakeLocalCloud()
+        self.notes: list[str] = []
+        self.journal = folder / "cloud.jsonl"
+        self.kills = folder / "kills.jsonl"
+        self.made = RunFleet(
+            cast(Fleet, self.fleet),
+            cast(LocalCloud, self.cloud),
+            journal=self.journal,
+            kills=self.kills,
+            on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
+            note=self.notes.append,
+        )
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
+
+
+def state(*, formed: bool) -> State:
+    world = World(job())
+    if formed:
+        world.do(joined())
+    return world.driver.state()
+
+
+def test_nodes_are_started_only_while_the_cluster_forms(parts: Parts) -> None:
+    parts.made.reconcile(state(formed=False))
+    parts.made.reconcile(state(formed=False))
+    parts.made.reconcile(state(formed=True))
+    assert parts.fleet.calls == [("ensure", 4), ("ensure", 4)]
+    assert parts.notes == ["one; two"]
+
+
+@pytest.mark.parametrize("trouble", [CloudThrottled("slow"), CloudUnavailable("away")])
+def test_a_termination_is_repeated_until_it_was_taken(parts: Parts, trouble: Exception) -> None:
+    parts.fleet.trouble = trouble
+    parts.made.terminate(InstanceId("i-1"), reason="lost")
+    parts.made.reconcile(state(formed=True))
+    assert parts.notes == [str(trouble)]
+    parts.fleet.trouble = None
+    parts.made.reconcile(state(formed=True))
+    parts.made.reconcile(state(formed=True))
+    assert parts.fleet.calls == [("terminate", "i-1")] * 3
+
+
+def test_a_refusal_for_good_is_raised(parts: Parts) -> None:
+    parts.fleet.trouble = InputError("no such type")
+    with pytest.raises(InputError):
+        parts.made.reconcile(state(formed=False))
+
+
+def test_the_end_of_everything_needs_a_live_cloud(parts: Parts) -> None:
+    parts.cloud.is_alive = False
+    parts.made.terminate_all()
+    assert parts.fleet.calls == []
+    parts.cloud.is_alive = True
+    parts.made.terminate_all()
+    assert parts.fleet.calls == [("terminate_all", None)]
+
+
+def test_a_planned_preemption_of_what_is_gone_is_told_not_raised(parts: Parts) -> None:
+    parts.made.preempt(InstanceId("i-gone"), notice_s=0.0)
+    parts.made.preempt(InstanceId("i-1"), notice_s=2.0)
+    assert parts.cloud.taken == [("i-1", 2.0)]
+    assert parts.notes == ["a planned preemption did not happen: instance 'i-gone' does not run"]
+
+
+def test_the_journal_is_the_bill(parts: Parts) -> None:
+    def append(path: Path) -> Callable[..., None]:
+        def write(**record: Any) -> None:
+            with path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+        return write
+
+    cloud = append(parts.journal)
+    cloud(kind="start", t=10.0, instance="i-1", zone="a", instance_type="g4dn.xlarge",
+          market="spot", usd_per_hour=0.2)  # fmt: skip
+    cloud(kind="start", t=11.0, instance="i-2", zone="a", instance_type="g4dn.xlarge",
+          market="spot", usd_per_hour=None)  # fmt: skip
+    assert [(r.instance, r.usd_per_hour, r.ended_at_s) for r in parts.made.rented()] == [
+        ("i-1", 0.2, None), ("i-2", 0.526, None),
+    ]  # fmt: skip
+    cloud(kind="agent-end", t=12.0, instance="i-2", status=0)
+    cloud(kind="end", t=20.0, instance="i-1", cause="interrupted")
+    cloud(kind="end", t=21.0, instance="i-2", cause="terminated")
+    cloud(kind="end", t=22.0, instance="i-other", cause="terminated")
+    assert [(r.ended_at_s, r.interrupted) for r in parts.made.rented()] == [
+        (20.0, True), (21.0, False),
+    ]  # fmt: skip
+
+
+def test_kill_stamps_by_instance_or_by_node(parts: Parts) -> None:
+    assert parts.made.kill_stamps_s() == {}
+    parts.kills.write_text(
+        '{"t_monotonic_ns":1500000000,"instance":"i-1"}\n'
+        '{"t_monotonic_ns":2500000000,"node":"i-2.0"}\n'
+    )
+    assert parts.made.kill_stamps_s() == {"i-1": 1.5, "i-2": 2.5}

@@ -1,0 +1,134 @@
+"""From a job to its plan, strategy and requests."""
+
+from dataclasses import replace
+
+import pytest
+
+from bamboo.config.resolve import resolve
+from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from cli.planning import Planned, layer_facts, plan_job
+from cli.views.plan import plan_body, plan_text, requests_text
+from tests.cli.facts import seen
+
+JOB = JobConfig(
+    model=ModelConfig(layers=6, width=64, heads=2, context=16),
+    train=TrainConfig(steps=10, batch=8, microbatch=2),
+    cluster=ClusterConfig(stages=4, redundancy="eager"),
+    cloud=CloudConfig(instance_types=("g5.xlarge", "g4dn.xlarge")),
+    file="job.toml",
+)
+
+
+def plan(job: JobConfig = JOB) -> Planned:
+    job = resolve(job)
+    return plan_job(job, seen(job), run=RunId("r"), now_s=1000.0)
+
+
+def test_the_cheapest_pool_is_taken() -> None:
+    planned = plan()
+    prices = planned.catalogue.spot_prices(["g5.xlarge", "g4dn.xlarge"], JOB.cloud.zones)
+    cheapest = min(price for zones in prices.values() for price in zones.values())
+    assert planned.usd_per_hour == pytest.approx(4 * cheapest)
+    assert prices[planned.pool.instance_type][planned.pool.zone] == cheapest
+    assert planned.plan.instance_type.name == planned.pool.instance_type
+
+
+def test_on_demand_is_asked_for_as_such() -> None:
+    planned = plan(replace(JOB, cloud=replace(JOB.cloud, market="on-demand")))
+    assert planned.pool.market == "on-demand"
+    assert planned.usd_per_hour == pytest.approx(4 * 0.526)
+    assert "InstanceMarketOptions" not in planned.request
+
+
+def test_an_unknown_type_and_one_without_a_price_are_refused() -> None:
+    for types in (("x9.tiny",), ("g5.48xlarge",)):
+        with pytest.raises(InputError) as caught:
+            plan(replace(JOB, cloud=CloudConfig(instance_types=types)))
+        assert types[0] in str(caught.value)
+
+
+def test_the_request_says_all_that_matters() -> None:
+    request = plan().request
+    assert request["MaxCount"] == 4
+    assert request["ClientToken"] == "r-1"
+    assert request["InstanceMarketOptions"]["SpotOptions"]["SpotInstanceType"] == "one-time"
+    assert '"HttpTokens": "required"' in requests_text(request)
+
+
+def test_the_strategy_holds_the_semantics_and_the_cut() -> None:
+    planned = plan()
+    strategy = planned.strategy
+    assert strategy.semantics.data_digest == "d" * 64
+    assert strategy.placement.cut == planned.plan.cut
+    assert strategy.placement.redundancy == "eager"
+    elsewhere = plan(replace(JOB, cluster=replace(JOB.cluster, stages=2, redundancy="off")))
+    assert elsewhere.strategy.semantics.hash() == strategy.semantics.hash()
+    reseeded = plan(replace(JOB, train=replace(JOB.train, seed=2)))
+    assert reseeded.strategy.semantics.hash() != strategy.semantics.hash()
+
+
+def test_a_given_cut_is_kept() -> None:
+    planned = plan(replace(JOB, cluster=replace(JOB.cluster, cut=(0, 1, 2, 3))))
+    assert planned.plan.cut == (0, 1, 2, 3, 8)
+
+
+def test_a_step_is_timed_by_what_was_measured_or_given() -> None:
+    measured = plan().plan.expected
+    assert measured is not None
+    assert measured.source == "measured on this machine's CPU, with a core for every node"
+    virtual = replace(JOB.cluster, device="virtual", redundancy="off")
+    given = plan(replace(JOB, cluster=virtual)).plan.expected
+    assert given is not None
+    assert given.source == "given: the virtual device's figures"
+    # 1F1B: (M + P - 1) forwards and backwards of 20 and 40 ms.
+    assert given.step_s == pytest.approx((4 + 3) * 0.060)
+
+
+def test_a_users_layers_are_balanced_by_their_time() -> None:
+    job = replace(JOB, model=replace(JOB.model, model="mine.py:build"))
+    assert {facts.forward_flops for facts in layer_facts(job, seen(job)["layers"])} == {4.0}
+
+
+def test_the_plan_on_paper() -> None:
+    lines = plan_text("r", plan(), modelled=True).splitlines()
+    assert lines[0] == (
+        "r: 10 steps of 8 samples on a grid 1 x 4 (pipelines x stages), redundancy eager"
+    )
+    assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
+    assert (
+        lines[2:7]
+        == [
+            "    stage  layers  shadowed by the node of",
+            "        0  0 to 2  stage 3",
+            "        1  3 to 4  stage 0",
+            "        2  5       stage 1",
+            "        3  6 to 7  stage 2",
+        ]
+        or lines[2] == "    stage  layers  shadowed by the node of"
+    )
+    text = "\n".join(lines)
+    assert "(modelled: processes of this machine, no dollar is paid)" in text
+    assert "on-demand $2.10/h (catalogue of 2026-07-20)" in text
+    assert "The loss of any one of the 4 nodes is survived" in text
+
+
+def test_without_redundancy_nobody_shadows_and_the_plan_says_so() -> None:
+    planned = plan(replace(JOB, cluster=replace(JOB.cluster, redundancy="off")))
+    text = plan_text("r", planned, modelled=True)
+    assert "nobody" in text
+    assert "No loss is survived" in text
+
+
+def test_the_plan_as_json() -> None:
+    planned = plan()
+    body = plan_body("r", planned)
+    assert body["instances"] == 4
+    assert body["usd_per_hour"] == planned.usd_per_hour
+    assert body["requests"] == [planned.request]
+    assert body["samples_per_usd"] == pytest.approx(
+        body["samples_per_s"] * 3600 / body["usd_per_hour"]
+    )
+    stage = body["memory"][0]
+    assert stage["total"] == sum(v for k, v in stage.items() if k not in ("stage", "total"))

@@ -1,0 +1,235 @@
+"""Reading a run from outside: from its store while it lives, from its files afterwards."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bamboo.config.load import job_to_json
+from bamboo.config.resolve import resolve
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import run_id
+from bamboo.ports import Store
+from bamboo.telemetry.schema import MetricRecord
+from bamboo.telemetry.writer import LineWriter
+from cli import main, runs
+from cli.decisions import check_decisions, save_decisions
+from cli.follow import Follower, all_records
+from cli.look import status_of
+from cli.pricing import cost_of_job, cost_of_run
+from tests.cli.facts import seen
+from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
+    return tmp_path
+
+
+def folder_of(home: Path, name: str = "r", *, started_s: float = START_S) -> runs.RunFolder:
+    folder = runs.create(home, run_id(name))
+    body = json.loads(job_to_json(resolve(job())))["job"]
+    runs.write_json(folder.resolved, {"run": name, "started_s": started_s, "job": body})
+    return folder
+
+
+def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the run's store reachable through its endpoint file."""
+
+    @contextmanager
+    def store_of(run: object, url: str) -> Iterator[Store]:
+        assert url == "redis://here"
+        yield world.store
+
+    runs.write_json(folder.endpoint, {"store_url": "redis://here"}, private=True)
+    monkeypatch.setattr("cli.wiring.store_of", store_of)
+
+
+def test_a_live_run_is_read_from_its_store(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, world = folder_of(home), World(job())
+    live(folder, world, monkeypatch)
+    world.do([joined(), step(0, 5.0), lost(2, 1), caught_up(1, 2), step(1, 4.0)])
+    body = status_of(folder)
+    assert (body["phase"], body["step"], body["loss"]) == ("degraded", 2, 4.0)
+    assert body["preemptions"] == 1
+    assert [n["owns"] for n in body["nodes"]] == [["0.0"], ["0.1", "0.2"], ["0.3"], []]
+    with pytest.raises(InputError, match="still empty"):
+        cost_of_run(folder)
+
+
+def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of(home)
+    world = World(job(), [joined(), step(0), step(1), [step(2), finished(2, 0, 1, 2, 3)],
+                          left(0, 1, 2, 3)])  # fmt: skip
+    live(folder, world, monkeypatch)
+    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+    end = world.launcher.run()
+    body = cost_of_run(folder)
+    assert body["usd"] == end.usd == status_of(folder)["usd"]
+    assert body["on_demand_usd"] == pytest.approx(2 * end.usd)
+    assert body["tokens_per_usd"] == pytest.approx(end.tokens_per_usd)
+
+
+def test_a_run_whose_launcher_was_killed_is_lost(home: Path) -> None:
+    folder = folder_of(home)
+    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"}, private=True)
+    with LineWriter(folder.metrics) as writer:
+        for index in range(3):
+            writer.write(
+                MetricRecord(
+                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
+                ).to_json()
+            )
+    body = status_of(folder)
+    assert (body["phase"], body["step"], body["loss"], body["usd"]) == ("lost", 3, 3.0, 0.25)
+    for arguments in (["stop", "r"], ["preempt", "r", "--stage", "1"], ["cost", "r"]):
+        assert main.run(arguments) == 2
+
+
+def test_an_ended_run_is_read_from_its_receipt(home: Path) -> None:
+    folder = folder_of(home)
+    runs.write_json(folder.receipt, {"status": {"phase": "finished", "step": 7}})
+    assert status_of(folder) == {"phase": "finished", "step": 7}
+
+
+def test_list_names_every_run_oldest_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder_of(home, "b", started_s=20.0)
+    folder_of(home, "a", started_s=30.0)
+    assert main.run(["list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(r["run"], r["started"], r["phase"]) for r in rows] == [
+        ("b", "1970-01-01T00:00:20+00:00", "lost"), ("a", "1970-01-01T00:00:30+00:00", "lost"),
+    ]  # fmt: skip
+    assert {"run", "started", "phase", "step", "steps", "usd"} <= rows[0].keys()
+    assert main.run(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("run ")
+
+
+def test_no_runs_are_no_error(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["list"]) == 0
+    assert capsys.readouterr().out == f"no runs in {home}\n"
+    assert main.run(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_decisions_are_saved_and_recomputed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, world = folder_of(home), World(job())
+    world.do([joined(), lost(2, 1), caught_up(1, 2)])
+    assert save_decisions(folder, world.store) == 7
+    assert check_decisions(folder) == {
+        "run": "r", "equal": True, "decisions": 6, "first_difference": None,
+    }  # fmt: skip
+    assert main.run(["verify", "r", "--decisions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["equal"] is True
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("its shadow i-1.0 takes over", "its shadow i-0.0 takes over"),
+        ('\\"cause\\":\\"disconnect\\"', '\\"cause\\":\\"lease\\"'),
+        ('\\"kind\\":\\"Promote\\"', '\\"kind\\":\\"Resend\\"'),
+    ],
+)
+def test_an_edited_decision_is_found(
+    home: Path, capsys: pytest.CaptureFixture[str], old: str, new: str
+) -> None:
+    folder, world = folder_of(home), World(job())
+    world.do([joined(), lost(2, 1), caught_up(1, 2)])
+    save_decisions(folder, world.store)
+    text = folder.decisions.read_text()
+    assert old in text
+    folder.decisions.write_text(text.replace(old, new, 1))
+    assert main.run(["verify", "r", "--decisions"]) in (1, 5)
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["", "{}\n", "not json\n"])
+def test_a_damaged_decision_file_is_said_to_be_one(home: Path, damage: str) -> None:
+    folder = folder_of(home)
+    folder.decisions.write_text(damage)
+    with pytest.raises(InputError, match=r"decisions\.jsonl"):
+        check_decisions(folder)
+
+
+def test_a_follower_notices_another_brain(home: Path) -> None:
+    world = World(job())
+    world.do(joined())
+    entries = list(world.store.entries(after_version=-1, timeout_s=0.0))
+    follower = Follower()
+    assert follower.state is None
+    with pytest.raises(BambooError, match="first entry is missing"):
+        Follower().read(entries[1:])
+    forged = json.loads(entries[1].body) | {"state_hash": "0" * 16}
+    entry = type(entries[1])(version=1, body=json.dumps(forged))
+    with pytest.raises(BambooError, match="another state"):
+        follower.read([entries[0], entry])
+
+
+def test_all_records_come_in_order_however_they_are_portioned() -> None:
+    world = World(job())
+    values = [str(random.Random(n).random()) for n in range(50)]
+    for value in values:
+        world.store.append("notes", value)
+    assert list(all_records(world.store, "notes")) == values
+
+
+def test_the_price_of_a_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = home / "job.toml"
+    path.write_text("[cluster]\nstages = 4\n")
+    given = cost_of_job(path, overrides=(), samples_per_s=100.0)
+    assert given["samples_per_s_source"] == "given with --samples-per-s"
+    assert given["on_demand"]["usd_per_hour"] == pytest.approx(4 * 0.526)
+    assert given["on_demand"]["samples_per_usd"] == pytest.approx(100 * 3600 / (4 * 0.526))
+    for zone in given["spot"].values():
+        assert zone["usd_per_hour"] < given["on_demand"]["usd_per_hour"]
+        assert zone["samples_per_usd"] * zone["usd_per_hour"] == pytest.approx(360_000)
+    monkeypatch.setattr("cli.wiring.run_preflight", seen)
+    measured = cost_of_job(path, overrides=("cluster.stages=2",), samples_per_s=0.0)
+    assert measured["instances"] == 2
+    assert measured["samples_per_s_source"].startswith("measured")
+
+
+def test_cost_says_which_it_is(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = home / "job.toml"
+    path.write_text("")
+    assert main.run(["cost", str(path), "--samples-per-s", "50"]) == 0
+    out = capsys.readouterr().out
+    assert "50.0 samples/s, given with --samples-per-s" in out
+    assert "on-demand as of 2026-07-20; spot is modelled from" in out
+    assert main.run(["cost", str(path), "--samples-per-s", "-1"]) == 2
+    folder_of(home)
+    assert main.run(["cost", "r", "--set", "a.b=1"]) == 2
+
+
+def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(home)
+    folder.events.mkdir()
+    (folder.events / "launcher.jsonl").write_text(
+        '{"v":1,"t":1.25,"run":"r","gen":0,"node":"launcher","kind":"NodeJoined","data":{}}\n'
+    )
+    (folder.path / "logs").mkdir()
+    (folder.path / "logs" / "i-1.0.log").write_text("hello\nwor")
+    assert main.run(["logs", "r"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "launcher  00:00:01.250  step -  generation 0  NodeJoined  ", "i-1.0  hello",
+    ]  # fmt: skip
+    assert main.run(["logs", "r", "--node", "i-1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"source": "i-1.0", "line": "hello"}
+    assert main.run(["logs", "r", "--node", "i-7"]) == 2
+    assert "it has: launcher, i-1.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "stop", "verify", "cost"])
+def test_an_unknown_run_is_one_line_and_exit_2(
+    home: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    folder_of(home)
+    assert main.run([verb, "nope"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: unknown run 'nope' in {home}; `bamboo list` shows what is there\n"
+    )

@@ -1,0 +1,226 @@
+"""What a person sees, as exact text."""
+
+import io
+
+from rich.console import Console
+
+from bamboo.core.state import Outcome
+from cli.finish import receipt_body
+from cli.money import bill
+from cli.progress import Preemption, Progress, status_body
+from cli.views import quantities
+from cli.views.live import decision_line, screen, step_line
+from cli.views.logs import log_line
+from cli.views.preemption import preemption_line
+from cli.views.receipt import receipt_text, summary_text
+from cli.views.status import list_text, status_text
+from cli.views.verify import decisions_text, verify_text
+from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
+
+FAILOVER = {
+    "kind": "failover",
+    "victim": "i-2.0",
+    "seen_s": 10.0,
+    "decided_s": 10.007,
+    "promoted_s": 10.009,
+    "first_operation_s": 10.0093,
+}
+
+
+def in_the_middle() -> Progress:
+    """A run of 3 steps that lost the owner of stage 2 and has finished two steps."""
+    world = World(job(), [])
+    state = world.launcher
+    for happening in (
+        *joined(), step(0, 5.5, 2.0), lost(2, 1), caught_up(1, 2), FAILOVER, step(1, 4.25, 4.0),
+    ):  # fmt: skip
+        world.do(happening)
+        state._read(timeout_s=0.0)
+    world.store.beat(
+        node(1), '{"progress":9,"step":2,"ops":{"F":21,"B":20,"FR":8},"tensor_bytes":1536000}'
+    )
+    world.clock_s = START_S + 65.0
+    state._due_at_s.clear()
+    state._read(timeout_s=0.0)
+    return state.progress.at(now_s=world.clock_s, usd=0.0125)
+
+
+def drawn(progress: Progress) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=110, color_system=None, force_terminal=False).print(screen(progress))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_the_screen() -> None:
+    assert drawn(in_the_middle()) == [
+        "r  degraded  generation 2  node i-1.0 caught up with stage 2 in step 1: 2 forwards "
+        "recomputed, 3 had been",
+        "computed ahead, 41 ms pause",
+        "step 2/3 ━━━━━━━━━━━━━━━━━━━━           1:05 passed 0:02 to go",
+        "loss 4.2500  1,024 tokens/s  $0.0125 so far (modelled)  327,680 tokens/$",
+        "node   zone        status  owns     shadows   F   B  FR  BR  tensors  shadowed by",
+        "i-0.0  us-east-1a  member  0.0      0.1       0   0   0   0      0 B  i-3.0",
+        "i-1.0  us-east-1a  member  0.1 0.2           21  20   8   0  1.5 MiB  i-0.0 nobody",
+        "i-3.0  us-east-1a  member  0.3      0.0       0   0   0   0      0 B  nobody",
+        "i-2.0  us-east-1a  gone                       0   0   0   0      0 B",
+        "! preemption in us-east-1a: node i-2.0 (stage 2) is gone: i-1.0 saw its connection end; "
+        "its shadow i-1.0 takes",
+        "over stage 2; the neighbour had already computed 3 microbatches, recomputed 2; pause "
+        "259 ms (disconnect 250",
+        "ms, decision 7.0 ms, promotion 2.0 ms, first operation 0.3 ms)",
+    ]
+
+
+def test_an_empty_screen() -> None:
+    progress = World(job(), []).launcher.progress
+    assert drawn(progress) == [
+        "r  forming  generation 0  waiting for 4 nodes",
+        "step 0/3                                0:00 passed",
+        "loss -  0.0 tokens/s  $0.00 so far (modelled)  0.0 tokens/$",
+    ]
+
+
+def test_plain_lines() -> None:
+    progress = in_the_middle()
+    assert step_line(progress) == (
+        "step 2/3  loss 4.2500  1,024 tokens/s  $0.0125 so far (modelled)  327,680 tokens/$  "
+        "0:02 to go"
+    )
+    assert decision_line(progress, "why") == "degraded, generation 2: why"
+
+
+def test_preemption_lines() -> None:
+    planned = Preemption(
+        at_s=0.0, node=node(3), zone="us-east-1b", slots=(), planned=True, sentence="it went",
+        already_computed=0, recomputed=8, pause_s=0.0402,
+    )  # fmt: skip
+    assert preemption_line(planned) == (
+        "notice kept in us-east-1b: it went; nothing was computed again; pause 40 ms"
+    )
+    bare = Preemption(
+        at_s=0.0, node=node(3), zone="us-east-1b", slots=(), planned=False, sentence="it is gone"
+    )
+    assert preemption_line(bare) == "preemption in us-east-1b: it is gone"
+
+
+def test_status() -> None:
+    assert status_text(status_body(in_the_middle())).splitlines() == [
+        "r: degraded, generation 2, version 6",
+        "  node i-1.0 caught up with stage 2 in step 1: 2 forwards recomputed, 3 had been computed "
+        "ahead, 41 ms pause",
+        "  step 2/3, loss 4.2500, $0.0125 so far, 327,680 tokens/$",
+        "  node   zone        status  owns     shadows   F   B  FR  BR  tensors",
+        "  i-0.0  us-east-1a  member  0.0      0.1       0   0   0   0      0 B",
+        "  i-1.0  us-east-1a  member  0.1 0.2           21  20   8   0  1.5 MiB",
+        "  i-3.0  us-east-1a  member  0.3      0.0       0   0   0   0      0 B",
+        "  i-2.0  us-east-1a  gone                       0   0   0   0      0 B",
+    ]
+
+
+def test_status_body_has_the_keys_of_the_interface() -> None:
+    body = status_body(in_the_middle())
+    assert {"phase", "generation", "version", "step", "loss", "usd", "tokens_per_usd", "nodes"} <= (
+        body.keys()
+    )
+    first = body["nodes"][0]
+    assert {"id", "instance", "pid", "zone", "owns", "shadows"} <= first.keys()
+    assert (first["id"], first["instance"], first["pid"]) == ("i-0.0", "i-0", 100)
+
+
+def test_list() -> None:
+    rows = [
+        {"run": "a", "started": "2026-11-20T23:10:00+00:00", "phase": "finished", "step": 100,
+         "steps": 100, "usd": 1.5},
+        {"run": "long-name", "started": "2026-11-21T00:00:00+00:00", "phase": "lost", "step": 3,
+         "steps": 20, "usd": 0.00125},
+    ]  # fmt: skip
+    assert list_text(rows).splitlines() == [
+        "run        started                    phase        step      usd",
+        "a          2026-11-20T23:10:00+00:00  finished  100/100    $1.50",
+        "long-name  2026-11-21T00:00:00+00:00  lost         3/20  $0.0013",
+    ]
+
+
+def test_summary_and_receipt() -> None:
+    world = World(
+        job(), [joined(), step(0, 5.5), step(1, 4.5), [step(2, 2.0), finished(2, 0, 1, 2, 3)],
+                left(0, 1, 2, 3)],
+    )  # fmt: skip
+    progress = world.launcher.run()
+    assert progress.outcome is Outcome.DONE
+    total = bill(world.fleet.rented(), now_s=START_S + 90.0, modelled=True)
+    progress = progress.at(now_s=START_S + 90.0, usd=total.usd)
+    body = receipt_body(
+        progress, total, samples_per_step=16, unigram_entropy_nats=3.25, final_note=""
+    )
+    assert body["exit_code"] == 0
+    assert body["samples_per_usd"] == 48 / total.usd
+    assert summary_text(body).splitlines() == [
+        "r: done after step 3/3 in 1 min 30 s: node i-3.0 (stage 3) finished step 2, the last one: "
+        "the run is done",
+        "  loss 5.5000 -> 2.0000",
+        "  mean loss of the last 3 steps 4.0000, not below the data's unigram entropy of 3.2500 "
+        "nats per token",
+        "  0 preemptions",
+        "  operations per node; FR and BR are redundant ones for the neighbour",
+        "    node   zone        F  B  FR  BR  tensors at peak",
+        "    i-0.0  us-east-1a  0  0   0   0              0 B",
+        "    i-1.0  us-east-1a  0  0   0   0              0 B",
+        "    i-2.0  us-east-1a  0  0   0   0              0 B",
+        "    i-3.0  us-east-1a  0  0   0   0              0 B",
+    ]
+    assert receipt_text(body).splitlines() == [
+        "receipt (modelled dollars: no dollar was paid)",
+        "  instance  type         zone  market  seconds  billed     $/h       usd",
+        "  i-0       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
+        "  i-1       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
+        "  i-2       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
+        "  i-3       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
+        "  total $0.0360 for 360 instance-seconds; the same seconds on-demand $0.0720, 50% of it",
+        "  6,144 tokens, 170,667 tokens per dollar, 68.3 tokens/s",
+    ]
+
+
+def test_verify() -> None:
+    equal = {"equal": True, "semantic_hash": "abc", "steps": 100, "tensors": 1}
+    assert verify_text("r", equal) == (
+        "r: bitwise equal to a calm run of the same semantics (abc): 100 losses and 1 tensor of "
+        "parameters and optimizer"
+    )
+    first = {"step": 3, "tensor": "loss", "calm": "0x1", "run": ["0x2"]}
+    assert verify_text("r", {"equal": False, "first_difference": first}).splitlines() == [
+        "r: differs first in step 3, loss", "  calm run: 0x1", "  this run: ['0x2']",
+    ]  # fmt: skip
+    assert decisions_text({"run": "r", "equal": True, "decisions": 1}) == (
+        "r: 1 decision recomputed, each with the same state, effects and reason"
+    )
+    assert decisions_text({"run": "r", "equal": False, "first_difference": "so"}) == "r: so"
+
+
+def test_log_lines() -> None:
+    event = (
+        '{"v":1,"t":1.25,"run":"r","gen":2,"node":"launcher","kind":"PeerLost","step":3,'
+        '"data":{"reason":"so"}}'
+    )
+    assert log_line("launcher", event) == (
+        "launcher  00:00:01.250  step 3  generation 2  PeerLost  reason=so"
+    )
+    assert log_line("i-1", "plain text") == "i-1  plain text"
+
+
+def test_quantities() -> None:
+    assert [quantities.duration(s) for s in (0.0012, 0.5, 4.21, 59.9, 60, 3725)] == [
+        "1.2 ms", "500 ms", "4.2 s", "59.9 s", "1 min 00 s", "1 h 02 min",
+    ]  # fmt: skip
+    assert [quantities.clock(s) for s in (-1, 42.4, 725, 3723)] == ["0:00", "0:42", "12:05",
+                                                                   "1:02:03"]  # fmt: skip
+    assert [quantities.usd(a) for a in (0, 0.00421, 1.374, 1204.1)] == [
+        "$0.00", "$0.0042", "$1.37", "$1,204.10",
+    ]  # fmt: skip
+    assert [quantities.size(b) for b in (812, 3.4 * 2**20, 5000 * 2**30)] == [
+        "812 B", "3.4 MiB", "5000.0 GiB",
+    ]  # fmt: skip
+    assert [quantities.rate(v) for v in (0.0, 61.94, 12345.6)] == ["0.0", "61.9", "12,346"]
+    assert quantities.count(1, "node") == "1 node"
+    assert quantities.count(2, "loss", "losses") == "2 losses"
+    assert quantities.columns([]) == []
