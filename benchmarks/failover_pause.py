@@ -9,6 +9,7 @@ decision being read by the successor), *promotion*, and *first operation*.
 """
 
 import argparse
+import itertools
 import random
 import time
 
@@ -47,7 +48,7 @@ def one_kill(rng: random.Random) -> dict[str, float]:
     stamps = [stamp_s] + [
         found[name] for name in ("seen_s", "decided_s", "promoted_s", "first_operation_s")
     ]
-    parts = [1e3 * (after - before) for before, after in zip(stamps, stamps[1:], strict=False)]
+    parts = [1e3 * (after - before) for before, after in itertools.pairwise(stamps)]
     return dict(zip(PARTS, [*parts, 1e3 * (stamps[-1] - stamp_s)], strict=True))
 
 
@@ -63,9 +64,8 @@ def main() -> None:
     for part in PARTS:
         values = [one[part] for one in found]
         middle, low, high = median_and_quartiles(values)
-        print(
-            f"  {part:16} median {middle:7.1f}  quartiles {low:6.1f}-{high:6.1f}  max {max(values):7.1f}"
-        )
+        spread = f"quartiles {low:6.1f}-{high:6.1f}  max {max(values):7.1f}"
+        print(f"  {part:16} median {middle:7.1f}  {spread}")
         rows[part] = values
     command = f"python -m benchmarks.failover_pause --kills {arguments.kills}"
     print(f"written: {write_result('failover-pause', command, {'ms': rows}).name}")
