@@ -4,7 +4,9 @@ Each is a function of one text argument that changes the program of its own proc
 ever imported by the program itself.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from bamboo.models import run_layers
 from bamboo.ports import MessageKey
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
+from bamboo.runtime.records import ReplicaCheck
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.stage import Pending, Stage
 
@@ -132,6 +135,21 @@ def overflow(where: str) -> None:
     bamboo.runtime.diagnose.run_layers = run  # type: ignore[attr-defined]
 
 
+def noted_comparisons(folder: str) -> None:
+    """No fault: each comparison of owner and shadow leaves `slot step` in a file of `folder`."""
+    honest = ReplicaCheck.difference
+    noted: set[tuple[object, int]] = set()
+
+    def difference(self: ReplicaCheck, mail: Mail) -> str | None:
+        new = (mail.replica_hashes.keys() & self._own.keys()) - noted
+        noted.update(new)
+        with (Path(folder) / f"comparisons-{os.getpid()}").open("a") as file:
+            file.writelines(f"{slot} {step}\n" for slot, step in new)
+        return honest(self, mail)
+
+    ReplicaCheck.difference = difference  # type: ignore[method-assign]
+
+
 def crash(where: str) -> None:
     """`step`: a layer raises there, as a user's own may."""
     step = int(where)
@@ -154,6 +172,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         flipped_bit,
         doubled_gradient,
         overflow,
+        noted_comparisons,
         crash,
     )
 }
