@@ -62,6 +62,8 @@ class Executor:
         """In mode `gap`: redundant forwards that fit the wait at a cursor of the owned slot."""
         self._gap_used: dict[int, int] = {}
         self.attention: Callable[[], bool] = lambda: False
+        self.settled: Callable[[], bool] = lambda: True
+        """Whether what must follow the last step has come too."""
 
     def run(self, *, linger: bool = False) -> Result:
         """Go on until the last step is taken, somebody needs attention, or nothing moves.
@@ -90,7 +92,8 @@ class Executor:
 
     @property
     def finished(self) -> bool:
-        return all(run.step > self.last_step for run in self.owned.values())
+        taken = all(run.step > self.last_step for run in self.owned.values())
+        return taken and self.settled()
 
     @property
     def cursor(self) -> str:

@@ -87,7 +87,7 @@ class Operations:
         if pending is None:
             x = self._input(run, local)
             pending = self._device.run("F", op.stage, lambda: run.forward(local, x))
-            if run.recovery is not None:
+            if run.recovery is not None and not run.recovery.planned:
                 run.recovery.recomputed += 1
         run.cursor += 1
         if not run.stage.is_last:

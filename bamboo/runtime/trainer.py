@@ -99,6 +99,8 @@ class Trainer:
         )
         self._records = Records(me=me, tokens=builder.tokens, outbox=outbox)
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
+        if job.cluster.check_replicas:
+            self.executor.settled = self._replicas_acknowledged
         self._inbound: deque[Decided] = deque()
         self.executor.attention = lambda: bool(self._inbound)
         self.gone_seen_s: dict[str, float] = {}
@@ -169,6 +171,9 @@ class Trainer:
 
     def _say_finished(self) -> None:
         """Write the final state of the owned stages of pipeline 0, then say so."""
+        if self._faulted or self._replicas_differ():
+            self.mail.collect(0.05)
+            return
         step = self.executor.last_step + 1
         for slot, run in self.executor.owned.items():
             if run.recovery is not None:
@@ -291,9 +296,19 @@ class Trainer:
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
             for step in [s for s in other.history if s < bound]:
                 del other.history[step]
+        self._replicas_differ()
+
+    def _replicas_differ(self) -> bool:
         difference = self._replicas.difference(self.mail)
         if difference is not None:
             self._fail(difference)
+        return difference is not None
+
+    def _replicas_acknowledged(self) -> bool:
+        """Whether every shadow stands where the slot stands that this node owns."""
+        shadow, safe = self.mail.assignment.shadow, self.mail.safe
+        owned = self.executor.owned.items()
+        return all(shadow(slot) is None or safe[slot] >= run.step for slot, run in owned)
 
     def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
         recovery.first_operation_s = recovery.first_operation_s or time.monotonic()
