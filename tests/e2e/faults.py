@@ -22,6 +22,9 @@ from bamboo.runtime.records import ReplicaCheck
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.stage import Pending, Stage
 
+FLIPPED = 1 << 12
+"""In the middle of a float32's fraction: the lowest bit may be rounded away before it matters."""
+
 
 def stale_replica(from_step: str) -> None:
     """From that step on the shadow acknowledges reduced gradients and does not step on them."""
@@ -64,14 +67,14 @@ def dropped_resend(unused: str) -> None:
 
 
 def flipped_bit(where: str) -> None:
-    """`kind,step,index`: the lowest bit of one number in that letter is another one."""
+    """`kind,step,index`: one bit of one number in that letter is another one."""
     kind, step, index = where.split(",")
     honest = Mail._route
 
     def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
         if (key.kind, key.step, key.index) == (kind, int(step), int(index)):
             tensors = [t.clone() for t in letter.tensors]
-            tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(1)
+            tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(FLIPPED)
             letter = type(letter)(tensors=tuple(tensors), meta=letter.meta)
         honest(self, node, key, letter)
 

@@ -11,11 +11,19 @@ from bamboo.topology.slots import Slot
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
 SLOW = {"device": "virtual", "virtual_forward_ms": (4.0,), "virtual_backward_ms": (8.0,)}
 """A step takes about 0.15 s, so that what the test does falls inside one."""
+
+
+def inside_a_step(run: Cluster) -> None:
+    """Wait until a slow run is in the midst of a step, on every stage."""
+    run.wait_step(2)
+    instant_s = time.monotonic() + 0.06
+    wait_until(lambda: time.monotonic() >= instant_s, what="the middle", poll_s=0.001)
 
 
 def notice(run: Cluster, node: str) -> None:
@@ -50,7 +58,7 @@ def test_the_shadow_takes_over_at_a_step_boundary(stage: int, settings: dict[str
 def test_the_instance_goes_before_the_hand_over() -> None:
     with cluster(job(**SLOW)) as run:
         run.start()
-        run.wait_step(2)
+        inside_a_step(run)
         notice(run, "i-02.1")
         run.kill("i-02.1")
         assert_calm(run)
@@ -62,7 +70,7 @@ def test_the_shadow_goes_before_the_hand_over() -> None:
     """The draining node has nobody to hand over to any more: it trains on."""
     with cluster(job(**SLOW)) as run:
         run.start()
-        run.wait_step(2)
+        inside_a_step(run)
         notice(run, "i-02.1")
         run.kill("i-01.1")
         run.wait(lambda s: s.node(NodeId("i-01.1")).status is NodeStatus.GONE, 10, "the loss")
@@ -74,7 +82,7 @@ def test_two_neighbours_get_their_notice_together() -> None:
     """Only one of them may go: the other holds the only copy."""
     with cluster(job(**SLOW)) as run:
         run.start()
-        run.wait_step(2)
+        inside_a_step(run)
         notice(run, "i-02.1")
         notice(run, "i-01.1")
         assert_calm(run)
@@ -85,7 +93,7 @@ def test_two_neighbours_get_their_notice_together() -> None:
 def test_a_notice_then_a_loss_elsewhere() -> None:
     with cluster(job(redundancy="eager", **SLOW)) as run:
         run.start()
-        run.wait_step(2)
+        inside_a_step(run)
         notice(run, "i-02.1")
         run.kill("i-00.1")
         assert_calm(run)
