@@ -4,7 +4,9 @@ Every intent stands in `intents.jsonl` before the call that it announces, so a l
 between leaves a trace. What the cloud shows by tag is the truth; the file explains it.
 """
 
+import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from cloud.provider import (
     Launched,
     LaunchSpec,
     Observed,
+    Offer,
     Provider,
     Refusal,
     RefusalKind,
@@ -30,6 +33,9 @@ from cloud.reconcile import Desired, PoolMemory, Start, Terminate, Wait, plan
 EXPIRY_S = 24 * 3600
 """An instance of a run is stale so long after its start."""
 TERMINATE_DEADLINE_S = 60.0
+SHOWN_WITHIN_S = 30.0
+"""So long may a fresh instance be missing from what the cloud shows."""
+OFFERS_S = 60.0
 _THROTTLED_S = 5.0
 _LOOK_S = 0.1
 
@@ -74,6 +80,10 @@ class Fleet:
         self._memory = PoolMemory()
         self._not_before_s = 0.0
         self._unanswered: LaunchSpec | None = None
+        self._unseen: dict[InstanceId, Observed] = {}
+        self._ended: set[InstanceId] = set()
+        self._offered: tuple[Offer, ...] = ()
+        self._offered_at_s = -math.inf
         # A later launcher of the same run goes on where the earlier one stopped.
         earlier = read_intents(intents)
         self._launches = sum(1 for i in earlier if i["intent"] == "launch")
@@ -90,10 +100,13 @@ class Fleet:
         if self._now() < self._not_before_s:
             done.reasons.append("the cloud asked for fewer calls; waiting a little")
             return self._report(done, self._provider.describe(self._run))
-        offers = self._provider.offers()
+        observed = self._observe()
+        if self._is_as_desired(observed, count):
+            return self._report(done, observed)
+        offers = self._offers()
         # Each turn takes a pool out of the list, ends something, or is the last.
         for _ in range(len(offers) + 2):
-            observed = self._observe(done)
+            observed = self._observe()
             actions = plan(
                 desired=Desired(count=count, unwanted=frozenset(self._unwanted)),
                 observed=observed,
@@ -107,7 +120,7 @@ class Fleet:
                 break
             if self._now() < self._not_before_s:
                 break
-        report = self._report(done, self._observe(done))
+        report = self._report(done, self._observe())
         self._raise_if_hopeless(report)
         return report
 
@@ -116,26 +129,30 @@ class Fleet:
         self._unwanted.add(instance)
         self._write("terminate", instance=instance, reason=reason)
         self._provider.terminate([instance])
+        self._ended.add(instance)
 
     def terminate_all(self, *, deadline_s: float = TERMINATE_DEADLINE_S) -> None:
         """End all instances of the run and see by `describe` that none is left. Raises BambooError
         that names those still live at the deadline; call it again, it does no harm."""
-        end_s = self._now() + deadline_s
+        start_s = self._now()
         self._write("terminate-all", reason="the run is over")
-        error: BambooError | None = None
+        names, error = "unknown", None
+        # A launch whose answer was lost may still show up: look for longer then.
+        look_for_s = SHOWN_WITHIN_S if self._unanswered is not None else 0.0
         while True:
             try:
-                left = [o for o in self._provider.describe(self._run) if o.state.live]
-                if not left:
+                left = self._left()
+                names, error = ", ".join(left), None
+                if left:
+                    self._provider.terminate(left)
+                    self._ended.update(left)
+                elif self._now() - start_s >= look_for_s:
                     return
-                self._provider.terminate([o.instance for o in left])
-                error = None
             except (CloudThrottled, CloudUnavailable) as trouble:
                 error = trouble
-            if self._now() >= end_s:
+            if self._now() - start_s >= deadline_s:
                 break
             self._sleep(_LOOK_S)
-        names = ", ".join(o.instance for o in self.observed_live()) if error is None else "unknown"
         raise BambooError(
             f"instances of run {self._run} may still run and cost money ({names}); end them in "
             f"the cloud's console by the tag bamboo:run={self._run}"
@@ -145,27 +162,39 @@ class Fleet:
         """Those that run or start, by the cloud's own word."""
         return tuple(o for o in self._provider.describe(self._run) if o.state.live)
 
-    def _observe(self, done: _Round) -> list[Observed]:
-        """What the cloud shows, plus what it answered and does not show yet: a fresh instance may
-        be missing from its list for a while, and must not be started twice."""
+    def _observe(self) -> list[Observed]:
+        """What the cloud shows, corrected by what it has answered: its list may lag behind, and a
+        fresh instance must not be started twice, nor an ended one be counted."""
+        now_s = self._now()
         shown = {o.instance: o for o in self._provider.describe(self._run)}
-        ended = set(done.terminated)
-        for launched in done.launched:
-            if launched.instance not in shown:
-                shown[launched.instance] = Observed(
-                    instance=launched.instance,
-                    pool=launched.pool,
-                    state=InstanceState.PENDING,
-                    launched_at_s=self._now(),
-                    token=launched.token,
-                    interrupted=False,
-                )
+        self._unseen = {
+            i: o
+            for i, o in self._unseen.items()
+            if i not in shown and now_s - o.launched_at_s < SHOWN_WITHIN_S
+        }
         return [
             replace(o, state=InstanceState.SHUTTING_DOWN)
-            if o.instance in ended and o.state.live
+            if o.instance in self._ended and o.state.live
             else o
-            for o in shown.values()
+            for o in (*shown.values(), *self._unseen.values())
         ]
+
+    def _left(self) -> list[InstanceId]:
+        """What the cloud shows as live, believe it or not, and what it does not show yet."""
+        shown = self._provider.describe(self._run)
+        unseen = self._unseen.keys() - self._ended - {o.instance for o in shown}
+        return [*(o.instance for o in shown if o.state.live), *sorted(unseen)]
+
+    def _is_as_desired(self, observed: Sequence[Observed], count: int) -> bool:
+        live = {o.instance for o in observed if o.state.live}
+        return len(live) == count and not live & self._unwanted
+
+    def _offers(self) -> tuple[Offer, ...]:
+        """The provider's offers, asked for again after a minute: prices move slowly."""
+        if self._now() - self._offered_at_s >= OFFERS_S:
+            self._offered = self._provider.offers()
+            self._offered_at_s = self._now()
+        return self._offered
 
     def _perform(self, action: Start | Terminate | Wait, done: _Round) -> None:
         done.reasons.append(action.reason)
@@ -173,6 +202,7 @@ class Fleet:
             case Terminate():
                 self._write("terminate", instance=action.instance, reason=action.reason)
                 self._provider.terminate([action.instance])
+                self._ended.add(action.instance)
                 done.terminated.append(action.instance)
             case Start():
                 self._launch(action, done)
@@ -187,7 +217,7 @@ class Fleet:
                 run=self._run,
                 pool=action.pool,
                 count=action.count,
-                token=f"{self._run}-{self._launches}",
+                token=self._token(),
                 expires_at_s=int(self._now()) + EXPIRY_S,
             )
             self._write(
@@ -201,6 +231,15 @@ class Fleet:
         answer = self._provider.launch([spec])
         self._unanswered = None
         done.launched.extend(answer.launched)
+        for one in answer.launched:
+            self._unseen[one.instance] = Observed(
+                instance=one.instance,
+                pool=one.pool,
+                state=InstanceState.PENDING,
+                launched_at_s=self._now(),
+                token=one.token,
+                interrupted=False,
+            )
         for refusal in answer.refusals:
             done.refusals.append(refusal)
             done.reasons.append(f"{refusal.spec.pool}: {refusal.code}: {refusal.message}")
@@ -210,6 +249,11 @@ class Fleet:
                 # A pool that refuses for good (a type that does not exist there) is as useless
                 # as an empty one; the next offer may do.
                 self._memory = self._memory.with_out(refusal.spec.pool, now_s=self._now())
+
+    def _token(self) -> str:
+        """A token that no other launch of any run has, within EC2's 64 characters."""
+        text = f"{self._run}/{self._launches}/{self._now()}"
+        return f"bamboo-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def _report(self, done: _Round, observed: Sequence[Observed]) -> Report:
         wanted = [o for o in observed if o.state.live and o.instance not in self._unwanted]

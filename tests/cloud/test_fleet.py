@@ -8,7 +8,7 @@ import pytest
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.fake import FakeProvider, ScriptedRefusal
-from cloud.fleet import Fleet, read_intents
+from cloud.fleet import SHOWN_WITHIN_S, Fleet, read_intents
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -147,9 +147,12 @@ def test_an_instance_that_is_not_shown_yet_is_not_started_twice(clock, tmp_path,
             return ()
 
     slow = Slow(listed=provider.listed)
-    report = make_fleet(slow, clock, tmp_path).ensure(3)
-    assert report.live == 3
+    fleet = make_fleet(slow, clock, tmp_path)
+    assert fleet.ensure(3).live == 3
+    assert fleet.ensure(3).live == 3
     assert len(launches(slow)) == 1
+    clock.now_s += SHOWN_WITHIN_S
+    assert len(fleet.ensure(3).launched) == 3
 
 
 def test_a_later_launcher_goes_on_with_new_tokens_and_old_decisions(
@@ -161,8 +164,9 @@ def test_a_later_launcher_goes_on_with_new_tokens_and_old_decisions(
         file.write('{"intent": "lau')  # the launcher died while it wrote
     later = make_fleet(provider, clock, tmp_path)
     assert later.ensure(2).live == 2
-    tokens = [spec.token for spec in launches(provider)]
-    assert tokens == ["calm-fox-1", "calm-fox-2"]
+    tokens = {spec.token for spec in launches(provider)}
+    assert len(tokens) == 2
+    assert all(len(token) <= 64 for token in tokens)
 
 
 def test_a_request_that_no_pool_takes_is_an_error_at_once(fleet, provider) -> None:
@@ -185,6 +189,55 @@ def test_terminate_all_looks_until_nothing_is_left(fleet, provider) -> None:
     fleet.ensure(3)
     fleet.terminate_all()
     assert fleet.observed_live() == ()
+
+
+def test_terminate_all_ends_what_is_not_shown_yet(provider, clock, tmp_path) -> None:
+    class Slow(FakeProvider):
+        def describe(self, run):
+            super().describe(run)
+            return ()
+
+    slow = Slow(listed=provider.listed)
+    fleet = make_fleet(slow, clock, tmp_path)
+    launched = fleet.ensure(2).launched
+    fleet.terminate_all()
+    ended = [what for name, what in slow.calls if name == "terminate"]
+    assert ended == [tuple(one.instance for one in launched)]
+
+
+def test_terminate_all_looks_longer_after_a_lost_answer(provider, clock, tmp_path) -> None:
+    class Late(FakeProvider):
+        """Loses the answer to a launch, and shows its instances five seconds later."""
+
+        def launch(self, specs):
+            super().launch(specs)
+            raise CloudUnavailable("no answer")
+
+        def describe(self, run):
+            return super().describe(run) if clock.now_s >= 1005.0 else ()
+
+    late = Late(listed=provider.listed)
+    fleet = make_fleet(late, clock, tmp_path)
+    with pytest.raises(CloudUnavailable):
+        fleet.ensure(2)
+    fleet.terminate_all()
+    assert not any(o.state.live for o in late.describe(RUN))
+    assert clock.now_s >= 1000.0 + SHOWN_WITHIN_S
+
+
+def test_offers_are_not_asked_for_when_nothing_is_missing(provider, clock, tmp_path) -> None:
+    asked: list[float] = []
+
+    class Counting(FakeProvider):
+        def offers(self):
+            asked.append(clock.now_s)
+            return super().offers()
+
+    fleet = make_fleet(Counting(listed=provider.listed), clock, tmp_path)
+    for _ in range(5):
+        fleet.ensure(2)
+        clock.now_s += 30.0
+    assert asked == [1000.0]
 
 
 def test_terminate_all_names_what_it_could_not_end(provider, clock, tmp_path) -> None:

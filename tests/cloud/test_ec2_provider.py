@@ -1,0 +1,128 @@
+"""What EC2's refusals, silences and lies become: our own errors, with a remedy."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from bamboo.ids import InstanceId, RunId, ZoneId
+from cloud.ec2.provider import Ec2Provider, observed
+from cloud.ec2.requests import Ec2Settings
+from cloud.local.faults import CapacityFault
+from cloud.local.faults import Market as MockMarket
+from cloud.local.metadata import MetadataService
+from cloud.local.mock_aws import MockAws
+from cloud.provider import (
+    CloudRefused,
+    CloudUnavailable,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Pool,
+    RefusalKind,
+)
+
+POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
+
+
+def connect(endpoint_url: str | None) -> Ec2Provider:
+    return Ec2Provider.connect(
+        settings=Ec2Settings(region="us-east-1", image="ami-12345678"),
+        instance_types=["g5.xlarge"],
+        zones=["us-east-1a"],
+        market=Market.SPOT,
+        on_demand_usd_per_hour={},
+        endpoint_url=endpoint_url,
+    )
+
+
+def spec(token: str = "t") -> LaunchSpec:
+    return LaunchSpec(
+        run=RunId("errors"), pool=POOL, count=1, token=token, expires_at_s=1_800_000_000
+    )
+
+
+@pytest.fixture(scope="module")
+def market() -> MockMarket:
+    return MockMarket({})
+
+
+@pytest.fixture(scope="module")
+def provider(market: MockMarket) -> Iterator[Ec2Provider]:
+    aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
+    aws.start()
+    provider = connect(aws.url)
+    yield provider
+    provider.close()
+    aws.stop()
+
+
+def test_a_launch_is_asked_once_and_no_more(provider, market) -> None:
+    # The library would take this 5xx for a hiccup, ask again and succeed.
+    market.inject(CapacityFault(code="InsufficientInstanceCapacity", count=1))
+    assert len(provider.launch([spec("once")]).refusals) == 1
+    assert len(provider.launch([spec("twice")]).launched) == 1
+
+
+def test_throttling_is_a_refusal_that_blames_no_pool(provider, market) -> None:
+    market.inject(CapacityFault(code="RequestLimitExceeded"))
+    (refusal,) = provider.launch([spec()]).refusals
+    assert refusal.kind is RefusalKind.THROTTLED
+
+
+@pytest.mark.parametrize("code", ["AuthFailure", "UnauthorizedOperation", "ExpiredToken"])
+def test_refused_credentials_are_an_input_error(provider, market, code) -> None:
+    market.inject(CapacityFault(code=code))
+    with pytest.raises(CloudRefused, match=f"EC2 refuses RunInstances: {code}") as caught:
+        provider.launch([spec()])
+    assert caught.value.exit_code == 2
+
+
+def test_a_broken_service_is_unavailable(provider, market) -> None:
+    market.inject(CapacityFault(code="InternalError"))
+    with pytest.raises(CloudUnavailable, match="InternalError"):
+        provider.launch([spec()])
+
+
+def test_what_was_launched_before_a_failure_is_not_lost(provider, market) -> None:
+    first = provider.launch([spec("kept")])
+    market.inject(CapacityFault(code="InternalError"))
+    answer = provider.launch([spec("kept"), spec("broken")])
+    assert answer.launched == first.launched
+    assert answer.refusals == ()
+
+
+def test_an_endpoint_that_does_not_answer_is_unavailable() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        provider = connect(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(CloudUnavailable, match="RunInstances got no answer"):
+            provider.launch([spec()])
+        provider.close()
+
+
+def test_missing_credentials_name_the_remedy(monkeypatch, tmp_path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    provider = connect(None)
+    with pytest.raises(CloudRefused, match="aws configure"):
+        provider.launch([spec()])
+    provider.close()
+
+
+def test_a_stopped_instance_is_not_live(provider) -> None:
+    (launched,) = provider.launch([spec("seen")]).launched
+    (raw,) = [
+        instance
+        for page in provider._reader.describe_instances(InstanceIds=[launched.instance])[
+            "Reservations"
+        ]
+        for instance in page["Instances"]
+    ]
+    assert observed(raw).instance == launched.instance
+    stopped = observed({**raw, "State": {"Name": "stopped"}})
+    assert (stopped.state, stopped.state.live) == (InstanceState.SHUTTING_DOWN, False)
+    provider.terminate([InstanceId(launched.instance)])
