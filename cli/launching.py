@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import job_to_json, load_job
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
@@ -35,7 +36,7 @@ from cli.follow import Follower
 from cli.launcher import Launcher, Ports, Screen
 from cli.look import empty_progress
 from cli.money import bill, rented_from_journal
-from cli.planning import Planned, grid_of, plan_job
+from cli.planning import Planned, cheapest_pool, grid_of, plan_job
 from cli.progress import Progress
 from cli.runs import RunFolder
 from cli.signals import Interrupts
@@ -57,6 +58,7 @@ def prepare(path: Path, *, overrides: Sequence[str], name: str, dry_run: bool) -
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
         _check_surroundings(job, run)
+    cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
     seen = wiring.run_preflight(job)
     return Prepared(run=run, job=job, planned=plan_job(job, seen, run=run, now_s=time.time()))
 

@@ -1,0 +1,305 @@
+"""`bamboo launch` for real: processes, mock EC2, a store; every end leaves nothing behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.local.session import members
+from tests.jobs import TEXT
+from tests.store_server import start_store
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+GONE_WITHIN_S = 15.0
+JOB = """
+[model]
+layers = 2
+width = 16
+heads = 2
+context = 8
+[data]
+source = "path"
+path = "text.txt"
+[train]
+steps = 40
+batch = 8
+microbatch = 2
+[cluster]
+stages = 4
+redundancy = "eager"
+"""
+LONG = "train.steps=100000"
+
+
+class Bench:
+    """A folder with a job and a home of its own; runs command lines there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "runs"
+        self.environment = {**os.environ, "BAMBOO_HOME": str(self.home)}
+        self.environment.pop("BAMBOO_REDIS_URL", None)
+        (folder / "text.txt").write_text(TEXT, encoding="utf-8")
+        (folder / "job.toml").write_text(JOB, encoding="utf-8")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            cwd=self.folder,
+            env=self.environment | {"PYTHONPATH": os.getcwd()},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    @contextmanager
+    def launched(self, run: str, *overrides: str) -> Iterator["Launched"]:
+        """A launch that has finished its first step; ended by force if the test does not."""
+        sets = [part for override in (LONG, *overrides) for part in ("--set", override)]
+        with (self.folder / f"{run}.out").open("w") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", run, *sets],
+                cwd=self.folder,
+                env=self.environment | {"PYTHONPATH": os.getcwd()},
+                stdout=out,
+                stderr=out,
+            )
+        launched = Launched(self, run, process)
+        try:
+            wait_until(launched.under_way, what="the first step", timeout_s=90.0)
+            launched.look_up()
+            yield launched
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if launched.cloud_pid:
+                launched.assert_gone()
+
+
+class Launched:
+    """A launch in another process, and what of it must be gone afterwards."""
+
+    def __init__(self, bench: Bench, run: str, process: "subprocess.Popen[bytes]") -> None:
+        self.bench, self.process = bench, process
+        self.folder = bench.home / run
+        self.out = bench.folder / f"{run}.out"
+        self.cloud_pid = 0
+
+    def under_way(self) -> bool:
+        assert self.process.poll() is None, self.out.read_text()
+        metrics = self.folder / "metrics.jsonl"
+        return metrics.exists() and metrics.stat().st_size > 0
+
+    def look_up(self) -> None:
+        path = self.folder / "endpoint.json"
+        assert path.stat().st_mode & 0o777 == 0o600
+        endpoint = json.loads(path.read_text())
+        self.cloud_pid = endpoint["cloud"]["pid"]
+        self.socket_dir = Path(endpoint["cloud"]["socket_dir"])
+        assert len(members(self.cloud_pid)) >= 8
+
+    def wait(self) -> int:
+        return self.process.wait(timeout=60)
+
+    def assert_gone(self) -> None:
+        wait_until(
+            lambda: not members(self.cloud_pid) and not self.socket_dir.exists(),
+            what="no process and no socket of the run",
+            timeout_s=GONE_WITHIN_S,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_from_the_job_to_the_proof(bench: Bench) -> None:
+    kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=2}]'
+    sets = ["--set", "train.steps=400", "--set", f"chaos.kill={kills}"]
+    done = bench.run("launch", "job.toml", "--run", "proof", *sets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished, generation 3" in done.stdout
+    assert "receipt (modelled dollars: no dollar was paid)" in done.stdout
+    receipt = json.loads((bench.home / "proof" / "receipt.json").read_text())
+    assert [p["planned"] for p in receipt["preemptions"]] == [False, True]
+    assert receipt["preemptions"][0]["parts_s"].keys() == {
+        "disconnect", "decision", "promotion", "first operation",
+    }  # fmt: skip
+    assert sum(node["operations"]["FR"] for node in receipt["nodes"]) > 0
+    assert receipt["last_loss"] < receipt["first_loss"]
+    notes = [item["note"] for item in receipt["bill"]["instances"]]
+    assert notes.count("interrupted by the cloud in its first hour: free") == 2
+    metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == list(range(400))
+    verified = bench.json("verify", "last")
+    assert (verified["equal"], verified["first_difference"]) == (True, None)
+    assert bench.json("verify", "proof", "--decisions")["equal"] is True
+    status = bench.json("status", "pro")
+    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 400, "done")
+    assert [row["run"] for row in bench.json("list")] == ["proof"]
+    assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
+    _flip_one_bit(bench.home / "proof" / "final" / "stage-02.safetensors")
+    assert bench.run("verify", "last").returncode == 5
+
+
+def _flip_one_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_by_hand_with_a_store_of_ones_own(bench: Bench) -> None:
+    store = start_store(bench.folder / "s", password="secret")
+    try:
+        bench.environment["BAMBOO_REDIS_URL"] = store.url
+        with bench.launched("hand") as launched:
+            status = bench.json("status", "hand")
+            assert {"phase", "generation", "version", "step", "loss", "usd", "nodes"} <= (
+                status.keys()
+            )
+            by_slot = {node["owns"][0]: node for node in status["nodes"]}
+            assert sorted(by_slot) == ["0.0", "0.1", "0.2", "0.3"]
+            assert by_slot["0.1"]["shadows"] == ["0.2"]
+            assert bench.run("preempt", "hand", "--stage", "9").returncode == 2
+            taken = bench.run("preempt", "hand", "--stage", "2", "--notice", "0")
+            assert by_slot["0.2"]["instance"] in taken.stdout
+            wait_until(
+                lambda: bench.json("status", "hand")["phase"] == "degraded",
+                what="the failover",
+                timeout_s=20.0,
+            )
+            assert bench.json("verify", "hand", "--decisions")["equal"] is True
+            stopped = bench.run("stop", "hand")
+            assert stopped.returncode == 0, stopped.stderr
+            assert launched.wait() == 130
+            launched.assert_gone()
+        assert bench.json("verify", "hand")["equal"] is True
+        assert bench.json("verify", "hand", "--decisions")["equal"] is True
+        for line in ("stop", "preempt"):
+            extra: Sequence[str] = ("--stage", "1") if line == "preempt" else ()
+            assert bench.run(line, "hand", *extra).returncode == 2
+        again = bench.run("launch", "job.toml", "--run", "hand")
+        assert (again.returncode, "run hand exists already" in again.stderr) == (2, True)
+        bench.environment["BAMBOO_REDIS_URL"] = store.url.replace("secret", "wrong")
+        wrong = bench.run("launch", "job.toml", "--run", "wrong")
+        assert wrong.returncode == 2
+        assert "secret" not in wrong.stderr
+        assert "wrong@" not in wrong.stderr
+    finally:
+        store.stop()
+
+
+def test_two_interrupts_are_at_once(bench: Bench) -> None:
+    with bench.launched("twice", "train.batch=8") as launched:
+        launched.process.send_signal(signal.SIGINT)
+        launched.process.send_signal(signal.SIGINT)
+        assert launched.wait() == 130
+    receipt = json.loads((bench.home / "twice" / "receipt.json").read_text())
+    assert receipt["outcome"] == "stopped"
+    assert not (bench.home / "twice" / "endpoint.json").exists()
+
+
+def test_a_killed_launcher_takes_everything_with_it(bench: Bench) -> None:
+    with bench.launched("orphan") as launched:
+        launched.process.kill()
+        launched.assert_gone()
+    assert bench.json("status", "orphan")["phase"] == "lost"
+    assert bench.run("stop", "orphan").returncode == 2
+
+
+def test_a_killed_local_cloud_ends_the_launch(bench: Bench) -> None:
+    with bench.launched("cloudless") as launched:
+        os.kill(launched.cloud_pid, signal.SIGKILL)
+        assert launched.wait() == 1
+    receipt = json.loads((bench.home / "cloudless" / "receipt.json").read_text())
+    assert receipt["outcome"] == "fault"
+    assert "the local cloud ended" in receipt["sentence"]
+
+
+def test_a_loss_without_a_copy_ends_with_3(bench: Bench) -> None:
+    with bench.launched("bare", 'cluster.redundancy="off"') as launched:
+        assert bench.run("preempt", "bare", "--stage", "0").returncode == 0
+        assert launched.wait() == 3
+    receipt = json.loads((bench.home / "bare" / "receipt.json").read_text())
+    assert "no live node holds stage 0 (redundancy is off)" in receipt["sentence"]
+
+
+BAD = [
+    (["--set", "train.stepz=1"], "did you mean 'steps'?"),
+    (["--set", "train.batch=7"], "train.batch = 7"),
+    (["--set", "cluster.stages=9"], "cluster.stages = 9"),
+    (["--set", 'data.path="missing.txt"'], "missing.txt"),
+    (["--set", 'model.model="missing.py:build"'], "missing.py"),
+    (["--set", 'cloud.provider="ec2"'], "cloud.provider = 'ec2'"),
+    (["--set", 'cloud.instance_types=["x9.tiny"]'], "x9.tiny"),
+    (["--run", "Not/Safe"], "run id 'Not/Safe'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "word"), BAD, ids=[word for _, word in BAD])
+def test_bad_input_is_one_line_and_exit_2(bench: Bench, arguments: list[str], word: str) -> None:
+    done = bench.run("launch", "job.toml", *arguments)
+    _assert_refused(bench, done, word)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("[nn.Embedding(256, 16), nn.BatchNorm1d(8), nn.Linear(16, 256)]", "layer 1 (BatchNorm1d)"),
+        ("[nn.Embedding(256, 16), Private(), nn.Linear(16, 256)]", "layer 1 (Private)"),
+        ("nonsense", "mine.py"),
+    ],
+)
+def test_layers_that_cannot_be_repeated_are_refused(bench: Bench, source: str, word: str) -> None:
+    (bench.folder / "mine.py").write_text(
+        "import random\nfrom torch import nn\n"
+        "class Private(nn.Module):\n"
+        "    def forward(self, x):\n        return x * random.random()\n"
+        f"def build(config):\n    return {source}\n"
+    )
+    sets = ["--set", 'model.model="mine.py:build"', "--set", "cluster.stages=2"]
+    _assert_refused(bench, bench.run("launch", "job.toml", *sets), word)
+
+
+def test_a_store_that_does_not_answer_is_refused(bench: Bench) -> None:
+    bench.environment["BAMBOO_REDIS_URL"] = "redis://127.0.0.1:1/0"
+    _assert_refused(bench, bench.run("launch", "job.toml"), "127.0.0.1:1")
+
+
+def test_empty_data_is_refused(bench: Bench) -> None:
+    (bench.folder / "text.txt").write_text("")
+    _assert_refused(bench, bench.run("launch", "job.toml"), "data")
+
+
+def _assert_refused(bench: Bench, done: "subprocess.CompletedProcess[str]", word: str) -> None:
+    lines = [line for line in done.stderr.splitlines() if line != "looking at model and data"]
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert word in lines[0]
+    assert not bench.home.exists()
+
+
+def test_a_dry_run_starts_and_leaves_nothing(bench: Bench) -> None:
+    done = bench.run("launch", "job.toml", "--dry-run")
+    assert done.returncode == 0
+    assert "RunInstances {" in done.stdout
+    assert done.stdout.endswith("dry run: nothing was started\n")
+    assert not bench.home.exists()
