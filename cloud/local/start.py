@@ -126,11 +126,21 @@ def start_local_cloud(
     process.stdin.flush()
     line = _first_line(process, deadline_s=deadline_s)
     if not line:
-        process.stdin.close()
-        kill_members(process.pid, spare=0, deadline_s=STOP_DEADLINE_S)
-        process.wait(timeout=STOP_DEADLINE_S)
+        _abandon(process)
         raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")
     return LocalCloud(Ready.parse(line), process=process)
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """End a host that did not come up: its own reaper, if it got so far, knows what to remove."""
+    assert process.stdin is not None
+    process.stdin.close()
+    process.kill()
+    process.wait(timeout=STOP_DEADLINE_S)
+    end_s = time.monotonic() + STOP_DEADLINE_S
+    while members(process.pid) and time.monotonic() < end_s:
+        time.sleep(0.02)
+    kill_members(process.pid, spare=0, deadline_s=STOP_DEADLINE_S)
 
 
 def _first_line(process: subprocess.Popen[bytes], *, deadline_s: float) -> bytes:

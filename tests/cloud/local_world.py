@@ -11,7 +11,7 @@ from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
 from cloud.fleet import Fleet
 from cloud.local.session import members
-from cloud.local.start import LocalCloud, start_local_cloud
+from cloud.local.start import READY_DEADLINE_S, LocalCloud, start_local_cloud
 from cloud.provider import Market
 from tests.support import wait_until
 
@@ -22,7 +22,13 @@ GONE_S = 15.0
 """So long may it take until nothing of a run is left, after whatever end."""
 
 
-def start(run_dir: Path, *, attached: bool = True, preload: str = "dummy_worker") -> LocalCloud:
+def start(
+    run_dir: Path,
+    *,
+    attached: bool = True,
+    preload: str = "dummy_worker",
+    deadline_s: float = READY_DEADLINE_S,
+) -> LocalCloud:
     """A local cloud whose agents and workers are the dummy ones; PYTHONPATH must hold ACTORS."""
     return start_local_cloud(
         run=RUN,
@@ -32,6 +38,7 @@ def start(run_dir: Path, *, attached: bool = True, preload: str = "dummy_worker"
         attached=attached,
         agent_command=(sys.executable, str(ACTORS / "dummy_agent.py")),
         spot_usd_per_hour=PRICES,
+        deadline_s=deadline_s,
     )
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +183,25 @@ def test_an_old_endpoint_whose_number_is_anothers_by_now_ends_nobody(tmp_path) -
     assert stranger.returncode == 0
 
 
-def test_a_module_that_does_not_import_is_a_clear_error(tmp_path) -> None:
+@pytest.fixture
+def temporary_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this test's local cloud has its directory: a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as root:
+        monkeypatch.setenv("TMPDIR", root)
+        yield Path(root)
+
+
+def test_a_module_that_does_not_import_is_a_clear_error_and_leaves_nothing(
+    tmp_path, temporary_root
+) -> None:
     with pytest.raises(BambooError, match="No module named 'no_such_module'"):
         start(tmp_path, preload="no_such_module")
+    assert list(temporary_root.iterdir()) == []
+
+
+def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
+    tmp_path, temporary_root
+) -> None:
+    with pytest.raises(BambooError, match="did not start"):
+        start(tmp_path, preload="slow_module", deadline_s=2.0)
+    assert list(temporary_root.iterdir()) == []

@@ -1,0 +1,5 @@
+"""A module that takes for ever to import."""
+
+import signal
+
+signal.pause()
