@@ -28,6 +28,8 @@ class NodeWork:
     step: int = 0
     operations: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OPERATIONS, 0))
     tensor_bytes: int = 0
+    overruns: int = 0
+    """Operations of a virtual device that took longer than its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +202,11 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
             return _with_pause_parts(progress, victim, pause_parts_s(record))
         case "memory":
             peak = int(record["peak_tensor_bytes"])
-            beat = {"tensor_bytes": peak, "ops": record.get("ops", {})}
+            beat = {
+                "tensor_bytes": peak,
+                "ops": record.get("ops", {}),
+                "overruns": record.get("overruns", 0),
+            }
             return with_beat(progress, NodeId(str(record["node"])), beat)
         case _:
             return progress
@@ -254,6 +260,7 @@ def with_beat(progress: Progress, node: NodeId, payload: Mapping[str, Any]) -> P
             op: max(int(counts.get(op, 0)), old.operations.get(op, 0)) for op in OPERATIONS
         },
         tensor_bytes=max(old.tensor_bytes, int(payload.get("tensor_bytes", 0))),
+        overruns=max(old.overruns, int(payload.get("overruns", 0))),
     )
     return replace(progress, work={**progress.work, node: new})
 
@@ -280,6 +287,7 @@ def node_rows(progress: Progress) -> list[dict[str, Any]]:
             "shadows": [str(s) for s in slots(node, Assignment.shadowed_by)],
             "operations": dict(progress.work.get(node.id, NodeWork()).operations),
             "tensor_bytes": progress.work.get(node.id, NodeWork()).tensor_bytes,
+            "overruns": progress.work.get(node.id, NodeWork()).overruns,
         }
         for node in sorted(progress.state.nodes, key=place)
     ]

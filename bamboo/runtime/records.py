@@ -90,11 +90,13 @@ class Records:
         )
 
     def memory(self, executor: Executor, mail: Mail, device: Device) -> None:
-        """Record the bytes of tensors at their peak, and what the device did."""
+        """Record the operations done, the bytes of tensors at their peak, and what the device
+        did."""
         self._outbox.metric(
             {
                 "kind": "memory",
                 "node": str(self._me),
+                "ops": dict(executor.operations.counts),
                 "peak_stash_bytes": mail.peak_stash_bytes,
                 "peak_tensor_bytes": peak_tensor_bytes(executor, mail),
                 "overruns": device.overruns,

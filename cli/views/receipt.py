@@ -37,6 +37,11 @@ def summary_text(body: Mapping[str, Any]) -> str:
     if len(rows) > 1:
         lines.append("  operations per node; FR and BR are redundant ones for the neighbour")
         lines += columns(rows, indent=4, right=frozenset({2, 3, 4, 5, 6}))
+    overruns = sum(n["overruns"] for n in body["nodes"])
+    if overruns:
+        lines.append(
+            f"  {count(overruns, 'operation')} of the virtual device took longer than its figures"
+        )
     return "\n".join(lines)
 
 

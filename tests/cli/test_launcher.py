@@ -287,3 +287,22 @@ def test_beats_are_kept_at_their_peak() -> None:
     work = end.work[NodeId("i-0.0")]
     assert dict(work.operations) == {"F": 6, "B": 1, "FR": 2, "BR": 0}
     assert work.tensor_bytes == 900
+
+
+def test_the_last_record_of_a_node_completes_its_beats() -> None:
+    world = World(job())
+    last = {
+        "kind": "memory",
+        "node": "i-0.0",
+        "ops": {"F": 24, "B": 24, "FR": 24, "BR": 0},
+        "peak_tensor_bytes": 5000,
+        "overruns": 3,
+    }
+    world._script = [
+        joined(),
+        [step(0), step(1), step(2), last, finished(2, 0, 1, 2, 3)],
+        left(0, 1, 2, 3),
+    ]
+    end = world.launcher.run()
+    work = end.work[NodeId("i-0.0")]
+    assert (work.operations["F"], work.tensor_bytes, work.overruns) == (24, 5000, 3)
