@@ -19,10 +19,10 @@ class FileBooks:
     def metric(self, record: MetricRecord) -> None:
         self._metrics.write(record.to_json())
 
-    def event(self, kind: str, progress: Progress, data: Mapping[str, Any]) -> None:
-        """`kind` at the progress's time, generation and step."""
+    def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
+        """`kind` at `at_s`, with the progress's generation and step."""
         record = EventRecord(
-            t_s=progress.now_s,
+            t_s=at_s,
             run=progress.run,
             generation=progress.state.generation,
             node="launcher",

@@ -22,7 +22,7 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records
-from cli.money import Rented, spent_usd
+from cli.money import Rented, bill, spent_usd
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
 TURN_S = 0.2
@@ -82,7 +82,9 @@ class Books(Protocol):
 
     def metric(self, record: MetricRecord) -> None: ...
 
-    def event(self, kind: str, progress: Progress, data: Mapping[str, Any]) -> None: ...
+    def event(
+        self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
+    ) -> None: ...
 
 
 class Append(Protocol):
@@ -204,7 +206,10 @@ class Launcher:
         )
         self._ports.screen.decided(self.progress, decision)
         self._ports.books.event(
-            type(decision.event).__name__, self.progress, {"reason": decision.reason}
+            type(decision.event).__name__,
+            self.progress,
+            at_s=decision.now_s,
+            data={"reason": decision.reason},
         )
         for effect in decision.effects:
             match effect:
@@ -250,6 +255,10 @@ class Launcher:
         usd = spent_usd(self._ports.fleet.rented(), now_s=now_s)
         self.progress = self.progress.at(now_s=now_s, usd=usd)
 
+    def _bill_usd(self) -> float:
+        """What ending now would cost, the 60 s minimum of every instance included."""
+        return bill(self._ports.fleet.rented(), now_s=self._ports.now(), modelled=True).usd
+
     def _to_ledger(self) -> None:
         rented = self._ports.fleet.rented()
         for record in ledger_records(
@@ -276,8 +285,10 @@ class Launcher:
         hours = (self._ports.now() - progress.started_at_s) / 3600
         if self._ports.interrupts() == 1:
             reason, outcome = "interrupted by the user", Outcome.STOPPED
-        elif 0 < budget.max_usd <= progress.usd:
-            reason = f"${progress.usd:.4f} spent of budget.max_usd = {budget.max_usd}"
+        elif 0 < budget.max_usd <= self._bill_usd():
+            reason = (
+                f"the bill has come to ${self._bill_usd():.4f}, budget.max_usd = {budget.max_usd}"
+            )
             outcome = Outcome.BUDGET
         elif 0 < budget.max_hours <= hours:
             reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"

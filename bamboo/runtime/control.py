@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
 from bamboo.runtime.trainer import Decided
+from bamboo.telemetry.schema import EventRecord
 from bamboo.telemetry.writer import LineWriter
 
 POLL_S = 0.5
@@ -36,6 +38,11 @@ class Follower:
         begin = read_begin(store)
         self._state: State = begin.state
         self._policy = begin.policy
+
+    @property
+    def state(self) -> State:
+        """The newest state that was read."""
+        return self._state
 
     def read(self, timeout_s: float) -> list[Decided]:
         """The decisions since the last call, in order; waits for the first. Raises
@@ -54,10 +61,14 @@ class Follower:
 
 
 class Poster:
-    """`trainer.Outbox`: a queue in front of the store, and a file of what this node noted."""
+    """`trainer.Outbox`: a queue in front of the store, and a file of what this node noted.
 
-    def __init__(self, store: Store, driver: Driver, log: Path | None, me: NodeId) -> None:
-        self._store, self._driver, self._me = store, driver, me
+    `state` gives the state as this node knows it: its run and generation go into the file."""
+
+    def __init__(
+        self, store: Store, driver: Driver, log: Path | None, me: NodeId, state: Callable[[], State]
+    ) -> None:
+        self._store, self._driver, self._me, self._state = store, driver, me, state
         self._queue: queue.SimpleQueue[Event | Mapping[str, Any]] = queue.SimpleQueue()
         self._log = LineWriter(log) if log is not None else None
         self._busy = False
@@ -86,17 +97,29 @@ class Poster:
             try:
                 if isinstance(item, Mapping):
                     self._store.append("metrics", json.dumps(dict(item)))
-                    self._note(item)
+                    self._note(str(item["kind"]), item)
                 else:
                     self._driver.append(item, deadline_s=POLL_S)
+                    self._note(type(item).__name__, _plain(item))
                 return
             except StoreUnavailable:
                 if stop.wait(RETRY_S):
                     return
 
-    def _note(self, record: Mapping[str, Any]) -> None:
-        if self._log is not None and record.get("kind") != "step":
-            self._log.write(json.dumps({"v": 1, "node": self._me, "data": dict(record)}))
+    def _note(self, kind: str, data: Mapping[str, Any]) -> None:
+        if self._log is None or kind == "step":
+            return
+        state, step = self._state(), data.get("step")
+        record = EventRecord(
+            t_s=time.time(),
+            run=state.run,
+            generation=state.generation,
+            node=self._me,
+            kind=kind,
+            step=step if isinstance(step, int) else None,
+            data={name: data[name] for name in data if name not in ("kind", "node", "step")},
+        )
+        self._log.write(record.to_json())
 
     def drained(self, timeout_s: float) -> bool:
         """Wait until all was posted; False when it was not in time."""
@@ -106,6 +129,15 @@ class Poster:
                 return False
             time.sleep(0.005)
         return True
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    """An event's fields as JSON values."""
+    return {field.name: _json_value(getattr(event, field.name)) for field in fields(event)}
+
+
+def _json_value(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else str(value)
 
 
 def follow_log(follower: Follower, tell: Callable[[Decided], None], stop: threading.Event) -> None:

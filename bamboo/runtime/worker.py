@@ -104,7 +104,8 @@ class _Worker:
         builder = load_builder(job, strategy)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
-        poster = Poster(self._store, self._driver, log, me)
+        follower = Follower(self._store, self._driver)
+        poster = Poster(self._store, self._driver, log, me, lambda: follower.state)
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
         trainer = Trainer(
             me=me,
@@ -114,7 +115,6 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             run_dir=self._run_dir,
         )
-        follower = Follower(self._store, self._driver)
         self._thread("follow", lambda: follow_log(follower, trainer.tell, self._stop))
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(

@@ -20,9 +20,20 @@ from cli.views.receipt import receipt_text, summary_text
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
+@click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def command(job: Path, name: str, dry_run: bool, overrides: tuple[str, ...], as_json: bool) -> int:
+def command(
+    *,
+    job: Path,
+    name: str,
+    dry_run: bool,
+    overrides: tuple[str, ...],
+    check_replicas: bool,
+    as_json: bool,
+) -> int:
     """Train a job on spot instances."""
+    if check_replicas:
+        overrides = (*overrides, "cluster.check_replicas=true")
     click.echo("looking at model and data", err=True)
     prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run)
     local = prepared.job.cloud.provider == "local"

@@ -1,6 +1,7 @@
-"""`bamboo logs`: the events and the output of a run's nodes, as they lie in its folder."""
+"""`bamboo logs`: the events of a run's nodes in the order of time, then their processes' output."""
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 
 from bamboo.errors import InputError
 from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.schema import EventRecord
 from cli import runs
 from cli.views.logs import log_line
 
@@ -29,12 +31,20 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
         raise InputError(f"run {folder.id} has no log of a node {node!r}; it has: {names}")
     while True:
         over = folder.receipt.exists() or not folder.endpoint.exists()
-        for source, line in _fresh_lines(folder, node, tails):
+        for source, line in sorted(_fresh_lines(folder, node, tails), key=_moment):
             record = {"source": source, "line": line}
             click.echo(json.dumps(record) if as_json else log_line(source, line))
         if over or not follow:
             return
         time.sleep(POLL_S)
+
+
+def _moment(line: tuple[str, str]) -> float:
+    """Events by their time; what processes wrote as text comes after, file by file."""
+    try:
+        return EventRecord.from_json(line[1]).t_s
+    except InputError:
+        return math.inf
 
 
 def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:

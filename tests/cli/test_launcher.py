@@ -152,7 +152,7 @@ def test_the_second_interrupt_does_not_need_the_store() -> None:
 @pytest.mark.parametrize(
     ("budget", "word"),
     [
-        (BudgetConfig(max_usd=0.002), "budget.max_usd"),
+        (BudgetConfig(max_usd=0.03), "budget.max_usd"),
         (BudgetConfig(max_hours=5 / 3600), "budget.max_hours"),
     ],
 )
@@ -162,11 +162,8 @@ def test_the_budget_ends_the_run(budget: BudgetConfig, word: str) -> None:
     world._script = [
         joined(),
         step(0),
-        [],
-        [],
-        [],
-        [],
-        [],
+        # Four instances cost $0.024 at least, and $0.03 after 75 s.
+        *[[] for _ in range(77)],
         ready,
         [step(1), finished(1, 0, 1, 2, 3)],
         left(0, 1, 2, 3),

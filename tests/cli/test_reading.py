@@ -224,6 +224,27 @@ def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "it has: launcher, i-1.0" in capsys.readouterr().err
 
 
+def test_following_logs_ends_with_the_run(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(home)
+    runs.write_json(folder.endpoint, {"store_url": "redis://here"}, private=True)
+    log = folder.path / "logs" / "i-1.log"
+    log.parent.mkdir()
+    log.write_text("one\n")
+    rest = ["two\n", "three\n"]
+
+    def later(_: float) -> None:
+        with log.open("a") as file:
+            file.write(rest.pop(0))
+        if not rest:
+            runs.write_json(folder.receipt, {})
+
+    monkeypatch.setattr("cli.commands.logs.time.sleep", later)
+    assert main.run(["logs", "r", "--follow"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["i-1  one", "i-1  two", "i-1  three"]
+
+
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "verify", "cost"])
 def test_an_unknown_run_is_one_line_and_exit_2(
     home: Path, capsys: pytest.CaptureFixture[str], verb: str

@@ -112,7 +112,7 @@ class FakeBooks:
     def metric(self, record: MetricRecord) -> None:
         self.metrics.append(record)
 
-    def event(self, kind: str, progress: Progress, data: Mapping[str, Any]) -> None:
+    def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
         self.events.append((kind, data))
 
 
