@@ -20,6 +20,8 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
     """
     if progress.outcome not in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
         return "no final state: the run did not end in order"
+    if progress.step == 0:
+        return "no final state: no step was finished"
     try:
         write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.step)
     except InputError as error:

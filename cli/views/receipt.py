@@ -49,6 +49,8 @@ def receipt_text(body: Mapping[str, Any]) -> str:
     """The bill: a line per instance, the sum against on-demand, tokens per dollar."""
     bill = body["bill"]
     word = "modelled dollars: no dollar was paid" if bill["modelled"] else "dollars"
+    if not bill["instances"]:
+        return "receipt: no instance was started, nothing is to be paid"
     rows = [("instance", "type", "zone", "market", "seconds", "billed", "$/h", "usd", "")]
     rows += [
         (

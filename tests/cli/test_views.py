@@ -1,6 +1,7 @@
 """What a person sees, as exact text."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -179,6 +180,24 @@ def test_summary_and_receipt() -> None:
         "  total $0.0360 for 360 instance-seconds; the same seconds on-demand $0.0720, 50% of it",
         "  6,144 tokens, 170,667 tokens per dollar, 68.3 tokens/s",
     ]
+
+
+def test_a_run_that_started_nothing() -> None:
+    progress = World(job(), []).launcher.progress
+    ended = replace(progress.state, outcome=Outcome.STOPPED)
+    body = receipt_body(
+        replace(progress, state=ended, ending="interrupted before training began"),
+        bill([], now_s=START_S, modelled=True),
+        samples_per_step=16,
+        unigram_entropy_nats=3.25,
+        final_note="no final state: no step was finished",
+    )
+    assert summary_text(body).splitlines() == [
+        "r: stopped after step 0/3 in 0.0 ms: interrupted before training began",
+        "  no final state: no step was finished",
+        "  0 preemptions",
+    ]
+    assert receipt_text(body) == "receipt: no instance was started, nothing is to be paid"
 
 
 def test_verify() -> None:
