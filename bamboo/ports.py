@@ -52,8 +52,8 @@ class Store(Protocol):
     """
 
     def create(self, *, state: str, entry: str, documents: Mapping[str, str]) -> bool:
-        """Create the run at version 0 with its first log entry and its fixed documents
-        (`job`, `strategy`, `data`). False, and no change, when the run exists."""
+        """Create the run at version 0 with its first log entry and its fixed documents (`job`,
+        `strategy`, `data`, `limits`, for tcp `keys`). False, and no change, when it exists."""
 
     def read(self) -> Snapshot:
         """The current state. Raises `errors.InputError` when the run does not exist."""

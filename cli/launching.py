@@ -196,6 +196,10 @@ class _Attempt:
                         "unigram_entropy_nats": planned.unigram_entropy_nats,
                     }
                 ),
+                # No tensor on the wire is larger than all that a node holds.
+                "limits": json.dumps(
+                    {"frame_bytes": max(stage.total for stage in planned.plan.memory)}
+                ),
                 **wiring.transport_keys(job),
             },
             at_s=time.time(),

@@ -77,7 +77,7 @@ class ClusterConfig:
     transport: str = "ipc"
     """`ipc` on one host, `tcp` between hosts (always with keys)."""
     encrypt: bool = True
-    """CURVE encryption on tcp."""
+    """CURVE encryption on tcp; without it the run's key is a password sent in the clear."""
     check_replicas: bool = False
     """Hash owner and shadow after every step and stop when they differ."""
     virtual_forward_ms: tuple[float, ...] = (20.0,)

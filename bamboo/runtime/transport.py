@@ -2,8 +2,9 @@
 
 Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
 that comes back is a new node). Nothing lingers. A frame beyond `frame_limit_bytes` closes the
-connection that carries it, unread. Between hosts CURVE with the run's keys lets nobody else in;
-on one host the sockets lie in a directory that only the user can enter.
+connection that carries it, unread. Between hosts the run's keys let nobody else in: by CURVE, which
+also encrypts, or as a password in the clear where the job says so (a private network). On one host
+the sockets lie in a directory that only the user can enter.
 """
 
 import heapq
@@ -24,6 +25,9 @@ from bamboo.runtime.wire import Malformed, decode, encode
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _DOMAIN = b"bamboo"
+_USER = "worker"
+KERNEL_BUFFER_BYTES = 4 << 20
+"""Asked of the kernel, which may give less: a boundary tensor then goes over in one piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,29 +79,26 @@ class ZmqTransport:
         me: NodeId,
         bind: str,
         keys: RunKeys | None = None,
-        frame_limit_bytes: int = 1 << 30,
+        encrypt: bool = True,
+        frame_limit_bytes: int = 1 << 28,
         heartbeat_s: float = 3.0,
         link: VirtualLink | None = None,
     ) -> None:
         if bind.startswith("tcp:") and keys is None:
             raise ValueError("a tcp transport needs the run's keys")
         self._me, self._keys, self._link = me, keys, link
+        self._encrypt = encrypt
         self._heartbeat_ms = int(heartbeat_s * 1000)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._auth: ThreadAuthenticator | None = None
         if keys is not None:
             self._auth = ThreadAuthenticator(self._context)
             self._auth.start()
-            self._auth.configure_curve_callback(
-                _DOMAIN.decode(), credentials_provider=_CurveServer(keys.client_public)
-            )
+            self._allow(self._auth, keys)
         self._pull = self._socket(zmq.PULL)
         self._pull.setsockopt(zmq.MAXMSGSIZE, frame_limit_bytes)
         if keys is not None:
-            self._pull.curve_server = True
-            self._pull.curve_publickey = keys.server_public
-            self._pull.curve_secretkey = keys.server_secret
-            self._pull.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+            self._guard(self._pull, keys)
         self._pull.bind(bind)
         self._endpoint = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
         self._wake_in, self._wake_out = self._pair("wake")
@@ -126,6 +127,8 @@ class ZmqTransport:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.SNDBUF, KERNEL_BUFFER_BYTES)
+        socket.setsockopt(zmq.RCVBUF, KERNEL_BUFFER_BYTES)
         socket.setsockopt(zmq.HEARTBEAT_IVL, max(100, self._heartbeat_ms // 4))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms)
         return socket
@@ -139,6 +142,35 @@ class ZmqTransport:
         write.setsockopt(zmq.LINGER, 0)
         write.connect(address)
         return write, read
+
+    def _allow(self, auth: ThreadAuthenticator, keys: RunKeys) -> None:
+        """Tell the authenticator who may come in."""
+        domain = _DOMAIN.decode()
+        if self._encrypt:
+            server = _CurveServer(keys.client_public)
+            auth.configure_curve_callback(domain, credentials_provider=server)
+        else:
+            auth.configure_plain(domain, {_USER: keys.client_secret.decode()})
+
+    def _guard(self, socket: zmq.Socket[bytes], keys: RunKeys) -> None:
+        """Let a listening socket ask for the run's keys."""
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+        if self._encrypt:
+            socket.curve_server = True
+            socket.curve_publickey = keys.server_public
+            socket.curve_secretkey = keys.server_secret
+        else:
+            socket.plain_server = True
+
+    def _present(self, socket: zmq.Socket[bytes], keys: RunKeys) -> None:
+        """Let a connecting socket show the run's keys."""
+        if self._encrypt:
+            socket.curve_serverkey = keys.server_public
+            socket.curve_publickey = keys.client_public
+            socket.curve_secretkey = keys.client_secret
+        else:
+            socket.plain_username = _USER.encode()
+            socket.plain_password = keys.client_secret
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         for node in [n for n in self._peers if n not in members]:
@@ -155,9 +187,7 @@ class ZmqTransport:
         socket = self._socket(zmq.PUSH)
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         if self._keys is not None:
-            socket.curve_serverkey = self._keys.server_public
-            socket.curve_publickey = self._keys.client_public
-            socket.curve_secretkey = self._keys.client_secret
+            self._present(socket, self._keys)
         self._new_monitors.append((node, socket.get_monitor_socket(_LOST)))
         self._watch_in.send(b"")
         socket.connect(endpoint)

@@ -149,13 +149,20 @@ class _Worker:
             link = VirtualLink(
                 gbps=cluster.virtual_link_gbps, latency_s=cluster.virtual_link_latency_ms / 1e3
             )
+        keys = None
         if cluster.transport == "ipc":
             bind = f"ipc://{self._config['socket_dir']}/{self._me}"
-            return ZmqTransport(me=self._me, bind=bind, heartbeat_s=cluster.gone_s, link=link)
-        keys = RunKeys.from_dict(json.loads(self._store.document("keys")))
-        bind = f"tcp://{self._config.get('bind_host') or '127.0.0.1'}:*"
+        else:
+            bind = f"tcp://{self._config.get('bind_host') or '127.0.0.1'}:*"
+            keys = RunKeys.from_dict(json.loads(self._store.document("keys")))
         return ZmqTransport(
-            me=self._me, bind=bind, keys=keys, heartbeat_s=cluster.gone_s, link=link
+            me=self._me,
+            bind=bind,
+            keys=keys,
+            encrypt=cluster.encrypt,
+            frame_limit_bytes=json.loads(self._store.document("limits"))["frame_bytes"],
+            heartbeat_s=cluster.gone_s,
+            link=link,
         )
 
     def _thread(self, name: str, body: "threading._Target") -> None:  # type: ignore[name-defined]

@@ -58,6 +58,7 @@ class Cluster:
                 "job": job_to_json(job),
                 "strategy": self._strategy().to_json(),
                 "data": "{}",
+                "limits": json.dumps({"frame_bytes": 1 << 28}),
                 "keys": json.dumps(RunKeys.generate().to_dict()),
             },
             at_s=time.time(),
