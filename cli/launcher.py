@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bamboo.config.tree import JobConfig
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import Event, RunFailed, StopRequested
+from bamboo.core.events import Event, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -180,6 +180,7 @@ class Launcher:
         if self._due("fleet", FLEET_EVERY_S):
             self._ports.fleet.reconcile(self.progress.state)
             self._spent()
+            self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
             self._to_ledger()
         self._order_chaos()
@@ -258,6 +259,18 @@ class Launcher:
     def _bill_usd(self) -> float:
         """What ending now would cost, the 60 s minimum of every instance included."""
         return bill(self._ports.fleet.rented(), now_s=self._ports.now(), modelled=True).usd
+
+    def _miss_nodes(self) -> None:
+        """Report nodes whose instance ended and whom no member has missed within a lease: when the
+        last members go at once, there is nobody left to say so."""
+        ended_s = {r.instance: r.ended_at_s for r in self._ports.fleet.rented()}
+        for node in self.progress.state.live_nodes():
+            at_s = ended_s.get(node.instance)
+            if at_s is not None and self._ports.now() - at_s > self._job.cluster.gone_s:
+                self._ports.append(
+                    PeerLost(node=node.id, reporter="fleet", cause="its instance was terminated"),
+                    deadline_s=APPEND_DEADLINE_S,
+                )
 
     def _to_ledger(self) -> None:
         rented = self._ports.fleet.rented()

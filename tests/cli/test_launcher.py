@@ -99,6 +99,36 @@ def test_no_live_copy_ends_the_run_as_unrecoverable() -> None:
     assert len(end.preemptions) == 2
 
 
+def test_the_loss_of_all_nodes_at_once_is_reported_by_the_launcher() -> None:
+    world = World(job(), [joined(), step(0)])
+
+    def take_all() -> None:
+        world.fleet.ended_at_s = {f"i-{n}": world.clock_s for n in range(4)}
+
+    world._script += [take_all, *[[] for _ in range(6)]]
+    end = world.launcher.run()
+    assert end.outcome is Outcome.UNRECOVERABLE
+    assert "its instance was terminated, says fleet" in world.screen.reasons[-1]
+    assert world.fleet.all_terminated == 1
+
+
+def test_a_loss_that_the_members_saw_is_not_reported_again() -> None:
+    world = World(job(), [joined(), step(0)])
+
+    def take_one() -> None:
+        world.fleet.ended_at_s = {"i-2": world.clock_s}
+
+    world._script += [
+        [take_one, lost(2, 1)],
+        [caught_up(1, 2), step(1), step(2)],
+        *[[] for _ in range(6)],
+        finished(2, 0, 1, 3),
+        left(0, 1, 3),
+    ]
+    assert world.launcher.run().outcome is Outcome.DONE
+    assert not any("says fleet" in reason for reason in world.screen.reasons)
+
+
 def test_the_first_interrupt_stops_at_a_step_boundary() -> None:
     world = World(job(steps=100))
 

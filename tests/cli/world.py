@@ -48,6 +48,7 @@ class FakeFleet:
         self.all_terminated = 0
         self.preempted: list[tuple[str, float]] = []
         self.is_alive = True
+        self.ended_at_s: dict[str, float] = {}
 
     def reconcile(self, state: State) -> None:
         self.reconciled += 1
@@ -66,6 +67,7 @@ class FakeFleet:
                 zone="a",
                 market="spot",
                 started_at_s=START_S,
+                ended_at_s=self.ended_at_s.get(f"i-{n}"),
                 usd_per_hour=0.36,
                 on_demand_usd_per_hour=0.72,
             )
