@@ -291,12 +291,12 @@ class Trainer:
         self._records.stepped(run, done, factor)
         if run.recovery is not None and run.step > run.recovery.hit_step:
             self._end_recovery(run, run.recovery)
+        self._replicas_differ()  # before their hashes are forgotten
         self.mail.prune()
         bound = self.mail.safe_step
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
             for step in [s for s in other.history if s < bound]:
                 del other.history[step]
-        self._replicas_differ()
 
     def _replicas_differ(self) -> bool:
         difference = self._replicas.difference(self.mail)

@@ -26,6 +26,10 @@ from bamboo.runtime.wire import Malformed, decode, encode
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _DOMAIN = b"bamboo"
 _USER = "worker"
+WAITING_CONNECTIONS = 4096
+"""All members connect to each other at once at the start; one that is refused looks dead."""
+SOCKETS = 32768
+"""A peer takes three: to send, and a pair to be told of its end."""
 KERNEL_BUFFER_BYTES = 4 << 20
 """Asked of the kernel, which may give less: a boundary tensor then goes over in one piece."""
 
@@ -90,6 +94,7 @@ class ZmqTransport:
         self._encrypt = encrypt
         self._heartbeat_ms = int(heartbeat_s * 1000)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._auth: ThreadAuthenticator | None = None
         if keys is not None:
             self._auth = ThreadAuthenticator(self._context)
@@ -97,6 +102,7 @@ class ZmqTransport:
             self._allow(self._auth, keys)
         self._pull = self._socket(zmq.PULL)
         self._pull.setsockopt(zmq.MAXMSGSIZE, frame_limit_bytes)
+        self._pull.setsockopt(zmq.BACKLOG, WAITING_CONNECTIONS)
         if keys is not None:
             self._guard(self._pull, keys)
         self._pull.bind(bind)
