@@ -31,6 +31,13 @@ class Preemptions:
         if (phase, slot.pipeline, slot.stage, step, microbatch) in self._due:
             self._vanish(phase, slot, step)
 
+    def spent(self, slot: Slot, step: int) -> None:
+        """`slot` has a new owner, whose predecessor may have got as far as `step`: what was listed
+        up to there was meant for the predecessor, and may be what took it."""
+        self._due = {
+            due for due in self._due if due[1:3] != (slot.pipeline, slot.stage) or due[3] > step
+        }
+
     def _vanish(self, phase: str, slot: Slot, step: int) -> None:
         if self._stamp_file is not None:
             stamp = {

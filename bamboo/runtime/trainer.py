@@ -275,6 +275,8 @@ class Trainer:
             already_computed=len(run.pending),
         )
         self.executor.owned[slot] = run
+        # Nobody is more than one step beyond what the shadows have.
+        self._preemptions.spent(slot, run.step + 1)
         resend(self.mail, self.executor.owned, slot)
         tell_what_was_reduced(self.mail, run)
         self.mail.declare_safe(slot, run.step)
@@ -321,8 +323,8 @@ class Trainer:
         run.recovery.first_operation_s = time.monotonic()
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
-        """A listed preemption takes the original owner of a slot, so that it happens once."""
-        if run.recovery is None and run.owner:
+        """A listed preemption takes the owner of a slot, once."""
+        if run.owner:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 
     def idle(self) -> None:

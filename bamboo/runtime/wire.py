@@ -102,7 +102,7 @@ def decode(frames: Sequence[memoryview]) -> tuple[Delivered, float]:
             ),
             float(due_s),
         )
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise Malformed(str(error)) from error
 
 

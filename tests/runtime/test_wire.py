@@ -1,0 +1,137 @@
+"""The wire format: what goes in comes out, bit for bit; everything else is Malformed."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.ids import NodeId
+from bamboo.ports import Delivered, MessageKey
+from bamboo.runtime.wire import Malformed, decode, encode, to_buffer, to_tensor
+from bamboo.topology.slots import Slot
+
+A = NodeId("a")
+SLOTS = st.builds(Slot, pipeline=st.integers(0, 99), stage=st.integers(0, 99))
+KEYS = st.builds(
+    MessageKey,
+    kind=st.sampled_from(["act", "grad", "partial", "shard", "tie", "squares", "norm", "ship"]),
+    to=SLOTS,
+    source=SLOTS,
+    step=st.integers(0, 10**9),
+    index=st.integers(0, 10**9),
+)
+SHAPES = st.lists(st.integers(0, 4), max_size=4)
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bfloat16])
+META = st.dictionaries(st.text(max_size=8), st.floats(allow_nan=False) | st.integers(0, 99))
+
+
+def over_the_wire(frames: Sequence[Any]) -> list[memoryview]:
+    """The frames as their receiver finds them: other memory, with no alignment to speak of."""
+    out = []
+    for frame in frames:
+        out.append(memoryview(bytearray(b"!" + bytes(frame)))[1:])
+    return out
+
+
+def filled(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape) + sum(shape))
+    raw = torch.randint(0, 256, (math.prod(shape) * 8,), generator=generator, dtype=torch.uint8)
+    return raw.view(dtype)[: math.prod(shape)].clone().reshape(list(shape))
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and bytes(to_buffer(a).data) == bytes(to_buffer(b).data)
+    )
+
+
+@given(KEYS, st.lists(st.tuples(SHAPES, DTYPES), max_size=3), META, st.integers(0, 10**6))
+def test_what_goes_in_comes_out(
+    key: MessageKey,
+    shapes: list[tuple[list[int], torch.dtype]],
+    meta: dict[str, float],
+    generation: int,
+) -> None:
+    tensors = [filled(shape, dtype) for shape, dtype in shapes]
+    frames = encode(
+        key,
+        sender=A,
+        generation=generation,
+        meta=meta,
+        buffers=[to_buffer(t) for t in tensors],
+        due_s=2.5,
+    )
+    message, due_s = decode(over_the_wire(frames))
+    assert (message.key, message.sender, message.generation) == (key, A, generation)
+    assert (message.meta, due_s) == (meta, 2.5)
+    got = [to_tensor(b) for b in message.buffers]
+    assert len(got) == len(tensors)
+    assert all(same_bits(x, y) for x, y in zip(tensors, got, strict=True))
+
+
+@given(st.floats(width=64, allow_nan=False))
+def test_numbers_in_meta_keep_every_bit(number: float) -> None:
+    key = MessageKey(
+        kind="norm", to=Slot(pipeline=0, stage=0), source=Slot(pipeline=0, stage=1), step=1
+    )
+    frames = encode(key, sender=A, generation=1, meta={"x": number}, buffers=[])
+    assert decode(over_the_wire(frames))[0].meta["x"].hex() == number.hex()
+
+
+def test_a_tensor_that_is_no_plain_memory_travels_by_value() -> None:
+    base = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    for odd in (base.t(), base[:, 1::2], base[1:, 1:], base.clone().requires_grad_()):
+        assert torch.equal(to_tensor(to_buffer(odd)), odd.detach())
+
+
+def test_a_received_tensor_is_its_own_memory() -> None:
+    frame = bytearray(8)
+    buffer = to_buffer(torch.zeros(2))
+    received = type(buffer)(dtype=buffer.dtype, shape=buffer.shape, data=memoryview(frame))
+    tensor = to_tensor(received)
+    frame[:] = b"\xff" * 8
+    assert torch.equal(tensor, torch.zeros(2))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+def test_random_bytes_are_malformed(frames: list[bytes]) -> None:
+    with pytest.raises(Malformed):
+        decode([memoryview(f) for f in frames])
+
+
+HEADER = ["act", [0, 1], [0, 0], 5, 3, "a", 1, 0.0, {"x": 1}, [["f4", [2]]]]
+ODD = st.sampled_from(
+    [None, -1, 1.5, 1e400, "x", "", [], {}, [[]], [0], [["f4", [3]]], [["f4", [-2]]], True]
+) | st.integers(-(10**30), 10**30)
+
+
+@given(st.integers(0, len(HEADER) - 1), ODD, st.sampled_from([b"", b"12345678"]))
+def test_an_odd_header_is_malformed_or_harmless(place: int, value: Any, body: bytes) -> None:
+    header = list(HEADER)
+    header[place] = value
+    try:
+        message, due_s = decode(over_the_wire([json.dumps(header).encode(), body]))
+    except Malformed:
+        return
+    assert isinstance(message, Delivered)
+    assert isinstance(due_s, float)
+    assert len(bytes(body)) == sum(to_tensor(b).numel() * 4 for b in message.buffers)
+
+
+@pytest.mark.parametrize("cut", range(len(HEADER)))
+def test_a_header_that_lacks_something_is_malformed(cut: int) -> None:
+    header = HEADER[:cut] + HEADER[cut + 1 :]
+    with pytest.raises(Malformed):
+        decode([memoryview(json.dumps(header).encode()), memoryview(b"12345678")])
+
+
+def test_the_intact_header_is_fine() -> None:
+    message, _ = decode([memoryview(json.dumps(HEADER).encode()), memoryview(b"12345678")])
+    assert message.key.index == 3
