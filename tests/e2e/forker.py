@@ -94,9 +94,10 @@ class Forker:
             )
         wait_for_zygote(self._server, log=log)
 
-    def start(self, config: Mapping[str, str], log: Path) -> Process:
-        """Fork one worker into a process group of its own."""
-        request = Request(entry=ENTRY, config=config, group=0, log=str(log))
+    def start(self, config: Mapping[str, str], log: Path, entry: str = ENTRY) -> Process:
+        """Fork one worker (or another `package.module:function` of a config) into a process group
+        of its own."""
+        request = Request(entry=entry, config=config, group=0, log=str(log))
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(DEADLINE_S)
         connection.connect(str(self._socket))
