@@ -26,7 +26,7 @@ from bamboo.core.effects import (
     StopAt,
 )
 from bamboo.core.events import HandedOver, NodeFinished, NonFinite, RunFailed, StopReady
-from bamboo.core.state import NodeStatus, Outcome, State
+from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.device import device_of
@@ -195,6 +195,10 @@ class Trainer:
             return
         if me is not None and me.status is NodeStatus.LEFT:
             self._goodbye = Goodbye.LEFT
+            return
+        if state.phase is Phase.FINISHED:
+            # Also where no End is addressed to: a node that came too late to be a member.
+            self._goodbye = Goodbye.ENDED
             return
         if state.assignment is not None:
             self._reassign(state)

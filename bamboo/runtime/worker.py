@@ -99,6 +99,7 @@ class _Worker:
         self._threads: list[threading.Thread] = []
 
     def live(self) -> Goodbye:
+        threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._store.document("strategy"))
         builder = load_builder(job, strategy)
@@ -169,6 +170,17 @@ class _Worker:
         thread = threading.Thread(target=body, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def _thread_broke(self, broken: threading.ExceptHookArgs) -> None:
+        """A node that lost one of its threads would be half alive: a fault, like any other."""
+        if self._stop.is_set():
+            return
+        traceback.print_exception(broken.exc_value)
+        try:
+            if isinstance(broken.exc_value, Exception):
+                _say_fault(self._driver, self._me, broken.exc_value)
+        finally:
+            os._exit(1)
 
     def _link_to_agent(self, trainer: Trainer) -> None:
         path = self._config.get("agent_socket", "")
