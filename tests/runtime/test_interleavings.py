@@ -1,0 +1,174 @@
+"""Any order of operations, messages, decisions and deaths gives the calm run's bits.
+
+Each seed is one order; `BAMBOO_TEST_SEED` moves them all.
+"""
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.core.events import NoticeReceived, StopRequested
+from bamboo.core.state import Outcome
+from bamboo.ids import NodeId
+from tests.e2e.calm import calm
+from tests.runtime.simulated import NOW_S, World
+
+pytestmark = pytest.mark.timeout(120)
+
+SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
+MODES = ("stash", "gap", "eager", "full")
+STEPS = 3
+BASE = JobConfig(
+    model=ModelConfig(layers=2, width=8, heads=2, context=4, dropout=0.1),
+    data=DataConfig(source="path", path=str(Path(__file__).parents[2] / "LICENSE"), max_bytes=2000),
+    train=TrainConfig(steps=STEPS, batch=8, microbatch=1, seed=3, warmup_steps=1, clip_norm=0.5),
+)
+
+
+def job(
+    *, virtual_nodes: int = 0, tied: bool = False, steps: int = STEPS, **cluster: Any
+) -> JobConfig:
+    return replace(
+        BASE,
+        model=replace(BASE.model, tied=tied),
+        train=replace(BASE.train, virtual_nodes=virtual_nodes, steps=steps),
+        cluster=ClusterConfig(step_timeout_s=1e9, **cluster),
+    )
+
+
+def drawn_job(draw: random.Random) -> JobConfig:
+    pipelines, virtual_nodes = draw.choice(((1, 1), (1, 4), (2, 2), (2, 4), (3, 4)))
+    return job(
+        stages=draw.choice((2, 3, 4)),
+        pipelines=pipelines,
+        virtual_nodes=virtual_nodes,
+        tied=draw.random() < 0.3,
+        redundancy=draw.choice(MODES),
+        check_replicas=draw.random() < 0.3,
+    )
+
+
+def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
+    """The run's losses, and the tensors of every pipeline, are the calm run's."""
+    world.settle()
+    expected = calm(settings, steps)
+    assert world.losses() == expected.losses, world.report()
+    for pipeline in range(settings.cluster.pipelines):
+        found = world.tensors(pipeline)
+        assert found.keys() == expected.tensors.keys()
+        for name, tensor in expected.tensors.items():
+            assert torch.equal(found[name], tensor), f"{name} of pipeline {pipeline}"
+
+
+def killable(world: World) -> list[NodeId]:
+    """Live nodes of whose slots another live node has a copy."""
+    assignment = world.state.assignment
+    assert assignment is not None
+    out = []
+    for node in world.nodes.values():
+        shadows = [assignment.shadow(s) for s in assignment.owned_by(node.id)]
+        if node.running and all(s is not None and world.nodes[s].running for s in shadows):
+            out.append(node.id)
+    return out
+
+
+def let_run(world: World) -> None:
+    """Go on for a random while."""
+    left = world.draw.randrange(0, 400 * len(world.nodes))
+
+    def waited() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    world.run(until=waited)
+
+
+SEEDS = [
+    *range(SEED, SEED + 25),
+    *(pytest.param(seed, marks=pytest.mark.full) for seed in range(SEED + 25, SEED + 500)),
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_at_any_instant(seed: int) -> None:
+    draw = random.Random(seed)
+    settings = drawn_job(draw)
+    world = World(settings, draw)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        let_run(world)
+        candidates = killable(world)
+        if candidates and not world.over:
+            world.kill(draw.choice(candidates))
+            # The next loss may come before this one is decided: then it must not be a neighbour's.
+            if draw.random() < 0.7:
+                world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_notices_and_losses_at_any_instant(seed: int) -> None:
+    draw = random.Random(seed)
+    settings = drawn_job(draw)
+    world = World(settings, draw)
+    for _ in range(draw.choice((1, 2, 3))):
+        let_run(world)
+        candidates = killable(world)
+        if not candidates or world.over:
+            continue
+        node = draw.choice(candidates)
+        if draw.random() < 0.7:
+            world.commit(NoticeReceived(node=node, deadline_s=NOW_S + 30))
+            if draw.random() < 0.3:
+                let_run(world)
+                if node in killable(world) and not world.over:
+                    world.kill(node)
+        else:
+            world.kill(node)
+            world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stop_and_a_loss_at_any_instant(seed: int) -> None:
+    draw = random.Random(seed)
+    settings = drawn_job(draw)
+    world = World(settings, draw)
+    acts = ["stop", *draw.choice(((), ("kill",), ("kill", "kill")))]
+    draw.shuffle(acts)
+    for act in acts:
+        let_run(world)
+        if world.over:
+            break
+        if act == "stop":
+            world.commit(StopRequested(reason="the test", outcome=Outcome.STOPPED))
+        elif candidates := killable(world):
+            world.kill(draw.choice(candidates))
+            world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome in (Outcome.STOPPED, Outcome.DONE), world.report()
+    last = world.state.stop_at_step
+    calmly(world, settings, STEPS if last is None else last + 1)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 5))
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    def reasons() -> list[str]:
+        draw = random.Random(seed)
+        world = World(job(stages=3, redundancy="eager"), draw)
+        let_run(world)
+        world.kill(NodeId("n01"))
+        world.run(until=lambda: False)
+        return [reason.rsplit(",", 1)[0] for reason in world.reasons]
+
+    assert reasons() == reasons()
