@@ -272,6 +272,11 @@ class World:
                 return True
         return False
 
+    @property
+    def operations(self) -> int:
+        """How many forwards, backwards and steps were run, over all nodes."""
+        return sum(counts[kind] for counts in self._progress() for kind in ("F", "B", "S"))
+
     def _progress(self) -> list[dict[str, int]]:
         return [dict(n.trainer.executor.operations.counts) for n in self.nodes.values()]
 

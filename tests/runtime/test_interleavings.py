@@ -79,15 +79,11 @@ def killable(world: World) -> list[NodeId]:
 
 
 def let_run(world: World) -> None:
-    """Go on for a random while."""
-    left = world.draw.randrange(0, 400 * len(world.nodes))
-
-    def waited() -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
-
-    world.run(until=waited)
+    """Go on for a random while, which ends somewhere before the run does."""
+    grid, batch = world.state.grid, BASE.train.batch
+    left = STEPS * grid.stages * (2 * batch + grid.pipelines) - world.operations
+    target = world.operations + world.draw.randint(0, max(left - 1, 0))
+    world.run(until=lambda: world.operations >= target)
 
 
 SEEDS = [
