@@ -1,6 +1,7 @@
 """`bamboo launch`: train a job on spot instances, and stay attached until it ends."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,10 +19,19 @@ from cli.views.receipt import receipt_text, summary_text
 @click.option("--run", "name", default="", help="Id of the run; by default made from the job.")
 @click.option("--dry-run", is_flag=True, help="Show plan, requests and price; start nothing.")
 @click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a key of the job.",
 )
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object at the end; progress goes to stderr.",
+)
 def command(
     *,
     job: Path,
@@ -31,16 +41,20 @@ def command(
     check_replicas: bool,
     as_json: bool,
 ) -> int:
-    """Train a job on spot instances."""
+    """Train a job on spot instances, attached until it ends.
+
+    JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
+    boundary, a second one at once.
+    """
     if check_replicas:
         overrides = (*overrides, "cluster.check_replicas=true")
     click.echo("looking at model and data", err=True)
     prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run)
-    local = prepared.job.cloud.provider == "local"
+    cores = len(os.sched_getaffinity(0)) if prepared.job.cloud.provider == "local" else None
     if dry_run and as_json:
         click.echo(json.dumps(plan_body(prepared.run, prepared.planned)))
         return 0
-    click.echo(plan_text(prepared.run, prepared.planned, modelled=local), err=as_json)
+    click.echo(plan_text(prepared.run, prepared.planned, cores=cores), err=as_json)
     if dry_run:
         click.echo(requests_text(prepared.planned.request))
         click.echo("dry run: nothing was started")

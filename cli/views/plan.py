@@ -8,84 +8,92 @@ from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.topology.slots import Slot
 from cli.planning import Planned
-from cli.views.quantities import columns, count, duration, rate, size, usd
+from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
 
-PURPOSES = (
-    "parameters", "gradients", "moments", "partials", "activations", "stash", "replica",
-    "shipping", "ahead",
-)  # fmt: skip
+STATE = ("parameters", "gradients", "moments", "partials", "shipping")
+"""Shown as one figure: what training the stage takes anyhow, its gradient on the way to its shadow
+included."""
+APART = ("activations", "stash", "replica", "ahead")
+PURPOSES = (*STATE, *APART)
 
 
-def plan_text(run: str, planned: Planned, *, modelled: bool) -> str:
-    """All of the plan but the requests."""
+def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
+    """All of the plan but the requests. `cores`: of this machine, where the nodes are processes of
+    it and the dollars modelled; None: real instances."""
     plan = planned.plan
     semantics = planned.strategy.semantics
     lines = [
-        f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')} on a grid "
-        f"{plan.grid.pipelines} x {plan.grid.stages} (pipelines x stages), redundancy {plan.mode}",
+        f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}, "
+        f"{count(plan.grid.pipelines, 'pipeline')} of {count(plan.grid.stages, 'stage')}, "
+        f"redundancy {plan.mode}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
+        "  memory per node, at most; state: parameters, gradients and moments in fp32",
         *_stages(plan),
-        "  memory per node, an upper bound in fp32",
-        *_memory(plan),
-        *_price(planned, modelled=modelled),
-        *_time(planned),
-        *(f"  {note}" for note in plan.notes),
+        *_price(planned, modelled=cores is not None),
+        *_time(planned, cores=cores),
+        *(line for note in plan.notes for line in paragraph(note)),
     ]
     return "\n".join(lines)
 
 
 def _stages(plan: Plan) -> list[str]:
-    rows = [("stage", "layers", "shadowed by the node of")]
-    for stage in range(plan.grid.stages):
-        first, stop = plan.cut[stage], plan.cut[stage + 1]
-        layers = str(first) if stop == first + 1 else f"{first} to {stop - 1}"
-        protector = plan.grid.protector(Slot(pipeline=0, stage=stage))
-        shadow = "nobody" if plan.mode == "off" else f"stage {protector.stage}"
-        rows.append((str(stage), layers, shadow))
-    return columns(rows, indent=4, right=frozenset({0}))
-
-
-def _memory(plan: Plan) -> list[str]:
-    shown = [purpose for purpose in PURPOSES if any(getattr(s, purpose) for s in plan.memory)]
-    rows: list[tuple[str, ...]] = [("stage", *shown, "total")]
-    rows += [
-        (str(s.stage), *(size(getattr(s, purpose)) for purpose in shown), size(s.total))
-        for s in plan.memory
-    ]
-    return columns(rows, indent=4, right=frozenset(range(len(rows[0]))))
+    """A row a stage: its layers, whose node shadows it, and the memory its own node needs."""
+    apart = [purpose for purpose in APART if any(getattr(s, purpose) for s in plan.memory)]
+    rows: list[tuple[str, ...]] = [("stage", "layers", "shadowed by", "state", *apart, "total")]
+    for bytes_ in plan.memory:
+        first, stop = plan.cut[bytes_.stage], plan.cut[bytes_.stage + 1]
+        protector = plan.grid.protector(Slot(pipeline=0, stage=bytes_.stage))
+        rows.append(
+            (
+                str(bytes_.stage),
+                str(first) if stop == first + 1 else f"{first} to {stop - 1}",
+                "nobody" if plan.mode == "off" else f"node of {protector.stage}",
+                size(sum(getattr(bytes_, purpose) for purpose in STATE)),
+                *(size(getattr(bytes_, purpose)) for purpose in apart),
+                size(bytes_.total),
+            )
+        )
+    return columns(rows, indent=4, right=frozenset({0, *range(3, len(rows[0]))}))
 
 
 def _price(planned: Planned, *, modelled: bool) -> list[str]:
     plan, catalogue = planned.plan, planned.catalogue
     kind = plan.instance_type
-    word = "modelled: processes of this machine, no dollar is paid" if modelled else "real dollars"
-    lines = [
-        f"  {count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
-        f"{kind.gpu_memory_gib:g} GiB) in {planned.pool.zone}, {planned.pool.market.value} "
-        f"({word})",
-        f"    on-demand {usd(plan.on_demand_usd_per_hour)}/h (catalogue of "
-        f"{catalogue.on_demand_seen})",
+    word = "modelled, nothing is paid" if modelled else "real dollars"
+    spot = [
+        f"{usd(price)}/h in {zone} ({price / plan.on_demand_usd_per_hour:.0%})"
+        for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda i: (i[1], i[0]))
     ]
-    for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda item: (item[1], item[0])):
-        lines.append(
-            f"    spot {usd(price)}/h in {zone}, {price / plan.on_demand_usd_per_hour:.0%} of "
-            f"on-demand (modelled; seen {catalogue.spot_seen})"
-        )
-    return lines
+    prices = f"on-demand {usd(plan.on_demand_usd_per_hour)}/h"
+    dates = f"on-demand as of {catalogue.on_demand_seen}"
+    if spot:
+        prices += "; spot " + ", ".join(spot)
+        dates += f"; spot is modelled from {catalogue.spot_seen}"
+    return [
+        f"  {count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
+        f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {planned.pool.zone}: {word}",
+        *paragraph(prices, indent=4),
+        f"    {dates}",
+    ]
 
 
-def _time(planned: Planned) -> list[str]:
+def _time(planned: Planned, *, cores: int | None) -> list[str]:
     plan = planned.plan
     if plan.expected is None:
         return []
     expected = plan.expected
     steps = planned.strategy.semantics.steps
     value = plan.samples_per_usd(planned.usd_per_hour)
-    worth = "" if value is None else f", {rate(value)} samples per dollar"
+    worth = ""
+    if value is not None:
+        tokens = value * planned.strategy.semantics.model["context"]
+        worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
+    few = "" if cores is None or cores >= plan.instances else f"; this machine has {cores}"
     return [
-        f"  a calm step takes {duration(expected.step_s)} ({expected.source}): "
-        f"{rate(expected.samples_per_s)} samples/s{worth}",
+        f"  a calm step takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
+        f"samples/s{worth}",
+        f"    {expected.source}{few}",
         f"    bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
         f"{duration(expected.step_s * steps)}, "
         f"{usd(planned.usd_per_hour * expected.step_s * steps / 3600)}",

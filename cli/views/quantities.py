@@ -1,6 +1,10 @@
 """Quantities as short text, each in one way everywhere: time, money, memory, rates."""
 
+import textwrap
 from collections.abc import Sequence
+
+WIDTH = 100
+"""Columns of a terminal that paragraphs are wrapped for."""
 
 
 def duration(seconds: float) -> str:
@@ -53,6 +57,18 @@ def milliseconds(seconds: float) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 node`, `3 nodes`; `plural` where an s is not enough."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def paragraph(text: str, *, indent: int = 2) -> list[str]:
+    """Words as lines of at most `WIDTH` columns; the second and later ones two deeper."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def columns(

@@ -92,27 +92,34 @@ def test_a_users_layers_are_balanced_by_their_time() -> None:
 
 
 def test_the_plan_on_paper() -> None:
-    lines = plan_text("r", plan(), modelled=True).splitlines()
-    assert lines[0] == (
-        "r: 10 steps of 8 samples on a grid 1 x 4 (pipelines x stages), redundancy eager"
-    )
+    lines = plan_text("r", plan(), cores=2).splitlines()
+    assert lines[0] == "r: 10 steps of 8 samples, 1 pipeline of 4 stages, redundancy eager"
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
-    assert lines[2:7] == [
-        "    stage  layers  shadowed by the node of",
-        "        0  0 to 1  stage 3",
-        "        1  2 to 3  stage 0",
-        "        2  4 to 5  stage 1",
-        "        3  6 to 7  stage 2",
+    assert lines[2:8] == [
+        "  memory per node, at most; state: parameters, gradients and moments in fp32",
+        "    stage  layers  shadowed by      state  activations     stash    replica      ahead"
+        "       total",
+        "        0  0 to 1  node of 3     58.6 KiB    512.0 KiB  32.0 KiB  109.4 KiB  512.0 KiB"
+        "     1.2 MiB",
+        "        1  2 to 3  node of 0    136.7 KiB    384.0 KiB  64.0 KiB  171.9 KiB  512.0 KiB"
+        "     1.2 MiB",
+        "        2  4 to 5  node of 1    214.8 KiB    256.0 KiB  64.0 KiB  234.4 KiB  512.0 KiB"
+        "     1.3 MiB",
+        "        3  6 to 7  node of 2    293.0 KiB    128.0 KiB  32.0 KiB   46.9 KiB  512.0 KiB"
+        "  1011.8 KiB",
     ]
     text = "\n".join(lines)
-    assert "(modelled: processes of this machine, no dollar is paid)" in text
-    assert "on-demand $2.10/h (catalogue of 2026-07-20)" in text
+    assert "spot in us-east-1a: modelled, nothing is paid" in text
+    assert "    on-demand $2.10/h; spot $0." in text
+    assert "    on-demand as of 2026-07-20; spot is modelled from " in text
+    assert "with a core for every node; this machine has 2" in text
+    assert max(map(len, lines)) <= 100
     assert "The loss of any one of the 4 nodes is survived" in text
 
 
 def test_without_redundancy_nobody_shadows_and_the_plan_says_so() -> None:
     planned = plan(replace(JOB, cluster=replace(JOB.cluster, redundancy="off")))
-    text = plan_text("r", planned, modelled=True)
+    text = plan_text("r", planned, cores=2)
     assert "nobody" in text
     assert "No loss is survived" in text
 
