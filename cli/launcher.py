@@ -22,7 +22,7 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records
-from cli.money import Rented, bill, spent_usd
+from cli.money import Rented, bill
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
 TURN_S = 0.2
@@ -252,13 +252,11 @@ class Launcher:
     # ------------------------------------------------------------------ acting
 
     def _spent(self) -> None:
+        """What ending now would cost, the 60 s minimum of every instance included: the screen,
+        the ledger, the budget and at the end the receipt say the same."""
         now_s = self._ports.now()
-        usd = spent_usd(self._ports.fleet.rented(), now_s=now_s)
+        usd = bill(self._ports.fleet.rented(), now_s=now_s, modelled=True).usd
         self.progress = self.progress.at(now_s=now_s, usd=usd)
-
-    def _bill_usd(self) -> float:
-        """What ending now would cost, the 60 s minimum of every instance included."""
-        return bill(self._ports.fleet.rented(), now_s=self._ports.now(), modelled=True).usd
 
     def _miss_nodes(self) -> None:
         """Report nodes whose instance ended and whom no member has missed within a lease: when the
@@ -298,10 +296,8 @@ class Launcher:
         hours = (self._ports.now() - progress.started_at_s) / 3600
         if self._ports.interrupts() == 1:
             reason, outcome = "interrupted by the user", Outcome.STOPPED
-        elif 0 < budget.max_usd <= self._bill_usd():
-            reason = (
-                f"the bill has come to ${self._bill_usd():.4f}, budget.max_usd = {budget.max_usd}"
-            )
+        elif 0 < budget.max_usd <= progress.usd:
+            reason = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
             outcome = Outcome.BUDGET
         elif 0 < budget.max_hours <= hours:
             reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bamboo.coord.ledger import LedgerRecord, PriceRecord, ThroughputRecord, ValueRecord
 from bamboo.ids import InstanceId, ZoneId
-from cli.money import Rented, spent_usd
+from cli.money import Rented, bill
 from cli.progress import Progress
 
 
@@ -41,7 +41,7 @@ def ledger_records(
         tokens=progress.tokens,
         samples_per_s=progress.tokens_per_s / tokens_per_sample,
     )
-    on_demand = spent_usd([item.on_demand() for item in rented], now_s=progress.now_s)
+    on_demand = bill(rented, now_s=progress.now_s, modelled=True).on_demand_usd
     yield ValueRecord(
         at_s=progress.now_s,
         step=progress.step,

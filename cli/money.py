@@ -28,10 +28,6 @@ class Rented:
     """Of the market it was rented on."""
     on_demand_usd_per_hour: float
 
-    def on_demand(self) -> "Rented":
-        """The same instance bought on-demand."""
-        return replace(self, market="on-demand", usd_per_hour=self.on_demand_usd_per_hour)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -86,18 +82,6 @@ class Bill:
 def bill(rented: Sequence[Rented], *, now_s: float, modelled: bool) -> Bill:
     """What it came to by `now_s`. A run that is still going would be billed so, ended now."""
     return Bill(lines=tuple(_line(item, now_s=now_s) for item in rented), modelled=modelled)
-
-
-def spent_usd(rented: Sequence[Rented], *, now_s: float) -> float:
-    """Dollars so far, as a meter shows them: seconds used so far, without the 60 s minimum.
-
-    The minimum is what ending now would add; the receipt has it.
-    """
-    return sum(
-        _seconds(item, now_s) * item.usd_per_hour / 3600
-        for item in rented
-        if _billed_s(item, _seconds(item, now_s)) > 0
-    )
 
 
 def _seconds(item: Rented, now_s: float) -> float:

@@ -38,7 +38,8 @@ def test_a_calm_run() -> None:
     assert [m.loss for m in world.books.metrics] == [5.0, 4.0, 3.0]
     assert world.fleet.all_terminated == 1
     assert world.fleet.reconciled > 0
-    assert end.usd == pytest.approx(4 * (world.clock_s - 1_000_000) * 0.36 / 3600)
+    assert world.clock_s - 1_000_000 < 60
+    assert end.usd == pytest.approx(4 * 60 * 0.36 / 3600)  # the minimum, as the receipt has it
     kinds = [kind for kind, _ in world.books.events]
     assert kinds == ["NodeJoined"] * 4 + ["NodeFinished"] * 4 + ["NodeLeft"] * 4
     ledger = [record for _, record in read_ledger(world.store)]

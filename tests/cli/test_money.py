@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.money import Rented, bill, spent_usd
+from cli.money import Rented, bill
 
 
 def rented(**change: object) -> Rented:
@@ -46,13 +46,8 @@ def test_only_what_the_cloud_takes_in_the_first_hour_is_free(
     item = rented(ended_at_s=1000 + lived_s, market=market, interrupted=interrupted)
     result = bill([item], now_s=9e9, modelled=True)
     assert (result.usd == 0) is free
-    assert (spent_usd([item], now_s=9e9) == 0) is free
     assert result.on_demand_usd > 0
     assert result.instance_seconds == lived_s
-
-
-def test_the_meter_runs_without_the_minimum() -> None:
-    assert spent_usd([rented(), rented()], now_s=1010.0) == pytest.approx(2 * 10 * 0.18 / 3600)
 
 
 def test_the_body_adds_up() -> None:
