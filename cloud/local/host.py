@@ -103,7 +103,11 @@ class Host:
             lifeline=self._lifeline,
             after=self._after,
         )
-        services.wait_for_zygote(self._zygote, log=places.logs / "zygote.log")
+        services.wait_for_zygote(
+            self._zygote,
+            log=places.logs / "zygote.log",
+            launcher=0 if config.attached else None,
+        )
         self._control = ControlServer(
             path=places.control, selector=self._selector, handle=self._handle
         )

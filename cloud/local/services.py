@@ -46,14 +46,22 @@ def start_zygote(
         )
 
 
-def wait_for_zygote(zygote: subprocess.Popen[bytes], *, log: Path) -> None:
-    """Wait until the modules are imported. Raises BambooError with the end of its log."""
+def wait_for_zygote(
+    zygote: subprocess.Popen[bytes], *, log: Path, launcher: int | None = None
+) -> None:
+    """Wait until the modules are imported. `launcher` is a pipe whose end means that nobody waits
+    for this cloud any more. Raises BambooError with the end of its log."""
     end_s = time.monotonic() + ZYGOTE_READY_DEADLINE_S
     received = b""
     assert zygote.stdout is not None
     with zygote.stdout as output:
+        watched = [output.fileno(), *([] if launcher is None else [launcher])]
         while b"ready\n" not in received:
-            readable, _, _ = select.select([output], [], [], max(0.0, end_s - time.monotonic()))
+            readable, _, _ = select.select(watched, [], [], max(0.0, end_s - time.monotonic()))
+            if launcher is not None and launcher in readable:
+                if not os.read(launcher, 4096):
+                    raise BambooError("the launcher is gone")
+                continue
             part = os.read(output.fileno(), 4096) if readable else b""
             if not part:
                 what = "ended" if readable else f"was not ready in {ZYGOTE_READY_DEADLINE_S} s"

@@ -121,14 +121,16 @@ def start_local_cloud(
             stderr=log,
             start_new_session=True,
         )
-    assert process.stdin is not None
-    process.stdin.write(config.line())
-    process.stdin.flush()
-    line = _first_line(process, deadline_s=deadline_s)
-    if not line:
-        _abandon(process)
-        raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")
-    return LocalCloud(Ready.parse(line), process=process)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_abandon, process)  # also when the wait is interrupted
+        assert process.stdin is not None
+        process.stdin.write(config.line())
+        process.stdin.flush()
+        line = _first_line(process, deadline_s=deadline_s)
+        if line:
+            undo.pop_all()
+            return LocalCloud(Ready.parse(line), process=process)
+    raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")
 
 
 def _abandon(process: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cloud.local.session import members
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
     ACTORS,
+    GONE_S,
     alive,
     expect_nothing_left,
     fleet_of,
@@ -27,6 +29,7 @@ from tests.cloud.local_world import (
 from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -205,3 +208,27 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
     with pytest.raises(BambooError, match="did not start"):
         start(tmp_path, preload="slow_module", deadline_s=2.0)
     assert list(temporary_root.iterdir()) == []
+
+
+def test_an_interrupt_during_the_start_leaves_nothing(tmp_path, temporary_root) -> None:
+    def interrupt() -> None:
+        wait_until(lambda: list(temporary_root.iterdir()), what="its directory", timeout_s=20)
+        os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, preload="slow_module")
+    assert list(temporary_root.iterdir()) == []
+
+
+def test_a_launcher_that_dies_during_the_start_leaves_nothing(tmp_path, temporary_root) -> None:
+    program = (
+        "import sys; from pathlib import Path; from tests.cloud.local_world import start;"
+        "start(Path(sys.argv[1]), preload='slow_module')"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ACTORS}"}
+    with subprocess.Popen(command, env=environment) as launcher:
+        wait_until(lambda: list(temporary_root.iterdir()), what="its directory", timeout_s=20)
+        launcher.kill()
+    wait_until(lambda: not list(temporary_root.iterdir()), what="its end", timeout_s=GONE_S)
