@@ -62,10 +62,11 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A rich screen, redrawn a few times a second; notes stay above it."""
+    """A rich screen, redrawn a few times a second; notes stay above it. It goes at the end: the
+    summary that follows says the same and more."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn_at_s = 0.0
 
     def __enter__(self) -> "LiveScreen":

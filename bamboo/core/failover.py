@@ -82,9 +82,10 @@ def catch_up(state: State, event: CaughtUp) -> Transition:
     if done.planned:
         reason += "a hand-over, nothing was recomputed"
     else:
+        again = f"{event.recomputed} forward{'' if event.recomputed == 1 else 's'}"
         reason += (
-            f"{event.recomputed} forwards recomputed, {event.already_computed} had been computed "
-            f"ahead, {event.pause_s * 1000:.0f} ms pause"
+            f"{again} recomputed, {event.already_computed} had been computed ahead, first "
+            f"operation {event.pause_s * 1000:.0f} ms after the loss was seen"
         )
     return changed(state, after, (), reason)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 from cli import launching
 from cli.screen import open_screen
 from cli.views.plan import plan_body, plan_text, requests_text
+from cli.views.quantities import fold
 from cli.views.receipt import receipt_text, summary_text
 
 
@@ -65,6 +67,8 @@ def command(
     if as_json:
         click.echo(json.dumps(body))
     else:
-        click.echo(summary_text(body))
-        click.echo(receipt_text(body))
+        text = summary_text(body) + "\n" + receipt_text(body)
+        if sys.stdout.isatty():
+            text = fold(text, width=shutil.get_terminal_size().columns)
+        click.echo(text)
     return int(body["exit_code"])

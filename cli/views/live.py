@@ -1,10 +1,14 @@
 """The screen of a running launch: head, bar, nodes, the last preemptions; and its plain lines.
 
-Pure: `screen` gives a rich renderable, `step_line` and `node_line` give text for when standard
+Pure: `screen` gives a rich renderable, `step_line` and `decision_line` give text for when standard
 output is no terminal.
 """
 
-from rich.console import Group, RenderableType
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -15,13 +19,17 @@ from cli.views.preemption import preemption_line
 from cli.views.quantities import clock, rate, size, usd
 
 SHOWN_PREEMPTIONS = 6
+SPARED = ("tensors", "zone")
+"""Columns of the nodes' table that a narrow terminal goes without, the first one first."""
+NAME = 10
+"""Characters of a node's id on the screen: enough to tell nodes apart and to name one to `logs`."""
 
 
 def screen(progress: Progress) -> RenderableType:
     """All of it, for a terminal of any width."""
     parts: list[RenderableType] = [_head(progress), _bar(progress), _figures(progress)]
     if progress.state.nodes:
-        parts.append(_nodes(progress))
+        parts.append(_Nodes(progress))
     parts += [
         Text("! " + preemption_line(p), style="yellow")
         for p in progress.preemptions[-SHOWN_PREEMPTIONS:]
@@ -54,47 +62,66 @@ def _bar(progress: Progress) -> RenderableType:
 
 def figures(progress: Progress) -> str:
     """`loss 3.2101  1,234 tokens/s  $0.0012 so far (modelled)  1,000,000 tokens/$`."""
-    loss = "-" if progress.loss is None else f"{progress.loss:.4f}"
-    return (
-        f"loss {loss}  {rate(progress.tokens_per_s)} tokens/s  "
-        f"{usd(progress.usd)} so far (modelled)  {rate(progress.tokens_per_usd)} tokens/$"
-    )
+    parts = [] if progress.loss is None else [f"loss {progress.loss:.4f}"]
+    if progress.tokens_per_s:
+        parts.append(f"{rate(progress.tokens_per_s)} tokens/s")
+    parts.append(f"{usd(progress.usd)} so far (modelled)")
+    if progress.tokens_per_usd:
+        parts.append(f"{rate(progress.tokens_per_usd)} tokens/$")
+    return "  ".join(parts)
 
 
 def _figures(progress: Progress) -> RenderableType:
     return Text(figures(progress))
 
 
-def _nodes(progress: Progress) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """The table of nodes, with as many columns as the terminal is wide."""
+
+    progress: Progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        for spared in range(len(SPARED) + 1):
+            table = _nodes(self.progress, without=SPARED[:spared])
+            wanted = Measurement.get(console, options.update(max_width=1000), table).maximum
+            if wanted <= options.max_width:
+                break
+        yield table
+
+
+def _nodes(progress: Progress, *, without: Collection[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("node", "zone", "status", "owns", "shadows"):
+    for title in (t for t in ("node", "zone", "status", "owns") if t not in without):
         table.add_column(title, no_wrap=True)
-    for title in (*OPERATIONS, "tensors"):
+    for title in (t for t in (*OPERATIONS, "tensors") if t not in without):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("shadowed by", no_wrap=True)
     for row in node_rows(progress):
+        cells = {
+            "node": row["id"][:NAME],
+            "zone": row["zone"],
+            "status": row["status"],
+            "owns": " ".join(row["owns"]),
+            **{op: str(row["operations"][op]) for op in OPERATIONS},
+            "tensors": size(row["tensor_bytes"]),
+            "shadowed by": shadowed_by(progress, row["owns"]),
+        }
         gone = row["status"] in ("gone", "left")
         table.add_row(
-            row["id"],
-            row["zone"],
-            row["status"],
-            " ".join(row["owns"]),
-            " ".join(row["shadows"]),
-            *(str(row["operations"][op]) for op in OPERATIONS),
-            size(row["tensor_bytes"]),
-            shadowed_by(progress, row["owns"]),
+            *(cell for title, cell in cells.items() if title not in without),
             style="dim" if gone else "",
         )
     return table
 
 
 def shadowed_by(progress: Progress, owned: list[str]) -> str:
-    """The nodes that hold the replicas of these slots; `nobody` where one has none."""
+    """The nodes that hold the replicas of these slots, shortened; `nobody` where one has none."""
     assignment = progress.state.assignment
     if assignment is None:
         return ""
     names = [
-        assignment.shadow(slot) or "nobody"
+        (assignment.shadow(slot) or "nobody")[:NAME]
         for slot in assignment.grid.slots()
         if str(slot) in owned
     ]

@@ -14,5 +14,10 @@ def log_line(source: str, line: str) -> str:
         return f"{source}  {line}"
     at = datetime.fromtimestamp(event.t_s, UTC).strftime("%H:%M:%S.%f")[:-3]
     step = "-" if event.step is None else str(event.step)
-    data = " ".join(f"{key}={value}" for key, value in event.data.items())
-    return f"{source}  {at}  step {step}  generation {event.generation}  {event.kind}  {data}"
+    data = " ".join(f"{key}={_short(value)}" for key, value in event.data.items())
+    line = f"{source}  {at}  step {step}  generation {event.generation}  {event.kind}  {data}"
+    return line.rstrip()
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

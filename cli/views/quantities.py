@@ -59,16 +59,26 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def paragraph(text: str, *, indent: int = 2) -> list[str]:
-    """Words as lines of at most `WIDTH` columns; the second and later ones two deeper."""
+def paragraph(text: str, *, indent: int = 2, width: int = WIDTH) -> list[str]:
+    """Words as lines of at most `width` columns; the second and later ones two deeper."""
     return textwrap.wrap(
         text,
-        WIDTH,
+        width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + 2),
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def fold(text: str, *, width: int) -> str:
+    """The same text for a terminal so wide: longer lines are broken between words."""
+    out: list[str] = []
+    for line in text.splitlines():
+        words = line.lstrip()
+        fits = len(line) <= width
+        out += [line] if fits else paragraph(words, indent=len(line) - len(words), width=width)
+    return "\n".join(out)
 
 
 def columns(

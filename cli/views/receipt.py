@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.quantities import columns, count, duration, rate, size, usd
 
 
@@ -35,7 +36,9 @@ def summary_text(body: Mapping[str, Any]) -> str:
         for n in body["nodes"]
     ]
     if len(rows) > 1:
-        lines.append("  operations per node; FR and BR are redundant ones for the neighbour")
+        lines.append(
+            "  operations per node; FR and BR: the redundant ones, of the neighbour's stage"
+        )
         lines += columns(rows, indent=4, right=frozenset({2, 3, 4, 5, 6}))
     overruns = sum(n["overruns"] for n in body["nodes"])
     if overruns:
@@ -45,13 +48,25 @@ def summary_text(body: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+NOTES = {
+    "free": "interrupted by the cloud in its first hour",
+    "minimum": f"an instance is billed for {MINIMUM_BILLED_S} s at least",
+}
+
+
+def _note(instance: Mapping[str, Any]) -> str:
+    if instance["billed_s"] == 0:
+        return "free"
+    return "minimum" if instance["seconds"] < MINIMUM_BILLED_S else ""
+
+
 def receipt_text(body: Mapping[str, Any]) -> str:
     """The bill: a line per instance, the sum against on-demand, tokens per dollar."""
     bill = body["bill"]
     word = "modelled dollars: no dollar was paid" if bill["modelled"] else "dollars"
     if not bill["instances"]:
         return "receipt: no instance was started, nothing is to be paid"
-    rows = [("instance", "type", "zone", "market", "seconds", "billed", "$/h", "usd", "")]
+    rows = [("instance", "type", "zone", "market", "seconds", "billed", "$/h", "total", "")]
     rows += [
         (
             i["instance"],
@@ -61,18 +76,20 @@ def receipt_text(body: Mapping[str, Any]) -> str:
             f"{i['seconds']:.1f}",
             str(i["billed_s"]),
             f"{i['usd_per_hour']:.4f}",
-            f"{i['usd']:.6f}",
-            i["note"],
+            usd(i["usd"]),
+            _note(i),
         )
         for i in bill["instances"]
     ]
     lines = [f"receipt ({word})"]
     lines += columns(rows, right=frozenset({4, 5, 6, 7}))
-    share = f", {bill['usd'] / bill['on_demand_usd']:.0%} of it" if bill["on_demand_usd"] else ""
-    lines.append(
-        f"  total {usd(bill['usd'])} for {bill['instance_seconds']:,.0f} instance-seconds; the "
-        f"same seconds on-demand {usd(bill['on_demand_usd'])}{share}"
-    )
+    notes = {_note(i) for i in bill["instances"]}
+    lines += [f"  {note}: {words}" for note, words in NOTES.items() if note in notes]
+    total = f"  total {usd(bill['usd'])} for {bill['instance_seconds']:,.0f} instance-seconds"
+    if bill["on_demand_usd"]:
+        share = bill["usd"] / bill["on_demand_usd"]
+        total += f", {share:.0%} of {usd(bill['on_demand_usd'])} on-demand"
+    lines.append(total)
     if body["tokens_per_usd"]:
         lines.append(
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "

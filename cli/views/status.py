@@ -14,8 +14,9 @@ def status_text(body: Mapping[str, Any]) -> str:
         f"{body['run']}: {body['phase']}{outcome}, generation {body['generation']}, "
         f"version {body['version']}",
         f"  {body['sentence']}",
-        f"  step {body['step']}/{body['steps']}, loss {loss}, {usd(body['usd'])} so far, "
-        f"{rate(body['tokens_per_usd'])} tokens/$",
+        f"  step {body['step']}/{body['steps']}, loss {loss}, "
+        f"{rate(body['tokens_per_s'])} tokens/s, {usd(body['usd'])} "
+        f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
     ]
     rows = [("node", "zone", "status", "owns", "shadows", "F", "B", "FR", "BR", "tensors")]
     rows += [
@@ -37,9 +38,15 @@ def status_text(body: Mapping[str, Any]) -> str:
 
 def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
     """One line per run, newest last."""
-    rows = [("run", "started", "phase", "step", "usd")]
+    rows = [("run", "started", "state", "step", "cost")]
     rows += [
-        (r["run"], r["started"], r["phase"], f"{r['step']}/{r['steps']}", usd(r["usd"]))
+        (
+            r["run"],
+            r["started"],
+            r["outcome"] or r["phase"],
+            f"{r['step']}/{r['steps']}",
+            usd(r["usd"]),
+        )
         for r in runs
     ]
     return "\n".join(columns(rows, indent=0, right=frozenset({3, 4})))

@@ -46,9 +46,9 @@ def in_the_middle() -> Progress:
     return state.progress.at(now_s=world.clock_s, usd=0.0125)
 
 
-def drawn(progress: Progress) -> list[str]:
+def drawn(progress: Progress, width: int = 110) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=110, color_system=None, force_terminal=False).print(screen(progress))
+    Console(file=out, width=width, color_system=None, force_terminal=False).print(screen(progress))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -56,14 +56,14 @@ def test_the_screen() -> None:
     assert drawn(in_the_middle()) == [
         "r  degraded  generation 2  node i-1.0 caught up with stage 2 in step 1: 2 forwards "
         "recomputed, 3 had been",
-        "computed ahead, 41 ms pause",
+        "computed ahead, first operation 41 ms after the loss was seen",
         "step 2/3 ━━━━━━━━━━━━━━━━━━━━           1:05 passed 0:02 to go",
         "loss 4.2500  1,024 tokens/s  $0.0125 so far (modelled)  327,680 tokens/$",
-        "node   zone        status  owns     shadows   F   B  FR  BR  tensors  shadowed by",
-        "i-0.0  us-east-1a  member  0.0      0.1       0   0   0   0      0 B  i-3.0",
-        "i-1.0  us-east-1a  member  0.1 0.2           21  20   8   0  1.5 MiB  i-0.0 nobody",
-        "i-3.0  us-east-1a  member  0.3      0.0       0   0   0   0      0 B  nobody",
-        "i-2.0  us-east-1a  gone                       0   0   0   0      0 B",
+        "node   zone        status  owns      F   B  FR  BR  tensors  shadowed by",
+        "i-0.0  us-east-1a  member  0.0       0   0   0   0      0 B  i-3.0",
+        "i-1.0  us-east-1a  member  0.1 0.2  21  20   8   0  1.5 MiB  i-0.0 nobody",
+        "i-3.0  us-east-1a  member  0.3       0   0   0   0      0 B  nobody",
+        "i-2.0  us-east-1a  gone              0   0   0   0      0 B",
         "! preemption in us-east-1a: node i-2.0 (stage 2) is gone: i-1.0 saw its connection end; "
         "its shadow i-1.0 takes",
         "over stage 2; the neighbour had already computed 3 microbatches, recomputed 2; pause "
@@ -72,12 +72,23 @@ def test_the_screen() -> None:
     ]
 
 
+def test_a_narrow_screen_spares_whole_columns() -> None:
+    heads = {
+        next(line for line in drawn(in_the_middle(), width) if line.startswith("node "))
+        for width in (70, 60)
+    }
+    assert heads == {
+        "node   zone        status  owns      F   B  FR  BR  shadowed by",
+        "node   status  owns      F   B  FR  BR  shadowed by",
+    }
+
+
 def test_an_empty_screen() -> None:
     progress = World(job(), []).launcher.progress
     assert drawn(progress) == [
         "r  forming  generation 0  waiting for 4 nodes",
         "step 0/3                                0:00 passed",
-        "loss -  0.0 tokens/s  $0.00 so far (modelled)  0.0 tokens/$",
+        "$0.00 so far (modelled)",
     ]
 
 
@@ -108,8 +119,8 @@ def test_status() -> None:
     assert status_text(status_body(in_the_middle())).splitlines() == [
         "r: degraded, generation 2, version 6",
         "  node i-1.0 caught up with stage 2 in step 1: 2 forwards recomputed, 3 had been computed "
-        "ahead, 41 ms pause",
-        "  step 2/3, loss 4.2500, $0.0125 so far, 327,680 tokens/$",
+        "ahead, first operation 41 ms after the loss was seen",
+        "  step 2/3, loss 4.2500, 1,024 tokens/s, $0.0125 so far, 327,680 tokens/$",
         "  node   zone        status  owns     shadows   F   B  FR  BR  tensors",
         "  i-0.0  us-east-1a  member  0.0      0.1       0   0   0   0      0 B",
         "  i-1.0  us-east-1a  member  0.1 0.2           21  20   8   0  1.5 MiB",
@@ -130,15 +141,15 @@ def test_status_body_has_the_keys_of_the_interface() -> None:
 
 def test_list() -> None:
     rows = [
-        {"run": "a", "started": "2026-11-20T23:10:00+00:00", "phase": "finished", "step": 100,
-         "steps": 100, "usd": 1.5},
-        {"run": "long-name", "started": "2026-11-21T00:00:00+00:00", "phase": "lost", "step": 3,
-         "steps": 20, "usd": 0.00125},
+        {"run": "a", "started": "2026-11-20T23:10:00+00:00", "phase": "finished",
+         "outcome": "stopped", "step": 90, "steps": 100, "usd": 1.5},
+        {"run": "long-name", "started": "2026-11-21T00:00:00+00:00", "phase": "lost",
+         "outcome": None, "step": 3, "steps": 20, "usd": 0.00125},
     ]  # fmt: skip
     assert list_text(rows).splitlines() == [
-        "run        started                    phase        step      usd",
-        "a          2026-11-20T23:10:00+00:00  finished  100/100    $1.50",
-        "long-name  2026-11-21T00:00:00+00:00  lost         3/20  $0.0013",
+        "run        started                    state      step     cost",
+        "a          2026-11-20T23:10:00+00:00  stopped  90/100    $1.50",
+        "long-name  2026-11-21T00:00:00+00:00  lost       3/20  $0.0013",
     ]
 
 
@@ -163,7 +174,7 @@ def test_summary_and_receipt() -> None:
         "  mean loss of the last 3 steps 4.0000, not below the data's unigram entropy of 3.2500 "
         "nats per token",
         "  0 preemptions",
-        "  operations per node; FR and BR are redundant ones for the neighbour",
+        "  operations per node; FR and BR: the redundant ones, of the neighbour's stage",
         "    node   zone        F  B  FR  BR  tensors at peak",
         "    i-0.0  us-east-1a  0  0   0   0              0 B",
         "    i-1.0  us-east-1a  0  0   0   0              0 B",
@@ -172,12 +183,12 @@ def test_summary_and_receipt() -> None:
     ]
     assert receipt_text(body).splitlines() == [
         "receipt (modelled dollars: no dollar was paid)",
-        "  instance  type         zone  market  seconds  billed     $/h       usd",
-        "  i-0       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
-        "  i-1       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
-        "  i-2       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
-        "  i-3       g4dn.xlarge  a     spot       90.0      90  0.3600  0.009000",
-        "  total $0.0360 for 360 instance-seconds; the same seconds on-demand $0.0720, 50% of it",
+        "  instance  type         zone  market  seconds  billed     $/h    total",
+        "  i-0       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
+        "  i-1       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
+        "  i-2       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
+        "  i-3       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
+        "  total $0.0360 for 360 instance-seconds, 50% of $0.0720 on-demand",
         "  6,144 tokens, 170,667 tokens per dollar, 68.3 tokens/s",
     ]
 
@@ -243,3 +254,4 @@ def test_quantities() -> None:
     assert quantities.count(1, "node") == "1 node"
     assert quantities.count(2, "loss", "losses") == "2 losses"
     assert quantities.columns([]) == []
+    assert quantities.fold("a\n  one two three\n", width=12) == "a\n  one two\n    three"
