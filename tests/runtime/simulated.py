@@ -277,6 +277,17 @@ class World:
         """How many forwards, backwards and steps were run, over all nodes."""
         return sum(counts[kind] for counts in self._progress() for kind in ("F", "B", "S"))
 
+    def run_to_a_step(self) -> NodeId | None:
+        """Go on until some node has taken an optimizer step just now; which one."""
+        before = {n.id: n.trainer.executor.operations.counts["S"] for n in self.nodes.values()}
+
+        def stepped() -> list[NodeId]:
+            counts = {n.id: n.trainer.executor.operations.counts["S"] for n in self.nodes.values()}
+            return [node for node in counts if counts[node] > before[node]]
+
+        self.run(until=lambda: bool(stepped()))
+        return next(iter(stepped()), None)
+
     def _progress(self) -> list[dict[str, int]]:
         return [dict(n.trainer.executor.operations.counts) for n in self.nodes.values()]
 

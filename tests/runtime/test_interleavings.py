@@ -86,6 +86,17 @@ def let_run(world: World) -> None:
     world.run(until=lambda: world.operations >= target)
 
 
+def victim(world: World) -> NodeId | None:
+    """Whom to take after a random while: half of the time a node that has just taken a step, and
+    may have told only some of the others."""
+    let_run(world)
+    chosen = world.run_to_a_step() if world.draw.random() < 0.5 else None
+    candidates = killable(world)
+    if world.over or not candidates:
+        return None
+    return chosen if chosen in candidates else world.draw.choice(candidates)
+
+
 SEEDS = [
     *range(SEED, SEED + 25),
     *(pytest.param(seed, marks=pytest.mark.full) for seed in range(SEED + 25, SEED + 500)),
@@ -98,10 +109,9 @@ def test_losses_at_any_instant(seed: int) -> None:
     settings = drawn_job(draw)
     world = World(settings, draw)
     for _ in range(draw.choice((1, 1, 2, 3))):
-        let_run(world)
-        candidates = killable(world)
-        if candidates and not world.over:
-            world.kill(draw.choice(candidates))
+        node = victim(world)
+        if node is not None:
+            world.kill(node)
             # The next loss may come before this one is decided: then it must not be a neighbour's.
             if draw.random() < 0.7:
                 world.run(until=lambda: not world.unreported)
@@ -116,11 +126,9 @@ def test_notices_and_losses_at_any_instant(seed: int) -> None:
     settings = drawn_job(draw)
     world = World(settings, draw)
     for _ in range(draw.choice((1, 2, 3))):
-        let_run(world)
-        candidates = killable(world)
-        if not candidates or world.over:
+        node = victim(world)
+        if node is None:
             continue
-        node = draw.choice(candidates)
         if draw.random() < 0.7:
             world.commit(NoticeReceived(node=node, deadline_s=NOW_S + 30))
             if draw.random() < 0.3:
@@ -143,13 +151,13 @@ def test_a_stop_and_a_loss_at_any_instant(seed: int) -> None:
     acts = ["stop", *draw.choice(((), ("kill",), ("kill", "kill")))]
     draw.shuffle(acts)
     for act in acts:
-        let_run(world)
+        node = victim(world)
         if world.over:
             break
         if act == "stop":
             world.commit(StopRequested(reason="the test", outcome=Outcome.STOPPED))
-        elif candidates := killable(world):
-            world.kill(draw.choice(candidates))
+        elif node is not None:
+            world.kill(node)
             world.run(until=lambda: not world.unreported)
     world.run(until=lambda: False)
     assert world.state.outcome in (Outcome.STOPPED, Outcome.DONE), world.report()
