@@ -1,0 +1,271 @@
+"""The exchange: every slot of a column ends with the canonical sum, whoever computed which leaf.
+
+The expected sums are written out here from the tree, not taken from the exchange.
+"""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bamboo.ids import NodeId
+from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand, Tie, tie_index
+from bamboo.runtime.mail import Mail
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.reduction import split
+from bamboo.topology.slots import Slot
+from bamboo.topology.virtual_nodes import blocks
+from tests.runtime.simulated import SimulatedTransport, Wires
+
+SHAPES = ((3, 2), (5,), (1,))
+STEP = 4
+
+
+def tree_sum(lo: int, hi: int, leaf: Callable[[int], Tensor]) -> Tensor:
+    """The sum over [lo, hi) as the canonical tree says."""
+    if hi - lo == 1:
+        return leaf(lo)
+    mid = split(lo, hi)
+    return tree_sum(lo, mid, leaf) + tree_sum(mid, hi, leaf)
+
+
+def leaves(stage: int, virtual_node: int) -> list[Tensor]:
+    """The gradient of a virtual node on a stage: numbers whose sum depends on its order."""
+    generator = torch.Generator().manual_seed(1000 * stage + virtual_node)
+    return [torch.randn(shape, generator=generator) * 10**stage for shape in SHAPES]
+
+
+def names(stage: int) -> tuple[str, ...]:
+    return tuple(f"{stage}.p{i}" for i in range(len(SHAPES)))
+
+
+class Columns:
+    """One node for each slot of a grid, each with its exchange of one step."""
+
+    def __init__(
+        self, pipelines: int, stages: int, virtual_nodes: int, ties: tuple[Tie, ...] = ()
+    ) -> None:
+        self.grid = Grid(pipelines=pipelines, stages=stages)
+        self.virtual_nodes, self.ties = virtual_nodes, ties
+        self.nodes = {slot: NodeId(str(slot)) for slot in self.grid.slots()}
+        self.assignment = Assignment(
+            grid=self.grid,
+            owners=tuple(self.nodes.values()),
+            shadows=(None,) * self.grid.size,
+        )
+        self.wires = Wires()
+        self.generation = 0
+        self.transports: dict[NodeId, SimulatedTransport] = {}
+        self.mails: dict[Slot, Mail] = {}
+        self.exchanges: dict[Slot, Exchange] = {}
+        for slot, node in self.nodes.items():
+            self.transports[node] = SimulatedTransport(self.wires, node)
+            self.mails[slot] = Mail(self.transports[node], node)
+            self.exchanges[slot] = Exchange(self.plan(slot), STEP)
+        self.reassign()
+
+    def reassign(self) -> None:
+        self.generation += 1
+        members = {n: n for n in self.assignment.members()}
+        for slot in self.grid.slots():
+            self.mails[slot].assign(self.assignment)
+            transport = self.transports[self.nodes[slot]]
+            transport.reconfigure(generation=self.generation, members=members)
+
+    def plan(self, slot: Slot) -> ExchangePlan:
+        users = {f"{layer}.{name}" for tie in self.ties for layer, name in tie.uses[1:]}
+        return ExchangePlan(
+            slot=slot,
+            grid=self.grid,
+            leaves=self.virtual_nodes,
+            blocks=blocks(self.virtual_nodes, self.grid.pipelines),
+            shapes=tuple(torch.Size(s) for s in SHAPES),
+            names=names(slot.stage),
+            counts_in_norm=tuple(name not in users for name in names(slot.stage)),
+            ties=self.ties,
+        )
+
+    def fill(self, slot: Slot, draw: random.Random) -> None:
+        """Give the slot the gradients of its virtual nodes, in any order, and its losses."""
+        exchange = self.exchanges[slot]
+        mine = list(exchange.plan.blocks[slot.pipeline])
+        exchange.losses |= {v: 0.5 + v for v in mine}
+        for virtual_node in draw.sample(mine, len(mine)):
+            exchange.add_leaf(virtual_node, leaves(slot.stage, virtual_node))
+
+    def settle(self, draw: random.Random, alive: list[Slot] | None = None) -> None:
+        """Deliver and advance in any order until nothing moves."""
+        alive = list(self.grid.slots()) if alive is None else alive
+        while True:
+            busy = self.wires.busy()
+            able = [s for s in alive if self.exchanges[s].can_advance(self.mails[s])]
+            if not busy and not able:
+                return
+            if busy and (not able or draw.random() < 0.7):
+                link = draw.choice(busy)
+                message = self.wires.queues[link].popleft()
+                self.transports[link[1]].arrived.append(message)
+                slot = next(s for s, n in self.nodes.items() if n == link[1])
+                self.mails[slot].collect(0.0)
+            else:
+                slot = draw.choice(able)
+                self.exchanges[slot].advance(self.mails[slot])
+
+    def expected(self, stage: int, place: int) -> Tensor:
+        return tree_sum(0, self.virtual_nodes, lambda v: leaves(stage, v)[place])
+
+    def check(self) -> None:
+        totals = set()
+        for slot, exchange in self.exchanges.items():
+            assert exchange.stand is Stand.DONE, f"{slot} stands at {exchange.stand!r}"
+            assert exchange.losses == {v: 0.5 + v for v in range(self.virtual_nodes)}
+            for place, gradient in enumerate(exchange.gradient):
+                name = names(slot.stage)[place]
+                tie = next(
+                    (t for t in self.ties for use in t.uses if f"{use[0]}.{use[1]}" == name), None
+                )
+                if tie is None:
+                    expected = self.expected(slot.stage, place)
+                else:
+                    uses = [
+                        self.expected(s, int(u[1][1:]))
+                        for s, u in zip(tie.stages, tie.uses, strict=True)
+                    ]
+                    expected = uses[0]
+                    for use in uses[1:]:
+                        expected = expected + use
+                assert torch.equal(gradient, expected), f"{name} on {slot}"
+            assert exchange.total_square_known(self.mails[slot])
+            totals.add(exchange.total_square(self.mails[slot]))
+        assert len(totals) == 1, "all slots know one norm"
+        (total,) = totals
+        assert total == self.norm()
+
+    def norm(self) -> float:
+        """Squares in float64, added parameter by parameter in global order, tied ones once."""
+        total = 0.0
+        for stage in range(self.grid.stages):
+            exchange = self.exchanges[Slot(pipeline=0, stage=stage)]
+            for gradient, counts in zip(
+                exchange.gradient, exchange.plan.counts_in_norm, strict=True
+            ):
+                if counts:
+                    total += float((gradient.double() * gradient.double()).sum())
+        return total
+
+
+SIZES = st.integers(1, 4).flatmap(lambda d: st.tuples(st.just(d), st.integers(d, 9)))
+
+
+@settings(max_examples=60)
+@given(SIZES, st.integers(2, 3), st.integers(0, 10_000))
+def test_every_mapping_and_order_gives_the_canonical_sum(
+    sizes: tuple[int, int], stages: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    columns = Columns(sizes[0], stages, sizes[1])
+    for slot in draw.sample(columns.grid.slots(), columns.grid.size):
+        columns.fill(slot, draw)
+    columns.settle(draw)
+    columns.check()
+
+
+TIES = (
+    Tie(number=0, uses=((0, "p0"), (2, "p0")), stages=(0, 2)),
+    Tie(number=1, uses=((0, "p1"), (1, "p1"), (2, "p1")), stages=(0, 1, 2)),
+)
+
+
+@settings(max_examples=30)
+@given(SIZES, st.integers(0, 10_000))
+def test_tied_uses_are_added_in_layer_order(sizes: tuple[int, int], seed: int) -> None:
+    draw = random.Random(seed)
+    columns = Columns(sizes[0], 3, sizes[1], TIES)
+    for slot in columns.grid.slots():
+        columns.fill(slot, draw)
+    columns.settle(draw)
+    columns.check()
+
+
+def test_two_uses_on_one_stage_need_no_letter() -> None:
+    tie = Tie(number=0, uses=((1, "p0"), (1, "p0")), stages=(1, 1))
+    columns = Columns(1, 2, 1, (tie,))
+    draw = random.Random(0)
+    for slot in columns.grid.slots():
+        columns.fill(slot, draw)
+    columns.settle(draw)
+    assert all(e.stand is Stand.DONE for e in columns.exchanges.values())
+
+
+@settings(max_examples=60)
+@given(SIZES, st.integers(0, 10_000))
+def test_a_slot_with_a_new_owner_does_it_all_again(sizes: tuple[int, int], seed: int) -> None:
+    """At any moment one slot's owner goes; its heir starts from the gradients, and takes the rest
+    from what the others keep."""
+    draw = random.Random(seed)
+    columns = Columns(sizes[0], 2, sizes[1], TIES[:0])
+    victim = draw.choice(columns.grid.slots())
+    heir = columns.grid.protector(victim)
+    others = [s for s in columns.grid.slots() if s != victim]
+    for slot in others:
+        columns.fill(slot, draw)
+    if draw.random() < 0.8:
+        columns.fill(victim, draw)
+        columns.exchanges[victim].advance(columns.mails[victim])
+        for link in columns.wires.busy():
+            if link[0] == columns.nodes[victim]:
+                for _ in range(draw.randint(0, len(columns.wires.queues[link]))):
+                    columns.wires.queues[link].pop()
+    columns.settle(draw, others)
+    columns.assignment = columns.assignment.replace(
+        owners={victim: columns.nodes[heir]}, shadows={}
+    )
+    columns.nodes[victim] = columns.nodes[heir]
+    columns.mails[victim] = columns.mails[heir]
+    columns.exchanges[victim] = Exchange(columns.plan(victim), STEP)
+    columns.reassign()
+    for slot in others:
+        columns.mails[slot].resend(victim)
+    columns.fill(victim, draw)
+    columns.settle(draw)
+    columns.check()
+
+
+def test_a_whole_gradient_is_taken_as_it_is_and_passed_on() -> None:
+    """A slot that lacks partials goes on with the reduced gradient that another one kept."""
+    draw = random.Random(0)
+    columns = Columns(3, 2, 4)
+    column = [s for s in columns.grid.slots() if s.stage == 1]
+    late, source = column[0], column[2]
+    columns.fill(late, draw)
+    columns.exchanges[late].advance(columns.mails[late])
+    assert columns.exchanges[late].stand is Stand.SUMMING
+    reduced = [columns.expected(1, place) for place in range(len(SHAPES))]
+    mail = columns.mails[source]
+    key = columns.exchanges[source]._key("reduced", late)
+    mail.post_to(columns.nodes[late], key, reduced, {"losses": [[v, 0.5 + v] for v in range(4)]})
+    columns.settle(draw, [late])
+    assert columns.exchanges[late].stand is Stand.DONE
+    assert all(
+        torch.equal(a, b) for a, b in zip(columns.exchanges[late].gradient, reduced, strict=True)
+    )
+    assert columns.exchanges[late].losses == {v: 0.5 + v for v in range(4)}
+    assert columns.mails[column[1]].has(column[1], "reduced", STEP)
+
+
+@pytest.mark.parametrize("pipelines", [1, 2, 3, 5])
+def test_the_shards_of_a_column_cover_the_gradient_once(pipelines: int) -> None:
+    columns = Columns(pipelines, 2, 8)
+    plan = columns.plan(Slot(pipeline=0, stage=0))
+    covered = [i for d in range(pipelines) for i in range(12)[plan.shard(d)]]
+    assert covered == list(range(12))
+
+
+def test_numbers_of_ties_do_not_collide() -> None:
+    numbers = [tie_index(tie, place) for tie in TIES for place in range(len(tie.uses))]
+    assert len(set(numbers)) == len(numbers)

@@ -1,0 +1,202 @@
+"""Mail: who gets a letter, what is kept for whom, and what is forgotten when."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.mail import Mail
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from tests.runtime.simulated import SimulatedTransport, Wires
+
+GRID = Grid(pipelines=1, stages=3)
+S0, S1, S2 = GRID.slots()
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+BEGIN = Assignment(grid=GRID, owners=(A, B, C), shadows=(C, A, B))
+B_LOST = BEGIN.replace(owners={S1: A}, shadows={S1: None, S2: None})
+
+
+class Office:
+    """Three nodes with mail, and wires that are emptied on demand."""
+
+    def __init__(self) -> None:
+        self.wires = Wires()
+        self.transports = {n: SimulatedTransport(self.wires, n) for n in (A, B, C)}
+        self.mails = {n: Mail(transport, n) for n, transport in self.transports.items()}
+        self.assign(BEGIN, 1)
+
+    def assign(self, assignment: Assignment, generation: int) -> None:
+        for node, mail in self.mails.items():
+            mail.assign(assignment)
+            members = {n: n for n in assignment.members()}
+            self.transports[node].reconfigure(generation=generation, members=members)
+
+    def carry(self) -> None:
+        """Everything that is under way arrives."""
+        for link in self.wires.busy():
+            self.transports[link[1]].arrived.extend(self.wires.queues[link])
+            self.wires.queues[link].clear()
+        for mail in self.mails.values():
+            mail.collect(0.0)
+
+
+def letter(kind: MessageKind, to: Slot, source: Slot, step: int, index: int = 0) -> MessageKey:
+    return MessageKey(kind=kind, to=to, source=source, step=step, index=index)
+
+
+ONE = torch.tensor([1.0, 2.0])
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+def test_a_letter_goes_to_the_owner_of_its_slot_only(office: Office) -> None:
+    office.mails[A].post(letter("act", S1, S0, 0, 3), [ONE], {"x": 1})
+    office.carry()
+    assert office.mails[B].has(S1, "act", 0, 3)
+    assert not office.mails[C].has(S1, "act", 0, 3)
+    found = office.mails[B].take(S1, "act", 0, 3)
+    assert torch.equal(found.tensors[0], ONE)
+    assert found.meta == {"x": 1}
+
+
+def test_a_letter_to_oneself_needs_no_wire(office: Office) -> None:
+    office.mails[B].post(letter("grad", S1, S2, 0), [ONE])
+    assert office.mails[B].has(S1, "grad", 0)
+    assert not office.wires.busy()
+
+
+def test_also_to_the_shadow(office: Office) -> None:
+    office.mails[C].post(letter("grad", S1, S2, 0), [ONE], also_shadow=True)
+    office.carry()
+    assert office.mails[B].has(S1, "grad", 0)
+    assert office.mails[A].has(S1, "grad", 0)
+
+
+def test_the_first_letter_of_a_key_wins_and_later_ones_are_dropped(office: Office) -> None:
+    key = letter("act", S1, S0, 0)
+    office.mails[A].post(key, [ONE])
+    office.mails[A].post(key, [ONE + 1])
+    office.carry()
+    assert torch.equal(office.mails[B].take(S1, "act", 0).tensors[0], ONE)
+    office.mails[A].post(key, [ONE + 2])
+    office.carry()
+    assert not office.mails[B].has(S1, "act", 0), "a letter that was taken does not come again"
+
+
+def test_what_was_sent_is_kept_and_sent_again_to_the_new_owner(office: Office) -> None:
+    for index in range(3):
+        office.mails[C].post(letter("grad", S1, S2, 0, index), [ONE + index])
+    office.mails[C].post(letter("act", S0, S2, 0), [ONE])
+    office.carry()
+    office.assign(B_LOST, 2)
+    assert office.mails[C].resend(S1) == 3
+    office.carry()
+    for index in range(3):
+        assert torch.equal(office.mails[A].take(S1, "grad", 0, index).tensors[0], ONE + index)
+    assert not office.mails[A].has(S0, "act", 0, 1)
+
+
+def test_the_stash_is_read_by_key(office: Office) -> None:
+    key = letter("act", S1, S0, 0, 2)
+    assert office.mails[A].kept(key) is None
+    office.mails[A].post(key, [ONE])
+    kept = office.mails[A].kept(key)
+    assert kept is not None
+    assert torch.equal(kept.tensors[0], ONE)
+    assert office.mails[A].kept(letter("act", S1, S0, 1, 2)) is None
+
+
+def test_what_goes_to_a_node_directly_is_not_kept(office: Office) -> None:
+    office.mails[B].post_to(A, letter("ship", S1, S1, 0), [ONE])
+    office.carry()
+    assert office.mails[A].has(S1, "ship", 0)
+    assert office.mails[B].stash_bytes == 0
+    assert office.mails[B].resend(S1) == 0
+
+
+def test_nothing_is_forgotten_before_every_slot_is_safe(office: Office) -> None:
+    a = office.mails[A]
+    for step in range(3):
+        a.post(letter("act", S1, S0, step), [ONE])
+    assert a.stash_bytes == 24
+    for slot in (S0, S1):
+        a.declare_safe(slot, 2)
+    a.prune()
+    assert a.safe_step == 0
+    assert a.stash_bytes == 24
+    office.mails[C].declare_safe(S2, 1)
+    office.carry()
+    a.prune()
+    assert a.safe_step == 1
+    assert a.kept(letter("act", S1, S0, 0)) is None
+    assert a.kept(letter("act", S1, S0, 1)) is not None
+    assert (a.stash_bytes, a.peak_stash_bytes) == (16, 24)
+
+
+def test_pruning_forgets_arrived_letters_too(office: Office) -> None:
+    office.mails[A].post(letter("act", S1, S0, 0), [ONE])
+    office.mails[A].post(letter("act", S1, S0, 1), [ONE])
+    office.carry()
+    b = office.mails[B]
+    for slot in GRID.slots():
+        b.declare_safe(slot, 1)
+    b.prune()
+    assert not b.has(S1, "act", 0)
+    assert b.has(S1, "act", 1)
+
+
+def test_an_acknowledgement_never_goes_back(office: Office) -> None:
+    office.mails[C].declare_safe(S2, 5)
+    office.mails[C].declare_safe(S2, 3)
+    office.carry()
+    assert {mail.safe[S2] for mail in office.mails.values()} == {5}
+
+
+def test_a_shadows_hash_comes_with_its_acknowledgement(office: Office) -> None:
+    office.mails[A].declare_safe(S1, 1, {"hash": "abc"})
+    office.carry()
+    assert office.mails[B].replica_hashes == {(S1, 1): "abc"}
+
+
+def test_a_tensor_that_changes_later_was_sent_as_it_was(office: Office) -> None:
+    """What is posted across a wire is copied by the wire, never shared with the receiver."""
+    tensor = ONE.clone()
+    office.mails[A].post(letter("act", S1, S0, 0), [tensor])
+    tensor.add_(1)
+    office.carry()
+    assert torch.equal(office.mails[B].take(S1, "act", 0).tensors[0], ONE)
+
+
+@given(st.integers(0, 10_000))
+def test_bytes_in_the_stash_are_what_is_kept(seed: int) -> None:
+    """In any order of posts, acknowledgements and prunings."""
+    draw = random.Random(seed)
+    office = Office()
+    mail = office.mails[A]
+    kept: dict[MessageKey, int] = {}
+    peak = 0
+    for _ in range(30):
+        if draw.random() < 0.6:
+            key = letter("act", S1, S0, mail.safe_step + draw.randrange(2), draw.randrange(40))
+            if key not in kept:
+                size = draw.randrange(5)
+                mail.post(key, [torch.zeros(size)])
+                kept[key] = 4 * size
+        else:
+            slot = draw.choice(GRID.slots())
+            mail.declare_safe(slot, mail.safe[slot] + draw.randrange(2))
+            mail.prune()
+            kept = {k: size for k, size in kept.items() if k.step >= mail.safe_step}
+        peak = max(peak, sum(kept.values()))
+        assert mail.stash_bytes == sum(kept.values())
+        assert all(mail.kept(key) is not None for key in kept)
+    assert mail.peak_stash_bytes == peak
