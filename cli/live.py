@@ -13,6 +13,8 @@ from cli.runs import RunFolder
 @contextmanager
 def live_store(folder: RunFolder) -> Iterator[Store]:
     """The store of a run that has not ended. Raises InputError when it has."""
+    if folder.starting():
+        raise InputError(f"run {folder.id} is still starting; ask again in a moment")
     endpoint = folder.live_endpoint()
     if endpoint is None or folder.receipt.exists():
         raise InputError(f"run {folder.id} has ended; `bamboo status {folder.id}` says how")

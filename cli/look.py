@@ -57,6 +57,8 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
     if folder.receipt.exists():
         body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
         return body
+    if folder.starting():
+        return status_body(empty_progress(folder, job_of(folder), started_s=started_at_s(folder)))
     endpoint = folder.live_endpoint()
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:

@@ -12,7 +12,7 @@ from bamboo.config.load import load_job
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.value import samples_per_usd, usd_per_hour
+from bamboo.planner.value import samples_per_usd, tokens_per_usd, usd_per_hour
 from cli import wiring
 from cli.follow import all_records
 from cli.live import live_store
@@ -37,6 +37,12 @@ def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -
         samples_per_s, source = expected.samples_per_s, expected.source
     on_demand = usd_per_hour([kind.on_demand_usd_per_hour] * count)
     spot = {z: usd_per_hour([p] * count) for z, p in zone_prices(job, catalogue, kind.name).items()}
+
+    def value(price: float) -> dict[str, float]:
+        samples = samples_per_usd(samples_per_s, price)
+        tokens = tokens_per_usd(samples, job.model.context)
+        return {"usd_per_hour": price, "samples_per_usd": samples, "tokens_per_usd": tokens}
+
     return {
         "job": str(path),
         "grid": {"pipelines": job.cluster.pipelines, "stages": job.cluster.stages},
@@ -46,17 +52,8 @@ def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -
         "catalogue": {"on_demand_seen": catalogue.on_demand_seen, "spot_seen": catalogue.spot_seen},
         "samples_per_s": samples_per_s,
         "samples_per_s_source": source,
-        "on_demand": {
-            "usd_per_hour": on_demand,
-            "samples_per_usd": samples_per_usd(samples_per_s, on_demand),
-        },
-        "spot": {
-            zone: {
-                "usd_per_hour": price,
-                "samples_per_usd": samples_per_usd(samples_per_s, price),
-            }
-            for zone, price in spot.items()
-        },
+        "on_demand": value(on_demand),
+        "spot": {zone: value(price) for zone, price in spot.items()},
     }
 
 

@@ -7,6 +7,7 @@ grants once, so two launches with one id cannot both begin.
 import json
 import os
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 
 SCHEMA_VERSION = 1
+STARTING_S = 60.0
+"""Within so long after its launch a run has a store and a cloud, or has ended."""
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -84,6 +87,11 @@ class RunFolder:
         return self.path / "final"
 
     @property
+    def final_manifest(self) -> Path:
+        """What the final state consists of; only after an end in order."""
+        return self.final / "manifest.json"
+
+    @property
     def receipt(self) -> Path:
         return self.path / "receipt.json"
 
@@ -100,6 +108,11 @@ class RunFolder:
                 f"{path} is not of schema {SCHEMA_VERSION}; use the version of bamboo that wrote it"
             )
         return raw
+
+    def starting(self) -> bool:
+        """Whether it was launched a moment ago and cannot be reached yet."""
+        young = time.time() - started_at_s(self) < STARTING_S
+        return young and not self.endpoint.exists() and not self.receipt.exists()
 
     def live_endpoint(self) -> dict[str, Any] | None:
         """The content of endpoint.json, or None when the run has ended or never started."""

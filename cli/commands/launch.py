@@ -43,7 +43,7 @@ def command(
     check_replicas: bool,
     as_json: bool,
 ) -> int:
-    """Train a job on spot instances, attached until it ends.
+    """Train a job on spot instances.
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once.

@@ -12,31 +12,48 @@ from bamboo.errors import InputError
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
 from cli import runs
-from cli.views.logs import log_line
+from cli.look import store_may_answer
+from cli.views.logs import log_body, log_line
 
 POLL_S = 0.2
+STORE = "store"
 
 
 @click.command("logs")
 @click.argument("run")
-@click.option("--node", default="", help="Only this node (an id, or a prefix of one).")
+@click.option(
+    "--node",
+    default="",
+    help="Only this node (an id, or a prefix of one), or: launcher, cloud, store.",
+)
 @click.option("--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def command(run: str, node: str, follow: bool, as_json: bool) -> None:
-    """Show the events of a run's nodes."""
+    """Show the events of a run's nodes.
+
+    After the events comes what the processes wrote.
+    """
     folder = runs.find(runs.home(), run)
     tails: dict[Path, Tail] = {}
     if node and not any(True for _ in _files(folder, node)):
-        names = ", ".join(path.stem for path in _files(folder, "")) or "none yet"
+        names = ", ".join(dict.fromkeys(p.stem for p in _files(folder, ""))) or "none yet"
         raise InputError(f"run {folder.id} has no log of a node {node!r}; it has: {names}")
     while True:
-        over = folder.receipt.exists() or not folder.endpoint.exists()
+        over = _over(folder)
         for source, line in sorted(_fresh_lines(folder, node, tails), key=_moment):
-            record = {"source": source, "line": line}
-            click.echo(json.dumps(record) if as_json else log_line(source, line))
+            click.echo(json.dumps(log_body(source, line)) if as_json else log_line(source, line))
         if over or not follow:
             return
         time.sleep(POLL_S)
+
+
+def _over(folder: runs.RunFolder) -> bool:
+    if folder.receipt.exists():
+        return True
+    endpoint = folder.live_endpoint()
+    if endpoint is None:
+        return not folder.starting()
+    return not store_may_answer(str(endpoint["store_url"]))
 
 
 def _moment(line: tuple[str, str]) -> float:
@@ -51,7 +68,8 @@ def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:
     """Event files first, then what the processes wrote; by name."""
     for pattern in ("events/*.jsonl", "logs/*.log"):
         for path in sorted(folder.path.glob(pattern)):
-            if path.stem.startswith(node):
+            # The store's own chatter only for those who ask for it.
+            if path.stem.startswith(node) and (node or path.stem != STORE):
                 yield path
 
 

@@ -2,6 +2,7 @@
 
 import click
 
+from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
 from bamboo.topology.slots import Slot
 from cli import runs, wiring
@@ -42,5 +43,8 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     if node is None or not node.status.live:
         raise InputError(f"nobody owns stage {stage} of pipeline {pipeline}: {state.sentence}")
     wiring.preempt(folder, node.instance, notice_s=notice_s)
+    owned = state.assignment.owned_by(node.id)
     how = f"with {notice_s:g} s notice" if notice_s else "without notice"
-    click.echo(f"{folder.id}: {node.instance} ({node.zone}, owner of {slot}) is taken {how}")
+    click.echo(
+        f"{folder.id}: {node.instance} ({node.zone}, {name_slots(state, owned)}) is taken {how}"
+    )

@@ -15,6 +15,10 @@ from bamboo.schedule.render import figures_text, grid_text
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 
+LEGEND = (
+    "F0: forward of microbatch 0, B0: its backward, FR0 and BR0: the same, redundantly, for the\n"
+    "stage that the node shadows; -: it goes on, .: the node waits"
+)
 MAX_OPERATIONS = 50_000
 """Above this the drawing helps nobody, and the dry run takes seconds."""
 
@@ -78,6 +82,7 @@ def command(
         }
         click.echo(json.dumps(found, ensure_ascii=False))
         return
+    click.echo(LEGEND)
     click.echo(grid_text(timeline))
     click.echo(figures_text(figures(timeline, costs)), nl=False)
 

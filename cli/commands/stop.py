@@ -17,13 +17,13 @@ WAIT_S = 150.0
 
 @click.command("stop")
 @click.argument("run")
-@click.option("--no-wait", is_flag=True, help="Return once the wish is in the run's log.")
+@click.option("--no-wait", is_flag=True, help="Return at once, without waiting for the end.")
 def command(run: str, no_wait: bool) -> None:
     """Stop a run at its next step boundary."""
     folder = runs.find(runs.home(), run)
     with live_store(folder) as store:
         wiring.appender(store, "stop")(
-            StopRequested(reason="bamboo stop", outcome=Outcome.STOPPED),
+            StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
             deadline_s=10.0,
         )
         if no_wait:

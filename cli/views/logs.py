@@ -1,6 +1,8 @@
 """One line of a node's log for people: an event in words, any other line as it is."""
 
+import json
 from datetime import UTC, datetime
+from typing import Any
 
 from bamboo.errors import InputError
 from bamboo.telemetry.schema import EventRecord
@@ -17,6 +19,15 @@ def log_line(source: str, line: str) -> str:
     data = " ".join(f"{key}={_short(value)}" for key, value in event.data.items())
     line = f"{source}  {at}  step {step}  generation {event.generation}  {event.kind}  {data}"
     return line.rstrip()
+
+
+def log_body(source: str, line: str) -> dict[str, Any]:
+    """The value of one line of `bamboo logs --json`: `event` or `line`, beside its source."""
+    try:
+        EventRecord.from_json(line)
+    except InputError:
+        return {"source": source, "line": line}
+    return {"source": source, "event": json.loads(line)}
 
 
 def _short(value: object) -> str:

@@ -126,6 +126,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "samples_per_s": plan.expected.samples_per_s if plan.expected else None,
         "samples_per_s_source": plan.expected.source if plan.expected else None,
         "samples_per_usd": plan.samples_per_usd(planned.usd_per_hour),
+        "tokens_per_sample": planned.strategy.semantics.model["context"],
         "semantic_hash": planned.strategy.semantics.hash(),
         "notes": list(plan.notes),
         "requests": [dict(planned.request)],

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -216,8 +217,15 @@ def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder.path / "logs" / "i-1.0.log").write_text("hello\nwor")
     assert main.run(["logs", "r"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "launcher  00:00:01.250  step -  generation 0  NodeJoined  ", "i-1.0  hello",
+        "launcher  00:00:01.250  step -  generation 0  NodeJoined", "i-1.0  hello",
     ]  # fmt: skip
+    assert main.run(["logs", "r", "--node", "launcher", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["event"]["kind"] == "NodeJoined"
+    (folder.path / "logs" / "store.log").write_text("chatter\n")
+    assert main.run(["logs", "r"]) == 0
+    assert "chatter" not in capsys.readouterr().out
+    assert main.run(["logs", "r", "--node", "store"]) == 0
+    assert capsys.readouterr().out == "store  chatter\n"
     assert main.run(["logs", "r", "--node", "i-1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"source": "i-1.0", "line": "hello"}
     assert main.run(["logs", "r", "--node", "i-7"]) == 2
@@ -243,6 +251,28 @@ def test_following_logs_ends_with_the_run(
     monkeypatch.setattr("cli.commands.logs.time.sleep", later)
     assert main.run(["logs", "r", "--follow"]) == 0
     assert capsys.readouterr().out.splitlines() == ["i-1  one", "i-1  two", "i-1  three"]
+
+
+def test_a_run_that_starts_is_not_taken_for_a_lost_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(home, started_s=time.time())
+    assert status_of(folder)["phase"] == "forming"
+    assert main.run(["stop", "r"]) == 2
+    assert capsys.readouterr().err == "error: run r is still starting; ask again in a moment\n"
+    old = folder_of(home, "old")
+    assert status_of(old)["phase"] == "lost"
+
+
+def test_only_what_ended_in_order_is_verified(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(home)
+    assert main.run(["verify", "r"]) == 2
+    assert "verify works once a run has ended in order" in capsys.readouterr().err
+    runs.write_json(folder.receipt, {"outcome": "unrecoverable"})
+    assert main.run(["verify", "r"]) == 2
+    assert "run r ended unrecoverable without a final state" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop", "verify", "cost"])
