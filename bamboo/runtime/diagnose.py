@@ -1,26 +1,75 @@
 """After a gradient that is not finite: where in the model it first shows.
 
-Each owner sends its outputs of the step again to the next stage, under indices of their own; each
-stage runs its layers once more on finite inputs and looks at every output.
+Outputs first: every owner sends its outputs of the step again to the next stage, under indices of
+their own, and each stage runs its layers once more on finite inputs and looks at every output. Only
+when the outputs of all pipelines are finite does a gradient count: from the last stage down, each
+looks at its own and then gives way to the stage before, since what overflows spreads downwards.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from bamboo.models import run_layers
-from bamboo.ports import MessageKey
+from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.slot_run import SlotRun
+from bamboo.topology.slots import Slot
 
 COPY = 1 << 20
 """Added to the microbatch's index: these copies are other letters than the first ones."""
+CLEAR = 1 << 21
+"""Index of the letter that gives way; its sender's pipeline is added."""
 DEADLINE_S = 10.0
 POLL_S = 0.05
 
 
-def send_inputs(mail: Mail, run: SlotRun) -> None:
+def diagnose(
+    mail: Mail, runs: Sequence[SlotRun], interrupted: Callable[[], bool]
+) -> tuple[int, str] | None:
+    """(global layer, what) of the first value that is not finite, if it arises in one of `runs`,
+    which are all slots that this node owns.
+
+    None when it arises elsewhere, when the others' letters did not come within the deadline, or
+    when `interrupted` says that somebody else has found it.
+    """
+    upwards = sorted(runs, key=lambda run: run.slot.stage)
+    waiting = _Waiting(mail, interrupted)
+    for run in upwards:
+        _send_outputs(mail, run)
+    for run in upwards:
+        clear, found = _look_at_outputs(waiting, run)
+        if not clear:
+            return found
+    for run in reversed(upwards):
+        if not _gradients_count(waiting, run):
+            return None
+        found = _first_gradient(run)
+        if found is not None:
+            return found
+        if not run.stage.is_first:
+            _give_way(mail, run, run.plan.grid.protector(run.slot))
+    return None
+
+
+class _Waiting:
+    """Waits for letters, with a deadline each."""
+
+    def __init__(self, mail: Mail, interrupted: Callable[[], bool]) -> None:
+        self.mail, self._interrupted = mail, interrupted
+
+    def come(self, run: SlotRun, kind: MessageKind, index: int) -> bool:
+        """Whether the letter came in time, and nobody interrupted."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not self.mail.has(run.slot, kind, run.step, index):
+            if self._interrupted() or time.monotonic() > deadline_s:
+                return False
+            self.mail.collect(POLL_S)
+        return True
+
+
+def _send_outputs(mail: Mail, run: SlotRun) -> None:
     """Give the next stage the inputs of the present step once more."""
     if run.stage.is_last:
         return
@@ -35,27 +84,20 @@ def send_inputs(mail: Mail, run: SlotRun) -> None:
             mail.post_to(mail.assignment.owner(to), again, letter.tensors)
 
 
-def diagnose(mail: Mail, run: SlotRun, interrupted: Callable[[], bool]) -> tuple[int, str] | None:
-    """(global layer, what) of the first value that is not finite, if it arises in this stage.
-
-    None when it arises elsewhere, when the inputs did not come within the deadline, or when
-    `interrupted` says that somebody else has found it.
-    """
+def _look_at_outputs(waiting: _Waiting, run: SlotRun) -> tuple[bool, tuple[int, str] | None]:
+    """Whether all outputs of this stage are finite, and if not, where it begins if it is here."""
     for local, microbatch in enumerate(run.microbatches):
         if run.stage.is_first:
             x = run.stage.input_of(run.step, microbatch)
+        elif waiting.come(run, "act", COPY + local):
+            x = waiting.mail.take(run.slot, "act", run.step, COPY + local).tensors[0]
         else:
-            deadline_s = time.monotonic() + DEADLINE_S
-            while not mail.has(run.slot, "act", run.step, COPY + local):
-                if interrupted() or time.monotonic() > deadline_s:
-                    return None
-                mail.collect(POLL_S)
-            x = mail.take(run.slot, "act", run.step, COPY + local).tensors[0]
+            return False, None
         found = _first_layer(run, x, microbatch)
         if found is not None:
             layer, what = found
-            return (layer, f"{what} of microbatch {microbatch}") if layer >= 0 else None
-    return _first_gradient(run)
+            return False, (layer, f"{what} of microbatch {microbatch}") if layer >= 0 else None
+    return True, None
 
 
 @torch.no_grad()
@@ -72,8 +114,25 @@ def _first_layer(run: SlotRun, x: torch.Tensor, microbatch: int) -> tuple[int, s
     return None
 
 
+def _gradients_count(waiting: _Waiting, run: SlotRun) -> bool:
+    """Wait until no output anywhere, and no gradient above this stage, is to blame."""
+    if not run.stage.is_last:
+        return waiting.come(run, "grad", CLEAR + run.slot.pipeline)
+    others = [slot for slot in run.plan.grid.column(run.slot.stage) if slot != run.slot]
+    for other in others:
+        _give_way(waiting.mail, run, other)
+    return all(waiting.come(run, "grad", CLEAR + other.pipeline) for other in others)
+
+
+def _give_way(mail: Mail, run: SlotRun, to: Slot) -> None:
+    """Tell the owner of a slot that what it waits to hear from this one is finite."""
+    index = CLEAR + run.slot.pipeline
+    key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=index)
+    mail.post_to(mail.assignment.owner(to), key)
+
+
 def _first_gradient(run: SlotRun) -> tuple[int, str] | None:
-    """All outputs are finite, so a backward overflowed: name the last layer that shows it."""
+    """The last layer of this stage whose gradient is not finite."""
     for name, gradient in reversed(list(zip(run.stage.names, run.exchange.gradient, strict=True))):
         if not bool(torch.isfinite(gradient).all()):
             layer, parameter = name.split(".", 1)

@@ -5,6 +5,7 @@ after them (`apply`), effects addressed to this node are performed once, and wha
 is said as events and records through `Outbox`, which never blocks.
 """
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.device import device_of
-from bamboo.runtime.diagnose import diagnose, send_inputs
+from bamboo.runtime.diagnose import DEADLINE_S, diagnose
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.mail import Mail
@@ -344,13 +345,16 @@ class Trainer:
     # ------------------------------------------------------------------ faults
 
     def _report_non_finite(self, run: SlotRun) -> None:
+        """Say where it begins if that is here; else the one where it begins does."""
         self._faulted = True
         self._set_hold()
-        for own in self.executor.owned.values():
-            send_inputs(self.mail, own)
-        found = diagnose(self.mail, run, lambda: bool(self._inbound))
+        found = diagnose(self.mail, list(self.executor.owned.values()), lambda: bool(self._inbound))
         if found is not None:
             layer, what = found
             self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
+        give_up_s = time.monotonic() + 2 * DEADLINE_S
         while not self._inbound:
             self.mail.collect(0.05)
+            if time.monotonic() > give_up_s:
+                self._fail(f"step {run.step}: a gradient is not finite, and no node found where")
+                give_up_s = math.inf

@@ -130,7 +130,7 @@ def overflow(where: str) -> None:
             if (one[0], at["step"], at["microbatch"]) == (layer, step, microbatch):
                 if what == "output":
                     x = x * float("inf")
-                else:
+                elif x.requires_grad:
                     x = _Overflowing.apply(x)
         return x
 

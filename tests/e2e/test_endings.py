@@ -1,5 +1,7 @@
 """How a run ends: unrecoverable, stopped, at fault. Always soon, with a sentence, nothing left."""
 
+from dataclasses import replace
+
 import pytest
 
 from bamboo.config.tree import Kill
@@ -111,21 +113,43 @@ def test_a_stop_while_a_failover_is_under_way() -> None:
 @pytest.mark.parametrize(
     ("what", "layer", "words"),
     [
-        ("output", 1, "output of microbatch 4 of layer 1"),
-        ("output", 5, "output of microbatch 4 of layer 5"),
-        ("gradient", 3, "of layer 2 is not finite"),
+        ("output", 1, "output of microbatch 7 of layer 1"),
+        ("output", 2, "output of microbatch 7 of layer 2"),
+        ("output", 5, "output of microbatch 7 of layer 5"),
+        ("gradient", 3, "of layer 3 is not finite"),
     ],
 )
+@pytest.mark.parametrize("pipelines", [1, 2])
 def test_a_number_that_is_not_finite_names_step_and_layer(
-    what: str, layer: int, words: str
+    what: str, layer: int, words: str, pipelines: int
 ) -> None:
-    with cluster(job()) as run:
-        run.start(faults=dict.fromkeys(range(4), f"overflow:{what},3,4,{layer}"))
+    with cluster(job(pipelines=pipelines, stages=4 // pipelines)) as run:
+        run.start(faults=dict.fromkeys(range(4), f"overflow:{what},3,7,{layer}"))
         state = run.finish(timeout_s=30)
         assert state.outcome == "fault", run.report()
         assert state.sentence.startswith("step 3: "), state.sentence
         assert words in state.sentence
         assert max(run.losses()) <= 2, "no step is taken on numbers that are not finite"
+
+
+def test_a_merged_node_finds_it_in_either_of_its_stages() -> None:
+    with cluster(job(Kill(step=1, stage=2, phase="forward"))) as run:
+        run.start(faults=dict.fromkeys(range(4), "overflow:output,5,7,3"))
+        state = run.finish(timeout_s=30)
+        assert state.outcome == "fault", run.report()
+        assert state.sentence.startswith("step 5: output of microbatch 7 of layer 3"), (
+            state.sentence
+        )
+
+
+def test_training_that_diverges_ends_at_fault() -> None:
+    settings = job()
+    settings = replace(settings, train=replace(settings.train, learning_rate=1e25))
+    with cluster(settings) as run:
+        run.start()
+        state = run.finish(timeout_s=30)
+        assert state.outcome == "fault", run.report()
+        assert "is not finite" in state.sentence
 
 
 def test_a_layer_that_raises_ends_the_run_with_its_words() -> None:
