@@ -1,0 +1,320 @@
+"""The hot loop: what is ready when, and how it is left."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.device import Cpu
+from bamboo.runtime.executor import Completed, Executor, Interrupted
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.operations import Operations
+from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from tests.runtime.simulated import SimulatedTransport, Wires, builder_of
+from tests.runtime.test_interleavings import job
+
+GRID = Grid(pipelines=1, stages=3)
+S0, S1, S2 = GRID.slots()
+NODES = (NodeId("a"), NodeId("b"), NodeId("c"))
+X = torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Bench:
+    """The executor of one node of three, whose letters the test writes; and its listener."""
+
+    def __init__(self, place: int, mode: str = "stash", **settings: Any) -> None:
+        self.job = job(stages=3, redundancy=mode)
+        builder = builder_of(self.job)
+        self.assignment = Assignment(
+            grid=GRID, owners=NODES, shadows=(NODES[2], NODES[0], NODES[1])
+        )
+        me = NODES[place]
+        self.wires = Wires()
+        self.transport = SimulatedTransport(self.wires, me)
+        self.mail = Mail(self.transport, me)
+        self.mail.assign(self.assignment)
+        self.transport.reconfigure(generation=1, members={n: n for n in NODES})
+        operations = Operations(
+            mail=self.mail,
+            device=Cpu(),
+            optimizer=builder.optimizer,
+            listener=self,
+            mode=mode,
+            clip_norm=1.0,
+        )
+        self.executor = Executor(
+            mail=self.mail,
+            operations=operations,
+            listener=self,
+            mode=mode,
+            last_step=2,
+            stall_s=settings.get("stall_s", 1e9),
+        )
+        self.own = builder.build(GRID.slots()[place], owner=True)
+        self.shadowed = builder.build(GRID.protected(self.own.slot), owner=False)
+        self.executor.owned[self.own.slot] = self.own
+        self.executor.shadowed[self.shadowed.slot] = self.shadowed
+        self.performed: list[str] = []
+        honest = operations.perform
+
+        def perform(run: SlotRun, instruction: Any) -> bool:
+            self.performed.append(str(instruction))
+            return honest(run, instruction)
+
+        operations.perform = perform  # type: ignore[method-assign]
+        self.idled = 0
+        self.at_idle: Callable[[], None] = self.leave
+        self.leaving = False
+        self.executor.attention = lambda: self.leaving
+
+    def leave(self) -> None:
+        self.leaving = True
+
+    def go(self) -> list[str]:
+        """Run until nothing is ready; the operations that were run, as text."""
+        self.performed.clear()
+        self.leaving = False
+        self.executor.run()
+        return list(self.performed)
+
+    def get(
+        self, kind: MessageKind, to: Slot, source: Slot, step: int = 0, index: int = 0, **meta: Any
+    ) -> None:
+        """A letter arrives."""
+        key = MessageKey(kind=kind, to=to, source=source, step=step, index=index)
+        tensors = [X] if kind in ("act", "grad") else []
+        self.mail.post_to(self.transport._me, key, tensors, meta)
+
+    # ------------------------------------------------------------------ Listener
+
+    def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
+        del run, done, factor
+
+    def first_operation(self, run: SlotRun) -> None:
+        assert run.recovery is not None
+        run.recovery.first_operation_s = 1.0
+
+    def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
+        del phase, run, microbatch
+
+    def idle(self) -> None:
+        self.idled += 1
+        self.at_idle()
+
+
+# ---------------------------------------------------------------- what is ready
+
+
+def test_the_first_stage_runs_its_warm_up_from_the_data() -> None:
+    bench = Bench(0)
+    assert bench.go() == ["0F0", "0F1", "0F2"]
+    assert bench.executor.cursor == "0.0 step 0 at 0B0"
+    assert bench.idled == 1
+
+
+def test_a_later_stage_waits_for_each_input() -> None:
+    bench = Bench(1)
+    assert bench.go() == []
+    bench.get("act", S1, S0, index=1)
+    assert bench.go() == [], "microbatch 1 is here, but the order says 0"
+    bench.get("act", S1, S0, index=0)
+    assert bench.go() == ["1F0", "1F1"]
+    bench.get("grad", S1, S2, index=0)
+    assert bench.go() == ["1B0"]
+
+
+def test_the_last_stage_needs_no_gradient() -> None:
+    bench = Bench(2)
+    for index in range(2):
+        bench.get("act", S2, S1, index=index)
+    assert bench.go() == ["2F0", "2B0", "2F1", "2B1"]
+
+
+def test_a_letter_of_another_step_is_not_taken() -> None:
+    bench = Bench(1)
+    bench.get("act", S1, S0, step=1)
+    assert bench.go() == []
+
+
+def test_stash_computes_nothing_ahead() -> None:
+    bench = Bench(0, "stash")
+    assert not any("FR" in op for op in bench.go())
+
+
+def test_eager_computes_ahead_what_it_has_sent_itself_and_own_work_first() -> None:
+    bench = Bench(0, "eager")
+    assert bench.go() == ["0F0", "0F1", "0F2", "1FR0", "1FR1", "1FR2"]
+
+
+def test_the_last_node_computes_stage_0_ahead_from_the_data() -> None:
+    bench = Bench(2, "eager")
+    assert bench.go() == [f"0FR{m}" for m in range(8)]
+
+
+def test_full_runs_backwards_ahead_as_their_gradients_come() -> None:
+    bench = Bench(0, "full")
+    bench.go()
+    bench.get("grad", S1, S2, index=1)
+    assert bench.go() == [], "backwards come in order"
+    bench.get("grad", S1, S2, index=0)
+    assert bench.go() == ["1BR0", "1BR1"]
+
+
+def test_gap_computes_ahead_only_what_is_predicted_to_fit() -> None:
+    bench = Bench(0, "gap")
+    assert bench.go() == ["0F0", "0F1", "0F2"]
+    bench.executor.gap_budget = {3: 2}
+    assert bench.go() == ["1FR0", "1FR1"]
+    bench.get("grad", S0, S1, index=0)
+    assert bench.go() == ["0B0", "0F3"], "the budget was for another wait"
+
+
+def test_a_shipped_gradient_is_stepped_whatever_was_computed_ahead() -> None:
+    bench = Bench(0, "eager")
+    bench.go()
+    key = MessageKey(kind="ship", to=S1, source=S1, step=0)
+    gradient = [torch.ones_like(p) for p in bench.shadowed.stage.params]
+    bench.mail.post_to(NODES[0], key, gradient, {"total_square": 4.0, "losses": []})
+    before = [p.detach().clone() for p in bench.shadowed.stage.params]
+    assert bench.go() == ["1R"]
+    assert bench.shadowed.step == 1
+    assert not any(
+        torch.equal(a, b) for a, b in zip(before, bench.shadowed.stage.params, strict=True)
+    )
+    assert bench.shadowed.history[0].total_square == 4.0
+
+
+# ---------------------------------------------------------------- when a step may begin
+
+
+def finish_step(bench: Bench) -> None:
+    """Pretend that the own slot has just taken a step."""
+    bench.own.next_step()
+
+
+def test_nobody_is_more_than_one_step_beyond_what_is_safe() -> None:
+    bench = Bench(0)
+    finish_step(bench)
+    assert bench.go() == ["0F0", "0F1", "0F2"], "step 1 may begin while nothing is acknowledged"
+    bench = Bench(0)
+    finish_step(bench)
+    finish_step(bench)
+    for slot in (S0, S1):
+        bench.get("ack", slot, slot, step=1)
+    assert bench.go() == [], "one slot's shadow has nothing of step 0 yet"
+    bench.get("ack", S2, S2, step=1)
+    assert bench.go() == ["0F0", "0F1", "0F2"]
+
+
+def test_hold_lets_a_begun_step_go_on_and_no_other_begin() -> None:
+    bench = Bench(0)
+    bench.executor.hold = True
+    assert bench.go() == []
+    bench.executor.hold = False
+    bench.go()
+    bench.executor.hold = True
+    bench.get("grad", S0, S1, index=0)
+    assert bench.go() == ["0B0", "0F3"]
+
+
+def test_no_step_begins_after_the_last() -> None:
+    bench = Bench(0)
+    bench.executor.last_step = -1
+    assert bench.go() == []
+
+
+# ---------------------------------------------------------------- how it is left
+
+
+def test_it_ends_when_the_last_step_is_taken_and_all_is_settled() -> None:
+    bench = Bench(0)
+    bench.executor.last_step = -1
+    bench.executor.settled = lambda: False
+    assert isinstance(bench.executor.run(), Interrupted)
+    bench.leaving = False
+    bench.executor.settled = lambda: True
+    assert bench.executor.run() == Completed()
+
+
+def test_lingering_goes_on_until_somebody_calls() -> None:
+    bench = Bench(0)
+    bench.executor.last_step = -1
+    left = bench.executor.run(linger=True)
+    assert isinstance(left, Interrupted)
+    assert left.cause == "attention"
+
+
+def test_attention_comes_before_the_next_operation() -> None:
+    bench = Bench(0)
+    bench.leaving = True
+    left = bench.executor.run()
+    assert left == Interrupted(cursor="0.0 step 0 at 0F0", cause="attention")
+    assert bench.performed == []
+
+
+def test_a_loop_in_which_nothing_moves_says_where_it_stands() -> None:
+    bench = Bench(1, stall_s=0.01)
+    bench.at_idle = lambda: None
+    assert bench.executor.run() == Interrupted(cursor="0.1 step 0 at 1F0", cause="stalled")
+
+
+def test_a_held_loop_does_not_stall() -> None:
+    bench = Bench(1, stall_s=0.0)
+    bench.executor.hold = True
+
+    def leave_after_a_while() -> None:
+        bench.leaving = bench.idled > 20
+
+    bench.at_idle = leave_after_a_while
+    left = bench.executor.run()
+    assert isinstance(left, Interrupted)
+    assert left.cause == "attention"
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_step() -> None:
+    bench = Bench(2)
+    for index in range(8):
+        bench.get("act", S2, S1, index=index)
+    for stage, slot in ((0, S0), (1, S1)):
+        bench.get("squares", S2, slot, index=stage, squares=[float("inf")])
+    before = {n: t.clone() for n, t in bench.own.tensors().items()}
+    left = bench.executor.run()
+    assert isinstance(left, Interrupted)
+    assert (left.cause, left.run, left.cursor) == ("non-finite", bench.own, "0.2 step 0 at 2S")
+    assert bench.own.step == 0
+    assert all(torch.equal(t, before[n]) for n, t in bench.own.tensors().items())
+
+
+# ---------------------------------------------------------------- a promoted slot
+
+
+@pytest.mark.parametrize("ahead", [0, 3, 8])
+def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -> None:
+    bench = Bench(0, "eager")
+    draw = random.Random(ahead)
+    for local in range(8):
+        key = MessageKey(kind="act", to=S1, source=S0, step=0, index=local)
+        bench.mail.post(key, [X * draw.random()])
+    run = bench.executor.shadowed.pop(S1)
+    for local in range(ahead):
+        kept = bench.mail.kept(MessageKey(kind="act", to=S1, source=S0, step=0, index=local))
+        assert kept is not None
+        run.forward(local, kept.tensors[0])
+    run.owner = True
+    run.recovery = Recovery(victim="b", planned=False, seen_s=0.0, decided_s=0.0, promoted_s=0.0)
+    bench.executor.owned[S1] = run
+    bench.mail.assign(bench.assignment.replace(owners={S1: NODES[0]}, shadows={S1: None}))
+    bench.mail.resend(S1)
+    done = bench.go()
+    assert [op for op in done if op.startswith("1")] == ["1F0", "1F1"], "then gradients are needed"
+    assert run.recovery.recomputed == max(0, 2 - ahead)
+    assert run.recovery.first_operation_s == 1.0
+    sent = [m.key.index for m in bench.wires.queues[(NODES[0], NODES[2])] if m.key.kind == "act"]
+    assert sent == [0, 1]
