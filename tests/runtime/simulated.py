@@ -240,10 +240,13 @@ class World:
         node.trainer.tell(Decided(state=state, effects=effects, read_s=0.0))
 
     def _report(self, node: NodeId) -> None:
-        self.unreported.discard(node)
+        """Somebody saw the end of a connection. All will; the first whose word counts does it."""
         living = [n.id for n in self.nodes.values() if n.running]
         reporter = self.draw.choice(living) if living else "launcher"
         self.commit(PeerLost(node=node, reporter=reporter, cause="disconnect"))
+        found = self.state.node(node)
+        if found is None or not found.status.live or not living:
+            self.unreported.discard(node)
 
     # ------------------------------------------------------------------ to the end
 

@@ -67,13 +67,15 @@ def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
 
 
 def killable(world: World) -> list[NodeId]:
-    """Live nodes of whose slots another live node has a copy."""
+    """Live nodes whose loss leaves a live copy of every slot, those of the undecided dead too."""
     assignment = world.state.assignment
     assert assignment is not None
+    needed = {assignment.shadow(s) for dead in world.unreported for s in assignment.owned_by(dead)}
     out = []
     for node in world.nodes.values():
         shadows = [assignment.shadow(s) for s in assignment.owned_by(node.id)]
-        if node.running and all(s is not None and world.nodes[s].running for s in shadows):
+        copied = all(s is not None and world.nodes[s].running for s in shadows)
+        if node.running and copied and node.id not in needed:
             out.append(node.id)
     return out
 
