@@ -31,7 +31,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
 from tests.e2e.forker import Process, shared_forker
-from tests.store_server import start_store
+from tests.store_server import StoreServer, start_store
 from tests.support import wait_until
 
 RUN = RunId("test")
@@ -42,11 +42,11 @@ LEAVE_TIMEOUT_S = 15.0
 class Cluster:
     """A run in `directory`; the store's state, records and processes are open to the test."""
 
-    def __init__(self, directory: Path, job: JobConfig, url: str) -> None:
-        self.directory, self.job, self.url = directory, resolve(job), url
+    def __init__(self, directory: Path, job: JobConfig, server: StoreServer) -> None:
+        self.directory, self.job, self.server = directory, resolve(job), server
         self.processes: dict[str, Process] = {}
         self.killed: set[str] = set()
-        self.store = open_store(url, RUN)
+        self.store = open_store(server.url, RUN)
         job = self.job
         self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
         policy = Policy(suspect_s=job.cluster.suspect_s, gone_s=job.cluster.gone_s)
@@ -97,7 +97,7 @@ class Cluster:
             "node": node,
             "instance": f"i-{index:02d}",
             "zone": "local-a",
-            "store_url": self.url,
+            "store_url": self.server.url,
             "socket_dir": str(self.directory / "sockets"),
             "run_dir": str(self.directory),
             "agent_socket": str(self.directory / "agent"),
@@ -197,11 +197,15 @@ class Cluster:
         losses = self.metrics("step")[-1:]
         return f"{state.phase}: {state.sentence}\n{losses}\n{said}\n{self.statuses()}\n{logs}"
 
+    def end_agents(self) -> None:
+        """What workers take for their agent ends."""
+        self._agent.close()
+
     def close(self) -> None:
         """End every process and the connections."""
         for process in self.processes.values():
             process.close()
-        self._agent.close()
+        self.end_agents()
         self.store.close()
 
 
@@ -211,7 +215,7 @@ def cluster(job: JobConfig) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="bt-") as name:
         server = start_store(Path(name))
         try:
-            made = Cluster(Path(name), job, server.url)
+            made = Cluster(Path(name), job, server)
             try:
                 yield made
             finally:

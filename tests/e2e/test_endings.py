@@ -111,24 +111,26 @@ def test_a_stop_while_a_failover_is_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "layer", "words"),
+    ("pipelines", "what", "layer"),
     [
-        ("output", 1, "output of microbatch 7 of layer 1"),
-        ("output", 2, "output of microbatch 7 of layer 2"),
-        ("output", 5, "output of microbatch 7 of layer 5"),
-        ("gradient", 3, "of layer 3 is not finite"),
+        (1, "output", 2),
+        (2, "output", 1),
+        (1, "gradient", 3),
+        pytest.param(1, "output", 5, marks=pytest.mark.full),
+        pytest.param(1, "output", 0, marks=pytest.mark.full),
+        pytest.param(2, "output", 5, marks=pytest.mark.full),
+        pytest.param(2, "gradient", 3, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.parametrize("pipelines", [1, 2])
 def test_a_number_that_is_not_finite_names_step_and_layer(
-    what: str, layer: int, words: str, pipelines: int
+    pipelines: int, what: str, layer: int
 ) -> None:
+    of = {"output": "output of microbatch 7", "gradient": "gradient of contract.bias"}[what]
     with cluster(job(pipelines=pipelines, stages=4 // pipelines)) as run:
         run.start(faults=dict.fromkeys(range(4), f"overflow:{what},3,7,{layer}"))
         state = run.finish(timeout_s=30)
         assert state.outcome == "fault", run.report()
-        assert state.sentence.startswith("step 3: "), state.sentence
-        assert words in state.sentence
+        assert state.sentence.startswith(f"step 3: {of} of layer {layer} is not finite")
         assert max(run.losses()) <= 2, "no step is taken on numbers that are not finite"
 
 
