@@ -71,13 +71,22 @@ class Operations:
         recovery = run.recovery
         if recovery is not None and not recovery.first_operation_s:
             self._listener.first_operation(run)
-        self.counts[instruction.kind] += 1
+        if not self._adopted(run, instruction):
+            self.counts[instruction.kind] += 1
         return self._table[instruction.kind](run, instruction)
 
     def _input(self, run: SlotRun, local: int) -> Tensor:
         if run.stage.is_first:
             return run.stage.input_of(run.step, run.microbatches[local])
         return self._mail.take(run.slot, "act", run.step, local).tensors[0]
+
+    @staticmethod
+    def _adopted(run: SlotRun, instruction: Instruction) -> bool:
+        """Whether the operation was computed ahead, by the shadow that this owner was."""
+        local = instruction.microbatch
+        if instruction.kind == "F":
+            return local in run.pending
+        return instruction.kind == "B" and local in run.backed
 
     def _forward(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
