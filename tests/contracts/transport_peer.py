@@ -16,7 +16,7 @@ def main(config: Mapping[str, str]) -> int:
     """Write the endpoint to a file, greet the member `to`, and answer it until killed."""
     keys = RunKeys.from_dict(json.loads(config["keys"])) if config["keys"] else None
     me, to = NodeId(config["node"]), NodeId(config["to"])
-    transport = ZmqTransport(me=me, bind=config["bind"], keys=keys)
+    transport = ZmqTransport(me=me, bind=config["bind"], keys=keys, encrypt=bool(config["encrypt"]))
     file = Path(config["endpoint_file"])
     aside = file.with_suffix(".new")
     aside.write_text(transport.endpoint)

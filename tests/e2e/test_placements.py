@@ -67,9 +67,10 @@ def test_the_virtual_device_and_link_change_time_only() -> None:
         assert stamps[-1] - stamps[0] >= 4 * 0.064
 
 
-def test_between_hosts_with_keys() -> None:
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_between_hosts_with_keys(encrypt: bool) -> None:
     lost = Kill(step=3, stage=2, phase="exchange")
-    with cluster(job(lost, redundancy="eager", transport="tcp")) as run:
+    with cluster(job(lost, redundancy="eager", transport="tcp", encrypt=encrypt)) as run:
         run.start()
         assert_calm(run)
         assert all(n.endpoint.startswith("tcp://") for n in run.state().nodes)

@@ -14,7 +14,7 @@ import torch
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.core.events import NoticeReceived, StopRequested
-from bamboo.core.state import Outcome
+from bamboo.core.state import NodeStatus, Outcome
 from bamboo.ids import NodeId
 from tests.e2e.calm import calm
 from tests.runtime.simulated import NOW_S, World
@@ -67,10 +67,14 @@ def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
 
 
 def killable(world: World) -> list[NodeId]:
-    """Live nodes whose loss leaves a live copy of every slot, those of the undecided dead too."""
+    """Live nodes whose loss leaves a live copy of every slot, whatever else is under way."""
     assignment = world.state.assignment
     assert assignment is not None
-    needed = {assignment.shadow(s) for dead in world.unreported for s in assignment.owned_by(dead)}
+    # A node that hands over to one that is dead already, and not yet missed, takes the last copy
+    # with it: no order of decisions helps.
+    draining = {n.id for n in world.state.nodes if n.status is NodeStatus.DRAINING}
+    leaving = world.unreported | draining
+    needed = {assignment.shadow(s) for node in leaving for s in assignment.owned_by(node)}
     out = []
     for node in world.nodes.values():
         shadows = [assignment.shadow(s) for s in assignment.owned_by(node.id)]
