@@ -8,6 +8,7 @@ on who held which virtual node. No collective: each arrow is a letter between sl
 whose owner changed can repeat it all from the letters that the others keep. `advance` never waits.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -261,6 +262,9 @@ class Exchange:
             g for g, counts in zip(self.gradient, plan.counts_in_norm, strict=True) if counts
         ]
         self.squares = squares(counted)
+        if not all(map(math.isfinite, self.losses.values())):
+            # Its gradients may be finite all the same: the norm tells everybody.
+            self.squares = [math.nan]
         for to in plan.grid.pipeline(plan.slot.pipeline):
             if to != plan.slot:
                 mail.post(self._key("squares", to, plan.slot.stage), (), {"squares": self.squares})

@@ -5,7 +5,6 @@ after them (`apply`), effects addressed to this node are performed once, and wha
 is said as events and records through `Outbox`, which never blocks.
 """
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.device import device_of
-from bamboo.runtime.diagnose import DEADLINE_S, diagnose
+from bamboo.runtime.diagnose import diagnose
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.mail import Mail
@@ -110,6 +109,9 @@ class Trainer:
         self._said_handover = False
         self._stopping = False
         self._faulted = False
+        self._step_timeout_s = job.cluster.step_timeout_s
+        self._not_finite: tuple[int, float] | None = None
+        """A step whose gradient is not finite, and until when (monotonic) to look for a layer."""
         self._said_finished: tuple[Slot, ...] = ()
         self._goodbye: Goodbye | None = None
 
@@ -334,6 +336,9 @@ class Trainer:
 
     def idle(self) -> None:
         """While draining: hand over as soon as the shadows have all of it."""
+        if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
+            step, self._not_finite = self._not_finite[0], None
+            self._fail(f"step {step}: a gradient is not finite, and no node found where")
         if not self._draining or self._said_handover:
             return
         owned = self.executor.owned
@@ -348,13 +353,11 @@ class Trainer:
         """Say where it begins if that is here; else the one where it begins does."""
         self._faulted = True
         self._set_hold()
-        found = diagnose(self.mail, list(self.executor.owned.values()), lambda: bool(self._inbound))
+        owned = self.executor.owned.values()
+        reduced = [own for own in owned if own.step == run.step and own.exchanged]
+        found = diagnose(self.mail, reduced, lambda: bool(self._inbound))
         if found is not None:
             layer, what = found
             self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
-        give_up_s = time.monotonic() + 2 * DEADLINE_S
-        while not self._inbound:
-            self.mail.collect(0.05)
-            if time.monotonic() > give_up_s:
-                self._fail(f"step {run.step}: a gradient is not finite, and no node found where")
-                give_up_s = math.inf
+        # A decision may have interrupted the search, and a lost node's part of it is missing.
+        self._not_finite = (run.step, time.monotonic() + self._step_timeout_s)
