@@ -95,7 +95,8 @@ def claim(prepared: Prepared, *, source: Path, started_s: float) -> RunFolder:
 
 
 def run_attached(prepared: Prepared, folder: RunFolder, screen: Screen) -> dict[str, Any]:
-    """Run it to its end and give the receipt's content. Raises only what nobody foresaw."""
+    """Run it to its end and give the receipt's content. Raises InputError for wrong input that
+    only the start could find; a receipt is left then too."""
     job = prepared.job
     started_s = runs.started_at_s(folder)
     attempt = _Attempt(prepared, folder, screen, empty_progress(folder, job, started_s=started_s))
@@ -106,6 +107,9 @@ def run_attached(prepared: Prepared, folder: RunFolder, screen: Screen) -> dict[
             attempt.ended(Outcome.STOPPED, "interrupted before training began")
         except BambooError as error:
             attempt.ended(Outcome.FAULT, str(error))
+            if isinstance(error, InputError) and attempt.progress.state.version == 0:
+                attempt.settle()
+                raise
         return attempt.settle()
 
 
