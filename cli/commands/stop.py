@@ -1,5 +1,6 @@
 """`bamboo stop`: end a run at its next step boundary, from another terminal."""
 
+import json
 import time
 
 import click
@@ -18,7 +19,8 @@ WAIT_S = 150.0
 @click.command("stop")
 @click.argument("run")
 @click.option("--no-wait", is_flag=True, help="Return at once, without waiting for the end.")
-def command(run: str, no_wait: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(run: str, no_wait: bool, as_json: bool) -> None:
     """Stop a run at its next step boundary."""
     folder = runs.find(runs.home(), run)
     with live_store(folder) as store:
@@ -27,7 +29,7 @@ def command(run: str, no_wait: bool) -> None:
             deadline_s=10.0,
         )
         if no_wait:
-            click.echo(f"{folder.id}: asked to stop")
+            _say(folder.id, None, "asked to stop", as_json=as_json)
             return
         follower = Follower()
         end_s = time.monotonic() + WAIT_S
@@ -37,6 +39,12 @@ def command(run: str, no_wait: bool) -> None:
             if state is None:
                 raise InputError(f"run {folder.id} has an empty log")
             if state.phase is Phase.FINISHED:
-                click.echo(f"{folder.id}: {state.sentence}")
+                _say(folder.id, state.outcome, state.sentence, as_json=as_json)
                 return
     raise BambooError(f"run {folder.id} did not stop within {WAIT_S:g} s; interrupt its launcher")
+
+
+def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:
+    """What became of the wish; no outcome: nobody waited for it."""
+    body = {"run": run, "outcome": outcome, "sentence": sentence}
+    click.echo(json.dumps(body) if as_json else f"{run}: {sentence}")

@@ -62,6 +62,28 @@ def test_a_live_run_is_read_from_its_store(home: Path, monkeypatch: pytest.Monke
         cost_of_run(folder)
 
 
+@pytest.mark.parametrize(
+    ("option", "outcome", "words"),
+    [("--no-wait", None, "asked to stop"), ("--json", "stopped", "stopped before training began")],
+)
+def test_stop_says_what_became_of_it(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    outcome: str | None,
+    words: str,
+) -> None:
+    world = World(job())
+    live(folder_of(home), world, monkeypatch)
+    world.do(joined(2))
+    assert main.run(["stop", "r", option, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["run"], body["outcome"]) == ("r", outcome)
+    assert words in body["sentence"]
+    assert world.driver.state().outcome == "stopped"
+
+
 def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of(home)
     world = World(job(), [joined(), step(0), step(1), [step(2), finished(2, 0, 1, 2, 3)],
