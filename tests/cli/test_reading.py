@@ -62,22 +62,29 @@ def test_a_live_run_is_read_from_its_store(home: Path, monkeypatch: pytest.Monke
         cost_of_run(folder)
 
 
+@pytest.fixture
+def reached(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[World, pytest.CaptureFixture[str]]:
+    """A live run `r`, and what the command line prints."""
+    world = World(job())
+    live(folder_of(home), world, monkeypatch)
+    return world, capsys
+
+
 @pytest.mark.parametrize(
-    ("option", "outcome", "words"),
-    [("--no-wait", None, "asked to stop"), ("--json", "stopped", "stopped before training began")],
+    ("waits", "outcome", "words"),
+    [([], "stopped", "stopped before training began"), (["--no-wait"], None, "asked to stop")],
 )
 def test_stop_says_what_became_of_it(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
+    reached: tuple[World, pytest.CaptureFixture[str]],
+    waits: list[str],
     outcome: str | None,
     words: str,
 ) -> None:
-    world = World(job())
-    live(folder_of(home), world, monkeypatch)
+    world, capsys = reached
     world.do(joined(2))
-    assert main.run(["stop", "r", option, "--json"]) == 0
+    assert main.run(["stop", "r", *waits, "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["run"], body["outcome"]) == ("r", outcome)
     assert words in body["sentence"]
