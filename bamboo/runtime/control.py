@@ -140,12 +140,19 @@ def _json_value(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else str(value)
 
 
-def follow_log(follower: Follower, tell: Callable[[Decided], None], stop: threading.Event) -> None:
-    """Thread: hand every decision to `tell`, as soon as it is in the log."""
+def follow_log(
+    follower: Follower,
+    tell: Callable[[Decided], None],
+    answered: Callable[[], None],
+    stop: threading.Event,
+) -> None:
+    """Thread: hand every decision to `tell`, as soon as it is in the log; call `answered` whenever
+    the store did, which is at least every POLL_S while it is there."""
     while not stop.is_set():
         try:
             for decided in follower.read(POLL_S):
                 tell(decided)
+            answered()
         except StoreUnavailable:
             stop.wait(RETRY_S)
 

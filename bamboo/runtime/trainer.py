@@ -5,6 +5,7 @@ after them (`apply`), effects addressed to this node are performed once, and wha
 is said as events and records through `Outbox`, which never blocks.
 """
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -42,6 +43,10 @@ from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.runtime.takeover import resend, tell_what_was_reduced
 from bamboo.topology.slots import Slot
+
+LOG_AWAY_S = 1.0
+"""A log that has not answered for so long is away: a loss waits for its decision then, and waiting
+for that is no standstill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,7 @@ class Trainer:
         self._stopping = False
         self._faulted = False
         self._step_timeout_s = job.cluster.step_timeout_s
+        self._log_answered_s = self._log_back_s = -math.inf
         self._not_finite: tuple[int, float] | None = None
         """A step whose gradient is not finite, and until when (monotonic) to look for a layer."""
         self._said_finished: tuple[Slot, ...] = ()
@@ -125,6 +131,21 @@ class Trainer:
     def saw_gone(self, node: str, at_s: float) -> None:
         """Note when this node saw a peer's connection end, for the parts of a pause."""
         self.gone_seen_s.setdefault(node, at_s)
+
+    def log_answered(self) -> None:
+        """Note that the store answers; called often by the thread that follows the log."""
+        now_s = time.monotonic()
+        if now_s - self._log_answered_s > LOG_AWAY_S:
+            self._log_back_s = now_s
+        self._log_answered_s = now_s
+
+    def _log_was_there(self) -> bool:
+        """Whether every decision of the time that a step may take has reached this node."""
+        now_s = time.monotonic()
+        return (
+            now_s - self._log_answered_s <= LOG_AWAY_S
+            and now_s - self._log_back_s > self._step_timeout_s
+        )
 
     def progress(self) -> dict[str, Any]:
         """What the node's lease carries: step, counts of operations, bytes of tensors."""
@@ -156,7 +177,7 @@ class Trainer:
         if interrupted.cause == "non-finite":
             assert interrupted.run is not None
             self._report_non_finite(interrupted.run)
-        elif interrupted.cause == "stalled":
+        elif interrupted.cause == "stalled" and self._log_was_there():
             self._fail(f"node {self._me} made no progress at {interrupted.cursor}")
 
     def _fail(self, reason: str) -> None:

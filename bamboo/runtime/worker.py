@@ -116,7 +116,9 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             run_dir=self._run_dir,
         )
-        self._thread("follow", lambda: follow_log(follower, trainer.tell, self._stop))
+        self._thread(
+            "follow", lambda: follow_log(follower, trainer.tell, trainer.log_answered, self._stop)
+        )
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(
             "watch",
