@@ -339,6 +339,8 @@ class Launcher:
         away_s = self._ports.now() - self._store_answered_at_s
         if self._store_is_ours and away_s > STORE_AWAY_S:
             raise BambooError(f"the run's own store is gone for {away_s:.0f} s: {error}") from error
+        # Nothing can be seen to move meanwhile; a step's time begins when the store is back.
+        self._moved_at_s = self._ports.now()
         if self._due("store-note", 5.0):
             self._ports.screen.note(f"the store is away for {away_s:.0f} s; training goes on")
 

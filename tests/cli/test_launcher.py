@@ -242,6 +242,28 @@ def test_a_store_that_is_away_is_waited_for_then_given_up(monkeypatch: pytest.Mo
     assert any("training goes on" in note for note in world.screen.notes)
 
 
+def test_a_long_outage_of_the_users_own_store_is_no_standstill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(job())
+    world.launcher._store_is_ours = False
+    there = world.store.entries
+
+    def away(**_: object) -> None:
+        raise StoreUnavailable("away")
+
+    world._script = [
+        [joined(), lambda: monkeypatch.setattr(world.store, "entries", away)],
+        *[[] for _ in range(120)],
+        lambda: monkeypatch.setattr(world.store, "entries", there),
+        [],
+        [step(0), step(1), step(2)],
+        finished(2, 0, 1, 2, 3),
+        left(0, 1, 2, 3),
+    ]
+    assert world.launcher.run().outcome is Outcome.DONE
+
+
 def test_a_listed_kill_with_notice_is_ordered_at_its_step() -> None:
     kills = (Kill(step=2, stage=3, notice_s=5.0), Kill(step=1, stage=0))
     world = World(job(chaos=ChaosConfig(kill=kills)))
