@@ -253,7 +253,8 @@ def test_a_long_outage_of_the_users_own_store_is_no_standstill(
         raise StoreUnavailable("away")
 
     world._script = [
-        [joined(), lambda: monkeypatch.setattr(world.store, "entries", away)],
+        joined(),
+        lambda: monkeypatch.setattr(world.store, "entries", away),
         *[[] for _ in range(120)],
         lambda: monkeypatch.setattr(world.store, "entries", there),
         [],
