@@ -260,11 +260,14 @@ class Launcher:
 
     def _miss_nodes(self) -> None:
         """Report nodes whose instance ended and whom no member has missed within a lease: when the
-        last members go at once, there is nobody left to say so."""
+        last members go at once, there is nobody left to say so. While the cluster forms nobody is
+        connected yet, and a dead node must not get a slot."""
         ended_s = {r.instance: r.ended_at_s for r in self._ports.fleet.rented()}
-        for node in self.progress.state.live_nodes():
+        state, now_s = self.progress.state, self._ports.now()
+        patience_s = 0.0 if state.phase is Phase.FORMING else self._job.cluster.gone_s
+        for node in state.live_nodes():
             at_s = ended_s.get(node.instance)
-            if at_s is not None and self._ports.now() - at_s > self._job.cluster.gone_s:
+            if at_s is not None and now_s - at_s >= patience_s:
                 self._ports.append(
                     PeerLost(node=node.id, reporter="fleet", cause="its instance was terminated"),
                     deadline_s=APPEND_DEADLINE_S,

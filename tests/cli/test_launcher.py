@@ -113,6 +113,23 @@ def test_the_loss_of_all_nodes_at_once_is_reported_by_the_launcher() -> None:
     assert world.fleet.all_terminated == 1
 
 
+def test_a_node_lost_while_the_cluster_forms_gets_no_slot() -> None:
+    world = World(job())
+
+    def take_one() -> None:
+        world.fleet.ended_at_s = {"i-0": world.clock_s}
+
+    world._script = [
+        joined(3),
+        take_one,
+        [],
+        joined(5)[3:],
+        [step(0), step(1), step(2), finished(2, 1, 2, 3, 4)],
+        left(1, 2, 3, 4),
+    ]
+    assert world.launcher.run().outcome is Outcome.DONE
+
+
 def test_a_loss_that_the_members_saw_is_not_reported_again() -> None:
     world = World(job(), [joined(), step(0)])
 
