@@ -23,6 +23,9 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import TreeSum
 from bamboo.topology.slots import Slot
 
+TOTAL = 1023
+"""In the place of a use's position: the letter carries the sum of all uses."""
+
 
 class Stand(IntEnum):
     """How far an exchange is."""
@@ -104,7 +107,7 @@ class Exchange:
         if self.stand is Stand.GATHERING:
             return all(self._has(mail, "shard", e) for e in self._others())
         if self.stand is Stand.TYING:
-            return all(self._has(mail, "tie", i) for i in self._foreign_uses())
+            return all(self._tie_known(mail, tie) for tie in self._own_ties())
         return False
 
     def advance(self, mail: Mail) -> None:
@@ -205,54 +208,72 @@ class Exchange:
         self.losses |= {int(m): float(loss) for m, loss in letter.meta["losses"]}
         for e in self._others():
             mail.post(self._key("reduced", self._peer(e)), self.gradient, letter.meta)
+        self._send_totals(mail)
         self._finish(mail)
 
     # ------------------------------------------------------------------ tied parameters
 
-    def _foreign_uses(self) -> list[int]:
-        """Letter numbers of the uses of this stage's tied parameters on other stages."""
-        stage = self.plan.slot.stage
-        return [
-            tie_index(tie, position)
-            for tie in self.plan.ties
-            if stage in tie.stages
-            for position, other in enumerate(tie.stages)
-            if other != stage
-        ]
+    def _own_ties(self) -> list[Tie]:
+        """The tied parameters that this stage uses."""
+        return [tie for tie in self.plan.ties if self.plan.slot.stage in tie.stages]
+
+    def _own_use(self, tie: Tie) -> int:
+        """Where this stage's first use of a tied parameter is among its parameters."""
+        layer, name = tie.uses[tie.stages.index(self.plan.slot.stage)]
+        return self.plan.names.index(f"{layer}.{name}")
+
+    def _tie_known(self, mail: Mail, tie: Tie) -> bool:
+        """Whether the gradients of all uses on other stages are here, or the sum of all uses."""
+        own = self.plan.slot.stage
+        foreign = (p for p, other in enumerate(tie.stages) if other != own)
+        return self._has(mail, "tie", tie_index(tie, TOTAL)) or all(
+            self._has(mail, "tie", tie_index(tie, position)) for position in foreign
+        )
 
     def _send_tied(self, mail: Mail) -> None:
         own = self.plan.slot
-        for tie in self.plan.ties:
+        for tie in self._own_ties():
             for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
-                if stage != own.stage:
-                    continue
-                gradient = self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")].clone()
-                for other in sorted(set(tie.stages) - {stage}):
-                    to = Slot(pipeline=own.pipeline, stage=other)
-                    mail.post(self._key("tie", to, tie_index(tie, position)), [gradient])
+                if stage == own.stage:
+                    place = self.plan.names.index(f"{use[0]}.{use[1]}")
+                    self._post_tied(mail, tie, position, self.gradient[place].clone())
         self.stand = Stand.TYING
-        if not self._foreign_uses():
-            self._add_tied(mail)
+
+    def _send_totals(self, mail: Mail) -> None:
+        """A whole gradient has the sum of all uses in the place of each: the other stages of this
+        pipeline, which may wait for this stage's own use, take that."""
+        for tie in self._own_ties():
+            self._post_tied(mail, tie, TOTAL, self.gradient[self._own_use(tie)])
+
+    def _post_tied(self, mail: Mail, tie: Tie, position: int, gradient: Tensor) -> None:
+        own = self.plan.slot
+        for other in sorted(set(tie.stages) - {own.stage}):
+            to = Slot(pipeline=own.pipeline, stage=other)
+            mail.post(self._key("tie", to, tie_index(tie, position)), [gradient])
 
     def _add_tied(self, mail: Mail) -> None:
-        own = self.plan.slot
-        for tie in self.plan.ties:
-            if own.stage not in tie.stages:
-                continue
-            uses = []
-            for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
-                if stage == own.stage:
-                    uses.append(self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")])
-                else:
-                    index = tie_index(tie, position)
-                    uses.append(mail.take(own, "tie", self.step, index).tensors[0])
-            total = uses[0].clone()
-            for gradient in uses[1:]:
-                total = total + gradient
+        for tie in self._own_ties():
+            total = self._sum_of_uses(mail, tie)
             for stage, use in zip(tie.stages, tie.uses, strict=True):
-                if stage == own.stage:
+                if stage == self.plan.slot.stage:
                     self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")] = total
         self._finish(mail)
+
+    def _sum_of_uses(self, mail: Mail, tie: Tie) -> Tensor:
+        own = self.plan.slot
+        if self._has(mail, "tie", tie_index(tie, TOTAL)):
+            return mail.take(own, "tie", self.step, tie_index(tie, TOTAL)).tensors[0]
+        uses = []
+        for position, (stage, use) in enumerate(zip(tie.stages, tie.uses, strict=True)):
+            if stage == own.stage:
+                uses.append(self.gradient[self.plan.names.index(f"{use[0]}.{use[1]}")])
+            else:
+                index = tie_index(tie, position)
+                uses.append(mail.take(own, "tie", self.step, index).tensors[0])
+        total = uses[0].clone()
+        for gradient in uses[1:]:
+            total = total + gradient
+        return total
 
     # ------------------------------------------------------------------ the norm
 

@@ -258,6 +258,35 @@ def test_a_whole_gradient_is_taken_as_it_is_and_passed_on() -> None:
     assert columns.mails[column[1]].has(column[1], "reduced", STEP)
 
 
+def test_who_takes_a_whole_gradient_still_gives_tied_stages_what_they_wait_for() -> None:
+    """An heir that copies the reduced gradient has no use of its own to send, but their sum."""
+    draw = random.Random(0)
+    columns = Columns(2, 3, 4, TIES)
+    heir, source = Slot(pipeline=0, stage=0), Slot(pipeline=1, stage=0)
+    for slot in columns.grid.slots():
+        if slot != heir:
+            columns.fill(slot, draw)
+    late = [s for s in columns.grid.slots() if s.pipeline == 0 and s != heir]
+    columns.fill(heir, draw)
+    columns.exchanges[heir].advance(columns.mails[heir])
+    columns.settle(draw, [s for s in columns.grid.slots() if s != heir])
+    assert {columns.exchanges[s].stand for s in late} == {Stand.TYING}
+    # The first owner of the slot did all of its part, but its ties were lost with it.
+    columns.exchanges[source].advance(columns.mails[source])
+    uses = [columns.expected(s, 0) for s in (0, 2)], [columns.expected(s, 1) for s in (0, 1, 2)]
+    reduced = [uses[0][0] + uses[0][1], uses[1][0] + uses[1][1] + uses[1][2]]
+    reduced.append(columns.expected(0, 2))
+    mail = columns.mails[heir]
+    for kind in ("partial", "shard"):
+        mail._inbox[heir].pop((kind, STEP, 1), None)
+    key = columns.exchanges[source]._key("reduced", heir)
+    columns.mails[source].post_to(
+        columns.nodes[heir], key, reduced, {"losses": [[v, 0.5 + v] for v in range(4)]}
+    )
+    columns.settle(draw)
+    columns.check()
+
+
 @pytest.mark.parametrize("pipelines", [1, 2, 3, 5])
 def test_the_shards_of_a_column_cover_the_gradient_once(pipelines: int) -> None:
     columns = Columns(pipelines, 2, 8)
