@@ -245,6 +245,10 @@ class Exchange:
         for tie in self._own_ties():
             self._post_tied(mail, tie, TOTAL, self.gradient[self._own_use(tie)])
 
+    def tied_totals(self) -> dict[int, Tensor]:
+        """By number, the sum of all uses of each tied parameter, once the gradient is whole."""
+        return {tie.number: self.gradient[self._own_use(tie)] for tie in self._own_ties()}
+
     def _post_tied(self, mail: Mail, tie: Tie, position: int, gradient: Tensor) -> None:
         own = self.plan.slot
         for other in sorted(set(tie.stages) - {own.stage}):

@@ -43,6 +43,8 @@ class Reduced:
     losses: dict[int, float]
     gradient: list[Tensor] = field(default_factory=list)
     """Kept only where another pipeline may ask for it (D > 1)."""
+    tied: dict[int, Tensor] = field(default_factory=dict)
+    """The sum of all uses of each tied parameter of this stage, by the tie's number."""
 
 
 class SlotRun:
@@ -134,7 +136,8 @@ class SlotRun:
     def reduced(self, total_square: float, losses: dict[int, float], keep: bool) -> Reduced:
         """Record what this step came to; `keep` holds on to the gradient."""
         gradient = self.exchange.gradient if keep else []
-        found = Reduced(total_square=total_square, losses=losses, gradient=gradient)
+        tied = self.exchange.tied_totals()
+        found = Reduced(total_square=total_square, losses=losses, gradient=gradient, tied=tied)
         self.history[self.step] = found
         return found
 

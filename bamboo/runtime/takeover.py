@@ -2,12 +2,13 @@
 
 Rule: a victim may have died with letters unsent. What it would still have been asked for is either
 in the others' stashes, or follows from the last whole step that its shadow has seen: the gradient
-norm for its pipeline, the whole reduced gradient for its column.
+norm and the sums of tied parameters for its pipeline, the whole reduced gradient for its column.
 """
 
 from collections.abc import Mapping
 
 from bamboo.ports import MessageKey
+from bamboo.runtime.exchange import TOTAL, tie_index
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.slot_run import Reduced, SlotRun
 from bamboo.topology.slots import Slot
@@ -22,6 +23,7 @@ def resend(mail: Mail, owned: Mapping[Slot, SlotRun], slot: Slot) -> None:
         for step, done in run.history.items():
             if own.pipeline == slot.pipeline:
                 _send_norm(mail, own, slot, step, done)
+                _send_totals(mail, run, slot, step, done)
             elif own.stage == slot.stage:
                 _send_reduced(mail, own, slot, step, done)
 
@@ -33,6 +35,7 @@ def tell_what_was_reduced(mail: Mail, run: SlotRun) -> None:
         for slot in grid.pipeline(run.slot.pipeline):
             if slot != run.slot:
                 _send_norm(mail, run.slot, slot, step, done)
+                _send_totals(mail, run, slot, step, done)
         for slot in grid.column(run.slot.stage):
             if slot != run.slot:
                 _send_reduced(mail, run.slot, slot, step, done)
@@ -42,6 +45,15 @@ def _send_norm(mail: Mail, source: Slot, to: Slot, step: int, done: Reduced) -> 
     key = MessageKey(kind="norm", to=to, source=source, step=step)
     owner = mail.assignment.owner(to)
     mail.post_to(owner, key, (), {"total_square": done.total_square})
+
+
+def _send_totals(mail: Mail, run: SlotRun, to: Slot, step: int, done: Reduced) -> None:
+    """A stage that shares a tied parameter may wait for a use that nobody computes any more."""
+    for tie in run.plan.ties:
+        if tie.number in done.tied and to.stage in tie.stages:
+            index = tie_index(tie, TOTAL)
+            key = MessageKey(kind="tie", to=to, source=run.slot, step=step, index=index)
+            mail.post_to(mail.assignment.owner(to), key, [done.tied[tie.number]])
 
 
 def _send_reduced(mail: Mail, source: Slot, to: Slot, step: int, done: Reduced) -> None:
