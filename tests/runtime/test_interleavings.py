@@ -70,15 +70,17 @@ def killable(world: World) -> list[NodeId]:
     """Live nodes whose loss leaves a live copy of every slot, whatever else is under way."""
     assignment = world.state.assignment
     assert assignment is not None
-    # A node that hands over to one that is dead already, and not yet missed, takes the last copy
-    # with it: no order of decisions helps.
+    # A node that leaves in order while its heir, or one that it shadows, is dead already and not yet
+    # missed takes the last copy with it: no order of decisions helps.
     draining = {n.id for n in world.state.nodes if n.status is NodeStatus.DRAINING}
     leaving = world.unreported | draining
     needed = {assignment.shadow(s) for node in leaving for s in assignment.owned_by(node)}
     out = []
     for node in world.nodes.values():
         shadows = [assignment.shadow(s) for s in assignment.owned_by(node.id)]
-        copied = all(s is not None and world.nodes[s].running for s in shadows)
+        copied = all(
+            s is not None and world.nodes[s].running and s not in draining for s in shadows
+        )
         if node.running and copied and node.id not in needed:
             out.append(node.id)
     return out
