@@ -5,6 +5,7 @@ Rule: everything that can be known without torch and without machines is refused
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,25 +46,34 @@ class Range:
         lower = f"above {self.least:g}" if self.open_least else f"at least {self.least:g}"
         if self.most == math.inf:
             return lower
-        return f"{lower} and {'below' if self.open_most else 'at most'} {self.most:g}"
+        return f"{lower} and {'below' if self.open_most else 'at most'} {self.most:,.15g}"
 
 
-_COUNT = Range(least=1)
+DAY_S = 86_400
+MONTH_S = 30 * DAY_S
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+MOST_FORWARDS = 100_000
+"""Of a step over all stages: the plan plays each of them through, some thousands a second."""
+# Upper bounds are far beyond use: they keep a slip of the finger from costs without end.
+_COUNT = Range(least=1, most=1_000_000)
 _FROM_0 = Range(least=0)
 _ABOVE_0 = Range(least=0, open_least=True)
 _BELOW_1 = Range(least=0, most=1, open_most=True)
+_LEASE_S = Range(least=0, most=DAY_S, open_least=True)
+_LIMIT_S = Range(least=0, most=MONTH_S, open_least=True)
+_MS = Range(least=0, most=3_600_000)
 RANGES: dict[str, Range] = {
-    "model.layers": _COUNT,
+    "model.layers": Range(least=1, most=10_000),
     "model.width": _COUNT,
     "model.heads": _COUNT,
     "model.context": _COUNT,
-    "model.vocabulary": Range(least=2),
+    "model.vocabulary": Range(least=2, most=100_000_000),
     "model.dropout": _BELOW_1,
-    "data.max_bytes": _COUNT,
-    "train.steps": _COUNT,
+    "data.max_bytes": Range(least=1, most=1e12),
+    "train.steps": Range(least=1, most=1e9),
     "train.batch": _COUNT,
     "train.microbatch": _COUNT,
-    "train.virtual_nodes": _FROM_0,
+    "train.virtual_nodes": Range(least=0, most=1_000_000),
     "train.seed": _FROM_0,
     "train.learning_rate": _ABOVE_0,
     "train.warmup_steps": _FROM_0,
@@ -73,29 +83,32 @@ RANGES: dict[str, Range] = {
     "train.beta2": _BELOW_1,
     "train.epsilon": _ABOVE_0,
     "train.clip_norm": _FROM_0,
-    "cluster.pipelines": _COUNT,
-    "cluster.stages": Range(least=2),
-    "cluster.threads": _COUNT,
-    "cluster.virtual_forward_ms": _FROM_0,
-    "cluster.virtual_backward_ms": _FROM_0,
+    "cluster.pipelines": Range(least=1, most=1024),
+    "cluster.stages": Range(least=2, most=1024),
+    "cluster.threads": Range(least=1, most=1024),
+    "cluster.virtual_forward_ms": _MS,
+    "cluster.virtual_backward_ms": _MS,
     "cluster.virtual_link_gbps": _FROM_0,
-    "cluster.virtual_link_latency_ms": _FROM_0,
-    "cluster.beat_ms": Range(least=10),
-    "cluster.suspect_s": _ABOVE_0,
-    "cluster.gone_s": _ABOVE_0,
-    "cluster.forming_timeout_s": _ABOVE_0,
-    "cluster.step_timeout_s": _ABOVE_0,
+    "cluster.virtual_link_latency_ms": _MS,
+    "cluster.beat_ms": Range(least=10, most=60_000),
+    "cluster.suspect_s": _LEASE_S,
+    "cluster.gone_s": _LEASE_S,
+    "cluster.forming_timeout_s": _LIMIT_S,
+    "cluster.step_timeout_s": _LIMIT_S,
     "chaos.seed": _FROM_0,
-    "chaos.kills_per_hour": _FROM_0,
+    "chaos.kills_per_hour": Range(least=0, most=36_000),
     "chaos.notice_share": Range(least=0, most=1),
-    "chaos.notice_s": _FROM_0,
+    "chaos.notice_s": Range(least=0, most=DAY_S),
     "budget.max_usd": _FROM_0,
     "budget.max_hours": _FROM_0,
 }
 
 
-def check_job(job: JobConfig) -> None:
-    """Check a resolved job. Raises InputError with the first impossible value."""
+def check_values(job: JobConfig) -> None:
+    """Check each value by itself; before the job is resolved, which makes lists of some.
+
+    Raises InputError with the first impossible value.
+    """
     for key, choices in CHOICES.items():
         value = _value(job, key)
         if value not in choices:
@@ -105,6 +118,10 @@ def check_job(job: JobConfig) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if not bounds.holds(number):
                 raise _at(job, key, "is out of range", f"give a number {bounds.words()}")
+
+
+def check_job(job: JobConfig) -> None:
+    """Check the values of a resolved job together. Raises InputError with the first impossible."""
     for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _chaos):
         check(job)
 
@@ -163,6 +180,15 @@ def _batch(job: JobConfig) -> None:
             f"take {max(unit, train.batch // unit * unit)} or {(train.batch // unit + 1) * unit}"
             if train.batch > unit
             else f"take {unit}",
+        )
+    forwards = train.batch // train.microbatch * job.cluster.stages
+    if forwards > MOST_FORWARDS:
+        raise _at(
+            job,
+            "train.batch",
+            f"in microbatches of {train.microbatch} makes {forwards:,} forwards a step over "
+            f"{job.cluster.stages} stages",
+            f"take a larger train.microbatch: at most {MOST_FORWARDS:,} forwards",
         )
 
 
@@ -227,8 +253,16 @@ def _cloud(job: JobConfig) -> None:
     for key in ("cloud.zones", "cloud.instance_types"):
         if not _value(job, key) or not all(_value(job, key)):
             raise _at(job, key, "names nothing", "name at least one")
-    if not job.cloud.region:
-        raise _at(job, "cloud.region", "names nothing", "name a region, such as us-east-1")
+    region = job.cloud.region
+    if not _REGION.fullmatch(region):
+        raise _at(job, "cloud.region", "names no region", "name one, such as us-east-1")
+    if not all(zone.startswith(region) and zone != region for zone in job.cloud.zones):
+        raise _at(
+            job,
+            "cloud.zones",
+            f"are not all in cloud.region = {region!r}",
+            f"name its zones, such as {region}a",
+        )
 
 
 def _chaos(job: JobConfig) -> None:
@@ -256,8 +290,8 @@ def _chaos(job: JobConfig) -> None:
             raise _kill(job, i, "phase", kill.phase, f"take one of {', '.join(PHASES)}")
         if kill.phase == "ship" and job.cluster.redundancy == "off":
             raise _kill(job, i, "phase", kill.phase, "nothing is shipped with redundancy off")
-        if kill.notice_s < 0:
-            raise _kill(job, i, "notice_s", kill.notice_s, "give 0 (no notice) or more")
+        if not 0 <= kill.notice_s <= DAY_S:
+            raise _kill(job, i, "notice_s", kill.notice_s, f"give 0 (no notice) to {DAY_S:,}")
 
 
 def _kill(job: JobConfig, index: int, name: str, value: object, remedy: str) -> InputError:

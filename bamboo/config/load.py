@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.check import check_job
+from bamboo.config.check import check_job, check_values
 from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
@@ -30,7 +30,8 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; name a job file that can be read") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # Also text that is not UTF-8, an integer of thousands of digits, a list as deep.
         line = " ".join(str(error).split())
         raise InputError(f"{path}: is not valid TOML: {line}; correct that place") from error
     job = parse_job(tables, file=str(path))
@@ -68,9 +69,13 @@ def _override(job: JobConfig, override: str) -> JobConfig:
     if not equals or not name:
         raise InputError(f"--set {override!r}: is no override; write --set section.key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value, *others = tomllib.loads(f"value = {text}").values()
     except tomllib.TOMLDecodeError:
-        value = text.strip()
+        value, others = text.strip(), []
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--set {key}: cannot be read: {error}; give another value") from error
+    if others:
+        raise InputError(f"--set {override!r}: is more than one value; write a --set for each")
     # Parsed alone first, so that a message names `--set` and not the file.
     parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
     changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
@@ -78,6 +83,7 @@ def _override(job: JobConfig, override: str) -> JobConfig:
 
 
 def _finish(job: JobConfig) -> JobConfig:
+    check_values(job)
     job = resolve(job)
     check_job(job)
     return job

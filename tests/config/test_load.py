@@ -53,6 +53,25 @@ REFUSED = [
     ("train.precision=fp16", "take one of fp32"),
     ("cluster.suspect_s=0.1", "is not longer than cluster.beat_ms = 200"),
     ("cluster.gone_s=0.5", "is shorter than cluster.suspect_s"),
+    ("cluster.stages=1000000000000", "give a number at least 2 and at most 1,024"),
+    ("cluster.pipelines=1000000000000", "at most 1,024"),
+    ("cluster.threads=100000", "at most 1,024"),
+    ("data.max_bytes=1" + "0" * 30, "at most 1,000,000,000,000"),
+    ("train.steps=1" + "0" * 5000, "--set train.steps: cannot be read: Exceeds the limit"),
+    ("train.batch=2000000000", "train.batch = 2000000000: is out of range"),
+    (
+        "train.batch=1000000",
+        "makes 1,000,000 forwards a step over 2 stages; take a larger train.mi",
+    ),
+    ("cluster.gone_s=1e300", "at most 86,400"),
+    ("cluster.virtual_link_latency_ms=1e300", "at most 3,600,000"),
+    ("chaos.kills_per_hour=1e300", "at most 36,000"),
+    ("chaos.notice_s=1e300", "at most 86,400"),
+    ("chaos.kill=[{step=1,stage=1,notice_s=1e300}]", "give 0 (no notice) to 86,400"),
+    ("model.width=" + "[" * 5000, "--set model.width: cannot be read"),
+    ("train.steps=1\ntrain.seed=2", "is more than one value; write a --set for each"),
+    ("cloud.region=nowhere", "names no region; name one, such as us-east-1"),
+    ('cloud.zones=["mars-1a"]', "are not all in cloud.region = 'us-east-1'"),
     ("data.path=nowhere", "there is no file or folder"),
     ("data.path=", "names no file or folder"),
     ("data.source=python-stdlib", "data.path = 'text.txt': is not read from python-stdlib"),
@@ -74,7 +93,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("override", "message"), REFUSED, ids=[o for o, _ in REFUSED])
+@pytest.mark.parametrize(("override", "message"), REFUSED, ids=[o[:50] for o, _ in REFUSED])
 def test_refusals_are_one_line_and_say_what(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         tiny_job(tmp_path, [override])
@@ -90,6 +109,8 @@ def test_refusals_are_one_line_and_say_what(tmp_path: Path, override: str, messa
         ("train = 3\n", "train = 3: is a section, not a value"),
         ("file = 'x'\n", "file = 'x': is unknown"),
         ("[train]\nbatch = 15\n", "train.batch = 15"),
+        ("[train]\nsteps = 1" + "0" * 5000 + "\n", "is not valid TOML: Exceeds the limit"),
+        ("[train]\nsteps = " + "[" * 5000 + "\n", "is not valid TOML"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
