@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tests.e2e.calm import assert_calm
+from bamboo.core.state import NodeStatus
+from bamboo.ids import NodeId
+from tests.e2e.calm import assert_calm, difference
 from tests.e2e.cluster import cluster
 from tests.e2e.jobs import job
 from tests.e2e.test_notice import SLOW
@@ -33,6 +35,22 @@ def test_training_goes_on_while_the_store_does_not_answer(lost: str) -> None:
         assert_calm(run)
         meanwhile = [r for r in run.metrics("step") if away_s <= r["t_s"] <= away_s + 1.0]
         assert lost or meanwhile, "steps were taken without the store"
+
+
+def test_a_stopped_worker_is_given_up_and_changes_nothing_when_it_wakes() -> None:
+    settings = SLOW | {"suspect_s": 0.5, "gone_s": 1.0}
+    with cluster(job(steps=12, redundancy="eager", **settings)) as run:
+        run.start()
+        run.wait_step(2)
+        stopped = run.processes["i-02.1"]
+        stopped.signal(signal.SIGSTOP)
+        gone = NodeStatus.GONE
+        run.wait(lambda s: s.node(NodeId("i-02.1")).status is gone, 30, "the missed heartbeats")
+        stopped.signal(signal.SIGCONT)
+        state = run.finish()
+        assert state.outcome == "done", run.report()
+        assert not difference(run), run.report()
+        assert run.statuses() == {"i-00.1": 0, "i-01.1": 0, "i-02.1": 3, "i-03.1": 0}
 
 
 def test_a_worker_ends_with_its_agent() -> None:

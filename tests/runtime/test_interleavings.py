@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
-from bamboo.core.events import NoticeReceived, StopRequested
+from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome
 from bamboo.ids import NodeId
+from bamboo.runtime.trainer import Goodbye
 from tests.e2e.calm import calm
 from tests.runtime.simulated import NOW_S, World
 
@@ -70,8 +71,8 @@ def killable(world: World) -> list[NodeId]:
     """Live nodes whose loss leaves a live copy of every slot, whatever else is under way."""
     assignment = world.state.assignment
     assert assignment is not None
-    # A node that leaves in order while its heir, or one that it shadows, is dead already and not yet
-    # missed takes the last copy with it: no order of decisions helps.
+    # A node that leaves in order while its heir, or one that it shadows, is dead already and not
+    # yet missed takes the last copy with it: no order of decisions helps.
     draining = {n.id for n in world.state.nodes if n.status is NodeStatus.DRAINING}
     leaving = world.unreported | draining
     needed = {assignment.shadow(s) for node in leaving for s in assignment.owned_by(node)}
@@ -171,6 +172,23 @@ def test_a_stop_and_a_loss_at_any_instant(seed: int) -> None:
     assert world.state.outcome in (Outcome.STOPPED, Outcome.DONE), world.report()
     last = world.state.stop_at_step
     calmly(world, settings, STEPS if last is None else last + 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_living_are_taken_for_dead(seed: int) -> None:
+    """As after a partition, or a stop: the accused works on until it reads that it is gone."""
+    draw = random.Random(seed)
+    settings = drawn_job(draw)
+    world = World(settings, draw)
+    for _ in range(draw.choice((1, 2))):
+        node = victim(world)
+        if node is not None:
+            world.commit(PeerLost(node=node, reporter="agent", cause="lease"))
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings)
+    gone = [n.id for n in world.state.nodes if n.status is NodeStatus.GONE]
+    assert all(world.nodes[node].trainer._goodbye is Goodbye.FENCED for node in gone)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 5))
