@@ -108,16 +108,25 @@ def run_verify(folder: Path, *, told: Callable[[int, int], None]) -> dict[str, A
     other: list[str] = []
     try:
         for line in process.stderr:
-            if line.startswith("{"):
-                record = json.loads(line)
-                told(int(record["step"]), int(record["steps"]))
-            else:
+            step = _step_told(line)
+            if step is None:
                 other.append(line)
+            else:
+                told(*step)
         out = process.stdout.read()
         process.wait()
     finally:
         _end(process)
     return _answer(process.returncode, out, "".join(other), what="verify", good=(0, 5))
+
+
+def _step_told(line: str) -> tuple[int, int] | None:
+    """(step, steps) of a line of progress; None for what else the user's model prints."""
+    try:
+        record = json.loads(line)
+        return int(record["step"]), int(record["steps"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _python(module: str) -> list[str]:

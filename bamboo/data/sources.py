@@ -3,6 +3,7 @@
 Rule: the same bytes in the same order on every machine that has the same files.
 """
 
+import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -67,7 +68,8 @@ def _read(files: Iterable[Path], job: JobConfig) -> bytearray:
             break
         try:
             with path.open("rb") as file:
-                text += file.read(room)
+                # A read makes room for all that it may bring.
+                text += file.read(min(room, os.fstat(file.fileno()).st_size))
         except OSError as error:
             raise InputError(
                 f"{path}: {error.strerror}; make it readable or leave it out"

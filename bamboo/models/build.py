@@ -19,20 +19,9 @@ from bamboo.models.gpt import gpt_spec, token_loss
 from bamboo.models.spec import ModelSpec
 from bamboo.topology.keys import keyed_seed
 
-USER_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-"""What code of the user's may raise: reported as wrong input, with the place, not as our fault."""
+USER_ERRORS = (Exception, SystemExit)
+"""What code of the user's may raise, exceptions of its own included: reported as wrong input, with
+the place, not as our fault."""
 
 
 def build_model(job: JobConfig) -> ModelSpec:

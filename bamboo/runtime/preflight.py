@@ -8,7 +8,6 @@ runs twice through every layer, each on its own as though a stage began and ende
 gradients and buffers must not differ.
 """
 
-import json
 import sys
 import time
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from bamboo.data import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import ModelSpec, build_layer, build_model, run_layers
 from bamboo.models.build import USER_ERRORS
+from bamboo.runtime.answer import one_answer
 from bamboo.runtime.numerics import local_numerics, prepare
 
 SCHEMA_VERSION = 1
@@ -102,6 +102,8 @@ def _check_cut(job: JobConfig, spec: ModelSpec) -> None:
 def _build_twice(job: JobConfig, spec: ModelSpec, index: int) -> nn.Module:
     try:
         layer, again = (build_layer(spec, index, job.train.seed) for _ in range(2))
+    except InputError:
+        raise  # names the place better
     except USER_ERRORS as error:
         raise _refuse(job, index, None, f"cannot be built: {_line(error)}", "correct it") from error
     twin = again.state_dict()
@@ -300,12 +302,12 @@ def _refuse(
 
 def main() -> int:
     """The command; see the top of the file."""
-    try:
-        result = preflight(job_from_json(sys.stdin.read()))
-    except InputError as error:
-        sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
-        return error.exit_code
-    sys.stdout.write(json.dumps(result) + "\n")
+    with one_answer() as answer:
+        try:
+            answer(preflight(job_from_json(sys.stdin.read())))
+        except InputError as error:
+            answer({"error": str(error)})
+            return error.exit_code
     return 0
 
 

@@ -19,6 +19,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data import Dataset, load_data
 from bamboo.errors import InputError, VerifyDiffers
 from bamboo.models import build_model
+from bamboo.runtime.answer import one_answer
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.strategy import Semantics, Strategy
@@ -139,12 +140,13 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(json.dumps({"step": step, "steps": steps, "loss": loss}) + "\n")
         sys.stderr.flush()
 
-    try:
-        result = verify(Path(arguments[0]), progress)
-    except InputError as error:
-        sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
-        return error.exit_code
-    sys.stdout.write(json.dumps(result) + "\n")
+    with one_answer() as answer:
+        try:
+            result = verify(Path(arguments[0]), progress)
+        except InputError as error:
+            answer({"error": str(error)})
+            return error.exit_code
+        answer(result)
     return 0 if result["equal"] else VerifyDiffers.exit_code
 
 

@@ -280,6 +280,27 @@ def test_the_command(tmp_path: Path) -> None:
     assert "is not JSON" in json.loads(done.stdout)["error"]
 
 
+NOISE = """
+import os
+print("loaded")
+os.write(1, b"{}")
+"""
+
+
+def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    odd = NOISE + "class Odd(Good):\n    def forward(self, x): print('in'); return self.linear(x)\n"
+    done = _command(job_to_json(_job(tmp_path, odd)))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["layers"]) == 5
+    assert "loaded" in done.stderr
+
+
+def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path) -> None:
+    odd = "class Own(Exception): pass\nclass Odd(Good):\n    def __init__(self): raise Own('no')\n"
+    with pytest.raises(InputError, match=r"layer 2 cannot be built: Own: no; correct it"):
+        preflight(_job(tmp_path, odd))
+
+
 def _command(text: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "bamboo.runtime.preflight"],

@@ -23,6 +23,15 @@ from bamboo.topology.strategy import Placement, Strategy
 from tests.jobs import tiny_job
 
 STEPS = 4
+NOISY = """
+import os
+from torch import nn
+os.write(1, b"{}")
+def build(job):
+    print("built")
+    make = lambda: nn.Linear(16, 16)
+    return [lambda: nn.Embedding(256, 16), make, make, lambda: nn.Linear(16, 256)]
+"""
 
 
 def _write_run(folder: Path, overrides: tuple[str, ...] = (), steps: int = STEPS) -> Path:
@@ -204,6 +213,14 @@ def test_the_command(tmp_path: Path) -> None:
     done = _command(str(tmp_path / "nothing"))
     assert done.returncode == 2
     assert "name the folder of a run" in json.loads(done.stdout)["error"]
+
+
+def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NOISY, encoding="utf-8")
+    run = _write_run(tmp_path, ("model.model=mine.py:build",))
+    done = _command(str(run))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal"] is True
 
 
 def _command(folder: str) -> "subprocess.CompletedProcess[str]":
