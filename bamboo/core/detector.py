@@ -52,13 +52,14 @@ def judge(
 
     `watched` are the nodes to judge: the live ones but the observer's own. A node without a lease
     is judged from the first reading that watched it. Everybody's time starts again, so nobody is
-    gone before one full lease has passed, when the store was away (more than `gone_s` since the
-    reading before), was wiped (a lease that was there is not), or its clock went back.
+    gone before one full lease has passed, when the store was away (more than half of `gone_s` since
+    the reading before: whoever beat just before it may stand first in the queue behind us), was
+    wiped (a lease that was there is not), or its clock went back.
     """
     before = {seen.node: seen for seen in view.seen}
     fresh = (
         view.read_at_s is None
-        or not 0 <= now_s - view.read_at_s <= policy.gone_s
+        or not 0 <= now_s - view.read_at_s <= policy.gone_s / 2
         or any(seen.leased and seen.node not in leases for seen in view.seen)
     )
     seen = tuple(

@@ -49,6 +49,14 @@ def run(observer: Observer, *, to_s: float, alive: tuple[NodeId, ...], from_s: f
         assert not set(alive) & set(observer.view.suspects)
 
 
+@pytest.mark.parametrize("away_s", [1.6, 2.85, 2.95, 3.0, 3.1, 10.0])
+def test_the_first_reading_after_an_outage_accuses_nobody(away_s: float) -> None:
+    observer = Observer(A, B)
+    run(observer, to_s=10.0, alive=(A, B))
+    assert observer.read(10.0 + away_s) == []  # before anybody could beat again
+    run(observer, from_s=10.0 + away_s, to_s=20.0 + away_s, alive=(A, B))
+
+
 def test_missing_beats_make_suspect_then_gone() -> None:
     observer = Observer(A, B)
     run(observer, to_s=10.0, alive=(A, B))
@@ -98,6 +106,7 @@ def test_progress_that_falls_is_no_growth() -> None:
 def test_a_node_that_never_beats_is_judged_from_the_first_reading() -> None:
     observer = Observer(A)
     assert observer.read(100.0) == []
+    assert observer.read(101.5) == []
     assert observer.read(102.9) == []
     assert observer.read(103.0) == [A]
 
@@ -108,25 +117,32 @@ def test_after_an_outage_everybody_gets_a_full_lease() -> None:
     # The store was away for a minute and comes back with the old leases.
     assert observer.read(65.0) == []
     assert not observer.view.suspects
-    observer.beat(A, 999, 67.0)
+    observer.beat(A, 999, 66.4)
+    assert observer.read(66.5) == []
+    assert observer.view.suspects == (B,)
+    observer.beat(A, 1000, 67.0)
     assert observer.read(67.9) == []
     assert observer.view.suspects == (B,)
     assert observer.read(68.0) == [B]
 
 
-def test_a_gap_as_long_as_a_lease_is_no_outage() -> None:
+def test_a_gap_of_half_a_lease_is_no_outage() -> None:
     observer = Observer(A)
     run(observer, to_s=5.0, alive=(A,))
+    assert observer.read(6.5) == []
+    assert observer.view.suspects == (A,)
     assert observer.read(8.0) == [A]
 
 
 def test_a_wiped_store_accuses_nobody_for_one_lease() -> None:
     observer = Observer(A, B)
     run(observer, to_s=5.0, alive=(A, B))
-    assert observer.read(7.0) == []
+    assert observer.read(6.4) == []
     observer.leases.clear()
     assert observer.read(7.9) == []
     assert not observer.view.suspects
+    observer.beat(A, 998, 9.3)
+    assert observer.read(9.4) == []
     observer.beat(A, 999, 9.9)
     assert observer.read(10.0) == []
     # b never beats again: its time ran from the wipe, not for ever anew.
@@ -138,6 +154,7 @@ def test_a_clock_that_goes_back_accuses_nobody() -> None:
     observer = Observer(A)
     run(observer, to_s=5.0, alive=(A,))
     assert observer.read(2.0) == []
+    assert observer.read(3.5) == []
     assert observer.read(4.9) == []
     assert observer.read(5.0) == [A]
 
@@ -148,6 +165,7 @@ def test_a_beat_from_the_future_counts_as_now() -> None:
     observer.read(0.0)
     observer.beat(A, 2, 1e9)
     assert observer.read(1.0) == []
+    assert observer.read(2.5) == []
     assert observer.read(4.0) == [A]
 
 
@@ -156,6 +174,7 @@ def test_a_late_reader_dates_life_by_the_beat() -> None:
     observer.beat(A, 1, 0.0)
     observer.read(0.0)
     observer.beat(A, 2, 0.5)
+    assert observer.read(1.5) == []
     assert observer.read(2.9) == []
     assert observer.view.suspects == (A,)
     assert observer.read(3.5) == [A]
