@@ -25,7 +25,9 @@ def end(
     before: State, after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()
 ) -> Transition:
     """`after` is over with `outcome`; the effects are `first`, then those of any end."""
-    over = replace(after, phase=Phase.FINISHED, outcome=outcome, failovers=())
+    over = replace(
+        after, phase=Phase.FINISHED, outcome=outcome, failovers=(), transfers=(), moves=()
+    )
     leave = tuple(End(to=node.id) for node in over.live_nodes())
     return changed(before, over, (*first, *leave, TerminateAll(to=FLEET)), reason)
 
@@ -92,7 +94,8 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
         names = name_slots(state, behind)
         return stale(state, f"{event.node} has yet to catch up with {names}, then finish again")
     noted = replace(state, finished=(*state.finished, event.node))
-    missing = [n.id for n in live_members(noted) if n.id not in noted.finished]
+    owners = frozenset() if state.assignment is None else frozenset(state.assignment.owners)
+    missing = owners.difference(noted.finished)
     reason = f"{describe(state, event.node)} finished step {event.step}"
     if missing:
         return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")

@@ -71,6 +71,33 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaJoined:
+    """By the owner of `slot`: the receiver of its transfer stands at `step` as the owner does, and
+    what the owner reduces from now on counts as safe only once the receiver has it."""
+
+    node: NodeId
+    slot: Slot
+    receiver: NodeId
+    since: int
+    """The transfer's."""
+    step: int
+    bytes: int
+    """What the receiver was sent: the copied state, and the gradients until it was equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yielded:
+    """By the owner of a slot that is to move: it stands at the boundary before `step` and begins
+    it not, every slot's shadow stands there too, and the receiver may go on as the owner."""
+
+    node: NodeId
+    slot: Slot
+    since: int
+    """The move's."""
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """Somebody wants the run to end at a step boundary with `outcome` (stopped or budget)."""
 
@@ -124,6 +151,8 @@ Event: TypeAlias = (
     | HandedOver
     | NodeLeft
     | CaughtUp
+    | ReplicaJoined
+    | Yielded
     | StopRequested
     | StopReady
     | NonFinite

@@ -111,7 +111,7 @@ def pass_on(
         state,
         generation=state.generation + 1,
         assignment=assignment.replace(owners=heirs, shadows=dict.fromkeys(bare)),
-        failovers=state.failovers + started,
+        failovers=(*(f for f in state.failovers if f.slot not in heirs), *started),
         finished=tuple(node for node in state.finished if node not in owing),
         stop_ready=tuple(entry for entry in state.stop_ready if entry[0] != leaver),
     )

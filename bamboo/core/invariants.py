@@ -3,7 +3,7 @@
 Rule: the machine never calls this; tests, replay and the simulator do.
 """
 
-from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
+from bamboo.core.state import Move, Node, NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.topology.assignment import Assignment
 
 _MEMBER = (NodeStatus.MEMBER, NodeStatus.DRAINING)
@@ -16,6 +16,7 @@ def check(state: State) -> list[str]:
         if state.assignment is not None:
             wrong += _check_assignment(state, state.assignment)
         wrong += _check_failovers(state)
+        wrong += _check_transfers(state)
         wrong += _check_end_reports(state)
     return wrong
 
@@ -83,10 +84,10 @@ def _check_assignment(state: State, assignment: Assignment) -> list[str]:
             wrong.append(f"slot {slot} is owned and shadowed by {owner}")
         if shadow is not None and state.redundancy == "off":
             wrong.append(f"slot {slot} has a shadow although redundancy is off")
-    owners = set(assignment.owners)
+    roles = assignment.members()
     for node in state.nodes:
-        if node.status in _MEMBER and node.id not in owners:
-            wrong.append(f"node {node.id} is a member and owns nothing")
+        if node.status is NodeStatus.MEMBER and node.id not in roles:
+            wrong.append(f"node {node.id} is a member and holds nothing")
         if node.status is NodeStatus.DRAINING:
             if node.notice_deadline_s is None:
                 wrong.append(f"node {node.id} drains without a notice")
@@ -105,14 +106,37 @@ def _check_failovers(state: State) -> list[str]:
         where = f"the failover of slot {failover.slot}"
         if state.assignment is None or state.assignment.owner(failover.slot) != failover.successor:
             wrong.append(f"{where} has a successor that does not own it")
-        elif state.assignment.shadow(failover.slot) is not None:
-            wrong.append(f"{where} is under way and the slot has a shadow")
         victim = nodes.get(failover.victim)
-        if victim is None or victim.status.live:
+        if victim is None or (victim.status.live and not failover.planned):
             wrong.append(f"{where} has a victim that is not gone")
     wants = _expected_phase(state)
     if state.phase is not wants:
         wrong.append(f"the phase is {state.phase}, not {wants}")
+    return wrong
+
+
+def _check_transfers(state: State) -> list[str]:
+    wrong = []
+    nodes = {node.id: node for node in state.nodes}
+    under_way: tuple[Transfer | Move, ...] = (*state.transfers, *state.moves)
+    slots = [item.slot for item in under_way]
+    if len(set(slots)) != len(slots):
+        wrong.append("two transfers or moves of one slot")
+    if state.assignment is None:
+        return [*wrong, "a transfer without an assignment"] if under_way else wrong
+    for item in under_way:
+        where = f"the transfer of slot {item.slot} to {item.receiver}"
+        if state.assignment.owner(item.slot) != item.source:
+            wrong.append(f"{where} has a source that does not own it")
+        if not _has_status(nodes.get(item.receiver), (NodeStatus.READY, *_MEMBER)):
+            wrong.append(f"{where} goes to a node that is not live")
+    for transfer in state.transfers:
+        held = (transfer.source, state.assignment.shadow(transfer.slot))
+        if transfer.receiver in held:
+            wrong.append(f"slot {transfer.slot} is sent to {transfer.receiver}, which has it")
+    for move in state.moves:
+        if state.assignment.shadow(move.slot) != move.receiver:
+            wrong.append(f"slot {move.slot} moves to {move.receiver}, which does not shadow it")
     return wrong
 
 
@@ -137,8 +161,9 @@ def _check_end_reports(state: State) -> list[str]:
         wrong.append("a node that is no live member has finished, or twice")
     if any(failover.successor in state.finished for failover in state.failovers):
         wrong.append("a node has finished while its failover is under way")
-    if state.assignment is not None and members and members.issubset(state.finished):
-        wrong.append("every member has finished and the run has not")
+    owners = set() if state.assignment is None else set(state.assignment.owners)
+    if owners and owners.issubset(state.finished):
+        wrong.append("every owner has finished and the run has not")
     agreed = members and members.issubset(ready)
     if state.stop_reason is not None and agreed and state.stop_at_step is None:
         wrong.append("every member is ready to stop and no step is named")

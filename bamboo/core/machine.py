@@ -6,9 +6,10 @@ the same state object back with a reason. (3) What no honest driver can say (a r
 from a node that never had one) raises CoreMisuse. (4) Every change has a sentence for people.
 
     FORMING -- enough nodes --> RUNNING -- a member goes --> FAILING_OVER -- caught up --> DEGRADED
+    DEGRADED -- every slot has a shadow again --> RUNNING
     any phase -- all finished, a stop, a fault, a slot without a copy --> FINISHED
 
-With redundancy nothing leads back from DEGRADED to RUNNING until replicas can be made again.
+Every decision ends with `protect`: new replicas and moves are begun as soon as they are wanted.
 """
 
 import math
@@ -33,12 +34,15 @@ from bamboo.core.events import (
     NonFinite,
     NoticeReceived,
     PeerLost,
+    ReplicaJoined,
     RunFailed,
     StopReady,
     StopRequested,
+    Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
 from bamboo.core.policy import Policy
+from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.transition import (
     Transition,
@@ -64,6 +68,10 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         raise CoreMisuse(f"now_s = {now_s} is no time")
     if state.phase is Phase.FINISHED and not isinstance(event, NodeLeft):
         return stale(state, f"the run is over: {state.sentence}")
+    return protect(state, _decide(state, event, now_s=now_s, policy=policy))
+
+
+def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
     match event:
         case NodeJoined():
             return _join(state, event)
@@ -77,6 +85,10 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
             return _leave(state, event, now_s=now_s)
         case CaughtUp():
             return catch_up(state, event)
+        case ReplicaJoined():
+            return join_replica(state, event)
+        case Yielded():
+            return yield_slot(state, event, now_s=now_s)
         case StopRequested():
             return request_stop(state, event)
         case StopReady():

@@ -10,7 +10,7 @@ from bamboo.topology.slots import Slot
 
 
 class Phase(StrEnum):
-    """Where the run stands. RECONFIGURING and RESTORING come with elastic membership."""
+    """Where the run stands."""
 
     FORMING = "forming"
     RUNNING = "running"
@@ -34,8 +34,8 @@ class Outcome(StrEnum):
 
 
 class NodeStatus(StrEnum):
-    """ready: joined, no slot yet · member · draining: a member with a preemption notice ·
-    gone: decided lost, fenced for ever · left: went away in order."""
+    """ready: a standby, no slot or replica yet · member: owns or shadows something · draining: a
+    member with a preemption notice · gone: decided lost, fenced for ever · left: in order."""
 
     READY = "ready"
     MEMBER = "member"
@@ -72,7 +72,31 @@ class Failover:
     successor: NodeId
     decided_at_s: float
     planned: bool
-    """True for a hand-over at a step boundary after a notice: nothing is recomputed."""
+    """True for a hand-over at a step boundary (a notice, a move): nothing is recomputed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A new replica of `slot` in the making: the source copies its state at a step boundary and
+    sends it in the background, with every reduced gradient since, until the receiver is equal."""
+
+    slot: Slot
+    source: NodeId
+    """The owner of the slot."""
+    receiver: NodeId
+    since: int
+    """Version of the state that decided it; tells two transfers of one pair apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """`slot` changes hands at its next step boundary: the shadow becomes the owner, the owner its
+    shadow. Nothing but the roles changes, for both have the state."""
+
+    slot: Slot
+    source: NodeId
+    receiver: NodeId
+    since: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +113,10 @@ class State:
     assignment: Assignment | None = None
     failovers: tuple[Failover, ...] = ()
     """Failovers under way."""
+    transfers: tuple[Transfer, ...] = ()
+    """Replicas in the making, at most one a slot."""
+    moves: tuple[Move, ...] = ()
+    """Slots that change hands at their next step boundary."""
     stop_reason: str | None = None
     stop_outcome: Outcome | None = None
     """Set from StopRequested on; the run then ends with this outcome."""
@@ -109,6 +137,12 @@ class State:
 
     def live_nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.status.live)
+
+    def participants(self) -> frozenset[NodeId]:
+        """Nodes between which letters go: owners, shadows, and receivers of transfers."""
+        if self.assignment is None:
+            return frozenset()
+        return self.assignment.members() | {t.receiver for t in self.transfers}
 
 
 def initial_state(*, run: RunId, grid: Grid, redundancy: str) -> State:

@@ -64,7 +64,7 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
     ("shadowed by x, which is no live", lambda: with_places(running(), {}, {0: NodeId("x")})),
     ("owned and shadowed by n01.1", lambda: with_places(running(), {}, {1: N1})),
     ("although redundancy is off", lambda: replace(running(), redundancy="off")),
-    ("is a member and owns nothing", lambda: with_places(running(), {0: N1}, {1: None})),
+    ("is a member and holds nothing", lambda: with_places(running(), {0: N1}, {1: None})),
     ("drains without a notice", lambda: with_node(running(), N0, status=NodeStatus.DRAINING)),
     (
         "drains and has nobody to hand over to",
@@ -72,7 +72,9 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
     ),
     ("two failovers of one slot", lambda: replace(failing(), failovers=failing().failovers * 2)),
     ("a successor that does not own it", lambda: with_places(failing(), {2: N0}, {})),
-    ("under way and the slot has a shadow", lambda: with_places(failing(), {}, {2: N0})),
+    ("is sent to n00.1, which has it", lambda: with_places(failing(), {}, {2: N0})),
+    ("has a source that does not own it", lambda: with_places(failing(), {3: N0}, {})),
+    ("two transfers or moves", lambda: replace(failing(), transfers=failing().transfers * 2)),
     ("a victim that is not gone", lambda: with_node(failing(), N2, status=NodeStatus.MEMBER)),
     ("the phase is running, not failing_over", lambda: replace(failing(), phase=Phase.RUNNING)),
     ("the phase is running, not degraded", lambda: with_places(running(), {}, {0: None})),
@@ -80,7 +82,7 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
     ("has finished, or twice", lambda: replace(running(), finished=(N0, N0))),
     ("has finished, or twice", lambda: replace(running(), finished=(NodeId("x"),))),
     ("while its failover is under way", lambda: replace(failing(), finished=(N1,))),
-    ("every member has finished", lambda: replace(running(), finished=(N0, N1, N2, N3))),
+    ("every owner has finished", lambda: replace(running(), finished=(N0, N1, N2, N3))),
     (
         "answered by a node that is no live member",
         lambda: replace(

@@ -16,11 +16,13 @@ from bamboo.core.events import (
     NodeFinished,
     NodeLeft,
     NoticeReceived,
+    ReplicaJoined,
     StopReady,
     StopRequested,
+    Yielded,
 )
 from bamboo.core.invariants import check, check_step
-from bamboo.core.state import NodeStatus, Outcome, Phase, State
+from bamboo.core.state import NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.core.transition import live_members
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
@@ -38,7 +40,9 @@ class Copies:
     def __init__(self) -> None:
         self.holders: dict[Slot, set[NodeId]] = {}
 
-    def follow(self, before: State, after: State) -> None:
+    def follow(self, before: State, event: Event, after: State) -> None:
+        if isinstance(event, ReplicaJoined) and after is not before:
+            self.holders[event.slot] = {event.node, event.receiver}
         if before.assignment is None and after.assignment is not None:
             names = after.assignment
             for slot in after.grid.slots():
@@ -91,7 +95,7 @@ class RunHistory(RuleBasedStateMachine):
         addressees = {node.id for node in step.state.nodes} | {"fleet"}
         assert all(effect.to in addressees for effect in step.effects)
         self.state = step.state
-        self.copies.follow(before, step.state)
+        self.copies.follow(before, event, step.state)
         return step.effects
 
     def members(self) -> list[NodeId]:
@@ -135,6 +139,23 @@ class RunHistory(RuleBasedStateMachine):
     def catch_up_of_nothing(self, index: int, stage: int) -> None:
         node = self.members()[index % len(self.members())]
         self.say(_caught_up(node, Slot(pipeline=0, stage=stage)))
+
+    @precondition(lambda self: self.state.transfers)
+    @rule(index=st.integers(0, 5), late=seldom)
+    def join_replica(self, index: int, late: bool) -> None:
+        event = _replica_joined(self.state.transfers[index % len(self.state.transfers)])
+        self.say(event)
+        if late:
+            self.say(event)
+
+    @precondition(lambda self: self.state.moves)
+    @rule(index=st.integers(0, 5), late=seldom)
+    def yield_slot(self, index: int, late: bool) -> None:
+        move = self.state.moves[index % len(self.state.moves)]
+        event = Yielded(node=move.source, slot=move.slot, since=move.since, step=4)
+        self.say(event)
+        if late:
+            self.say(event)
 
     @rule(outcome=st.sampled_from([Outcome.STOPPED, Outcome.BUDGET]), now=seldom)
     def stop(self, outcome: Outcome, now: bool) -> None:
@@ -201,7 +222,20 @@ def _next_honest(state: State, fresh: Callable[[], str]) -> Event | None:
     if state.stop_reason is not None and state.stop_at_step is None:
         answered = [node for node, _ in state.stop_ready]
         return StopReady(node=next(n for n in members if n not in answered), step=8)
-    return NodeFinished(node=next(n for n in members if n not in state.finished), step=9)
+    assert state.assignment is not None
+    owners = [node for node in members if state.assignment.owned_by(node)]
+    return NodeFinished(node=next(n for n in owners if n not in state.finished), step=9)
+
+
+def _replica_joined(transfer: Transfer) -> ReplicaJoined:
+    return ReplicaJoined(
+        node=transfer.source,
+        slot=transfer.slot,
+        receiver=transfer.receiver,
+        since=transfer.since,
+        step=4,
+        bytes=1_200_000,
+    )
 
 
 def _caught_up(node: NodeId, slot: Slot) -> CaughtUp:

@@ -1,0 +1,90 @@
+"""Which assignment a running grid should come to, given who is there.
+
+Rules. (1) A function of the state alone, so every member aims at the same. (2) Whoever owns a slot
+keeps one; only what one node must do for several is given away, first to standbys, then to members
+that own at least two less. (3) A slot's replica lies with the owner that comes before it in the
+ring and is another node: with a slot for each node that is the neighbour (Thorpe et al., Bamboo,
+NSDI 2023), and the loss of any single node leaves a copy of everything.
+"""
+
+from collections.abc import Collection, Mapping
+
+from bamboo.core.state import State
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+
+def aim(state: State) -> Assignment | None:
+    """The assignment to come to; the present one where nothing better can be had. None before the
+    first. Nodes under notice keep what they own until they hand it over, and get nothing."""
+    assignment = state.assignment
+    if assignment is None:
+        return None
+    usable = frozenset(n.id for n in state.live_nodes() if n.notice_deadline_s is None)
+    owners = _owners(state, assignment, usable)
+    if state.redundancy == "off":
+        return assignment.replace(owners=owners, shadows={})
+    aimed = assignment.replace(owners=owners, shadows={})
+    shadows = {slot: _shadow(aimed, slot, usable) for slot in aimed.grid.slots()}
+    return aimed.replace(owners={}, shadows=shadows)
+
+
+def _owners(
+    state: State, assignment: Assignment, usable: Collection[NodeId]
+) -> Mapping[Slot, NodeId]:
+    """Slots that should change hands, each with its new owner."""
+    holding = {n.id: list(assignment.owned_by(n.id)) for n in state.live_nodes()}
+    out: dict[Slot, NodeId] = {}
+    standbys = {n.id: n.zone for n in state.live_nodes() if n.id in usable and not holding[n.id]}
+    zones = {n.id: n.zone for n in state.nodes}
+    while True:
+        giver = max(sorted(holding), key=lambda node: len(holding[node]))
+        if len(holding[giver]) < 2:
+            return out
+        slot = _spare(assignment, holding[giver])
+        if standbys:
+            near = _zones_beside(assignment, slot, zones)
+            taker = min(standbys, key=lambda node: (standbys[node] not in near, node))
+            del standbys[taker]
+        else:
+            able = [n for n in sorted(holding) if n in usable]
+            taker = min(able, key=lambda node: len(holding[node]), default=giver)
+            if len(holding[giver]) - len(holding[taker]) < 2:
+                return out
+        holding[giver].remove(slot)
+        holding[taker].append(slot)
+        out[slot] = taker
+
+
+def _spare(assignment: Assignment, slots: list[Slot]) -> Slot:
+    """Which of several slots of one node to give away: the last whose protector it keeps, so that
+    it stays that slot's shadow and nothing but the roles changes."""
+    beside = [slot for slot in slots if assignment.grid.protector(slot) in slots]
+    return (beside or slots)[-1]
+
+
+def _zones_beside(
+    assignment: Assignment, slot: Slot, zones: Mapping[NodeId, str]
+) -> frozenset[str]:
+    grid = assignment.grid
+    return frozenset(
+        zones[assignment.owner(near)] for near in (grid.protector(slot), grid.protected(slot))
+    )
+
+
+def _shadow(aimed: Assignment, slot: Slot, usable: Collection[NodeId]) -> NodeId | None:
+    """The first usable owner before `slot` in its ring, else of another pipeline, else whoever
+    else is usable, else the shadow of now."""
+    grid, owner = aimed.grid, aimed.owner(slot)
+    before = slot
+    for _ in range(grid.stages - 1):
+        before = grid.protector(before)
+        found = aimed.owner(before)
+        if found != owner and found in usable:
+            return found
+    others = [aimed.owner(other) for other in grid.column(slot.stage)]
+    others += [aimed.owner(other) for other in grid.slots()]
+    found_elsewhere = [n for n in (*others, *sorted(usable)) if n != owner and n in usable]
+    now = aimed.shadow(slot)
+    return found_elsewhere[0] if found_elsewhere else (now if now != owner else None)

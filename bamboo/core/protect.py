@@ -1,0 +1,203 @@
+"""From the assignment of now to the one aimed at, by transfers of replicas and moves of slots.
+
+Rules. (1) Nothing waits for a plan: after every decision what is still missing is found again, and
+what was begun goes on while both its ends are there. (2) A slot is moved only to a node that has
+its replica already, at a step boundary, so a move sends nothing. (3) While a run ends nothing is
+begun.
+"""
+
+from dataclasses import replace
+
+from bamboo.core.aim import aim
+from bamboo.core.effects import Drain, Effect, Promote, Resend
+from bamboo.core.events import ReplicaJoined, Yielded
+from bamboo.core.failover import assigned, settled_phase
+from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
+from bamboo.core.transition import (
+    Transition,
+    acting_member,
+    away,
+    changed,
+    live_members,
+    name_slots,
+    stale,
+    with_status,
+)
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+
+def protect(before: State, decided: Transition) -> Transition:
+    """What `decided` leaves to be protected or moved, begun; its reason says so.
+
+    `before` is the state that was decided on: a change of those who take part needs a generation.
+    """
+    state = decided.state
+    if state is before or state.assignment is None or state.phase is Phase.FINISHED:
+        return decided
+    state = replace(
+        state,
+        transfers=tuple(t for t in state.transfers if _goes_on(state, t)),
+        moves=tuple(m for m in state.moves if _stands(state, m)),
+    )
+    state = _with_roles(state)
+    words: list[str] = []
+    effects: tuple[Effect, ...] = ()
+    if state.stop_reason is None and not state.finished and state.redundancy != "off":
+        state, words = _begin(state)
+        state, effects, drained = _drain_protected(state)
+        words += drained
+    if state.participants() != before.participants() and state.generation == before.generation:
+        state = replace(state, generation=before.generation + 1)
+    state = replace(state, phase=settled_phase(state))
+    reason = "; ".join([decided.reason, *words])
+    state = replace(state, sentence=reason)
+    return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
+
+
+def join_replica(state: State, event: ReplicaJoined) -> Transition:
+    """The receiver of a transfer is a shadow; whoever was it before is let go."""
+    node = acting_member(state, event.node, "ReplicaJoined")
+    if not node.status.live:
+        return stale(state, f"{event.node} {away(node)}: its report does not count")
+    mine = (event.slot, event.node, event.receiver, event.since)
+    done = next(
+        (t for t in state.transfers if (t.slot, t.source, t.receiver, t.since) == mine), None
+    )
+    if done is None:
+        return stale(state, f"no such transfer to {event.receiver} is under way any more")
+    if state.stop_reason is not None or state.finished:
+        return stale(state, f"the run is ending; {event.receiver} is needed no more")
+    assignment = assigned(state).replace(owners={}, shadows={event.slot: event.receiver})
+    after = replace(
+        state,
+        generation=state.generation + 1,
+        assignment=assignment,
+        transfers=tuple(t for t in state.transfers if t is not done),
+    )
+    reason = (
+        f"node {event.receiver} shadows {name_slots(state, (event.slot,))} from step {event.step} "
+        f"on: {event.bytes / 1e6:.1f} MB were sent"
+    )
+    return changed(state, after, (), reason)
+
+
+def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
+    """A slot changes hands at a step boundary."""
+    node = acting_member(state, event.node, "Yielded")
+    if not node.status.live:
+        return stale(state, f"{event.node} {away(node)}: its report does not count")
+    mine = (event.slot, event.node, event.since)
+    move = next((m for m in state.moves if (m.slot, m.source, m.since) == mine), None)
+    if move is None:
+        return stale(state, f"{name_slots(state, (event.slot,))} is not to move any more")
+    slot, to = event.slot, move.receiver
+    started = Failover(slot=slot, victim=event.node, successor=to, decided_at_s=now_s, planned=True)
+    owing = {event.node, to}
+    after = replace(
+        state,
+        generation=state.generation + 1,
+        assignment=assigned(state).replace(owners={slot: to}, shadows={slot: event.node}),
+        failovers=(*state.failovers, started),
+        moves=tuple(m for m in state.moves if m is not move),
+        finished=tuple(n for n in state.finished if n not in owing),
+    )
+    resends = (Resend(to=n.id, slot=slot, owner=to) for n in live_members(after) if n.id != to)
+    effects: tuple[Effect, ...] = (Promote(to=to, slot=slot, victim=event.node), *resends)
+    reason = (
+        f"node {to} takes {name_slots(state, (slot,))} over from {event.node}, which shadows it "
+        f"from now on, before step {event.step}"
+    )
+    return changed(state, after, effects, reason)
+
+
+def _goes_on(state: State, transfer: Transfer) -> bool:
+    """Whether both ends of a transfer are still what they were."""
+    assignment = assigned(state)
+    receiver = state.node(transfer.receiver)
+    return (
+        assignment.owner(transfer.slot) == transfer.source
+        and assignment.shadow(transfer.slot) != transfer.receiver
+        and receiver is not None
+        and receiver.status.live
+        and receiver.notice_deadline_s is None
+    )
+
+
+def _stands(state: State, move: Move) -> bool:
+    assignment = assigned(state)
+    receiver = state.node(move.receiver)
+    return (
+        assignment.owner(move.slot) == move.source
+        and assignment.shadow(move.slot) == move.receiver
+        and receiver is not None
+        and receiver.notice_deadline_s is None
+    )
+
+
+def _with_roles(state: State) -> State:
+    """Standbys that got a replica are members; members that gave all away stand by again."""
+    roles = assigned(state).members()
+    for node in state.live_nodes():
+        if node.status is NodeStatus.READY and node.id in roles:
+            state = with_status(state, node.id, NodeStatus.MEMBER)
+        elif node.status is NodeStatus.MEMBER and node.id not in roles:
+            state = with_status(state, node.id, NodeStatus.READY)
+    return state
+
+
+def _begin(state: State) -> tuple[State, list[str]]:
+    """Begin a transfer or a move for every slot that is not yet as aimed at."""
+    assignment, aimed = assigned(state), aim(state)
+    if aimed is None:
+        return state, []
+    since = state.version
+    busy = {t.slot for t in state.transfers} | {m.slot for m in state.moves}
+    hit = {f.slot for f in state.failovers}
+    transfers, moves, words = list(state.transfers), list(state.moves), []
+    for slot in assignment.grid.slots():
+        if slot in busy:
+            continue
+        owner, to = assignment.owner(slot), _wanted(assignment, aimed, slot)
+        if to is None:
+            continue
+        if aimed.owner(slot) == to and assignment.shadow(slot) == to:
+            if slot not in hit:
+                moves.append(Move(slot=slot, source=owner, receiver=to, since=since))
+                words.append(f"{name_slots(state, (slot,))} moves to {to} at a step boundary")
+        else:
+            transfers.append(Transfer(slot=slot, source=owner, receiver=to, since=since))
+            words.append(f"{owner} sends {to} a replica of {name_slots(state, (slot,))}")
+    return replace(state, transfers=tuple(transfers), moves=tuple(moves)), words
+
+
+def _wanted(assignment: Assignment, aimed: Assignment, slot: Slot) -> NodeId | None:
+    """The node that must hold `slot` next, as its new owner or as its shadow, or None."""
+    if aimed.owner(slot) != assignment.owner(slot):
+        return aimed.owner(slot)
+    if aimed.shadow(slot) != assignment.shadow(slot):
+        return aimed.shadow(slot)
+    return None
+
+
+def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
+    """Members under notice whose slots have all got a shadow that stays hand over after all."""
+    assignment = assigned(state)
+    effects: list[Effect] = []
+    words: list[str] = []
+    for node in live_members(state):
+        if node.status is not NodeStatus.MEMBER or node.notice_deadline_s is None:
+            continue
+        slots = assignment.owned_by(node.id)
+        if all(_stays(state, assignment.shadow(slot)) for slot in slots):
+            state = with_status(state, node.id, NodeStatus.DRAINING)
+            effects.append(Drain(to=node.id))
+            what = name_slots(state, slots) if slots else "its replicas"
+            words.append(f"{node.id} hands {what} over at the next step boundary")
+    return state, tuple(effects), words
+
+
+def _stays(state: State, node: NodeId | None) -> bool:
+    found = None if node is None else state.node(node)
+    return found is not None and found.status.live and found.notice_deadline_s is None

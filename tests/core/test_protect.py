@@ -1,0 +1,105 @@
+"""Whatever was lost, transfers and moves lead to the assignment aimed at, and end there."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bamboo.core.aim import aim
+from bamboo.core.events import CaughtUp, Event, ReplicaJoined, StopRequested, Yielded
+from bamboo.core.invariants import check, check_step
+from bamboo.core.state import Outcome, Phase, State
+from bamboo.ids import NodeId
+from tests.core.build import apply, joined, lost, running
+
+ROUNDS = 200
+"""Far more transfers and moves than any grid here needs."""
+
+
+def pending(state: State) -> list[Event]:
+    """What honest members may say next."""
+    out: list[Event] = [
+        CaughtUp(
+            node=f.successor, slot=f.slot, step=1, recomputed=0, already_computed=0, pause_s=0.0
+        )
+        for f in state.failovers
+    ]
+    out += [
+        ReplicaJoined(
+            node=t.source, slot=t.slot, receiver=t.receiver, since=t.since, step=2, bytes=1
+        )
+        for t in state.transfers
+    ]
+    out += [Yielded(node=m.source, slot=m.slot, since=m.since, step=2) for m in state.moves]
+    return out
+
+
+def settle(state: State, draw: st.DataObject | None = None) -> tuple[State, int]:
+    """Let everything under way come to its end, in a drawn order; how many transfers it took."""
+    transfers = 0
+    for _ in range(ROUNDS):
+        events = pending(state)
+        if not events:
+            return state, transfers
+        event = events[0] if draw is None else draw.draw(st.sampled_from(events))
+        after = apply(state, event).state
+        assert check(after) == []
+        assert check_step(state, after) == []
+        transfers += isinstance(event, ReplicaJoined)
+        state = after
+    raise AssertionError(f"it never settles: {state.sentence}")
+
+
+def protected(state: State) -> None:
+    """Every slot has a shadow that is another node, and everything is as aimed at."""
+    assert state.assignment is not None
+    assert state.assignment == aim(state)
+    assert None not in state.assignment.shadows
+    assert state.phase is Phase.RUNNING
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(2, 6), st.integers(0, 3))
+def test_losses_and_standbys_end_at_the_aim(
+    data: st.DataObject, pipelines: int, stages: int, standbys: int
+) -> None:
+    state = running(pipelines, stages)
+    for index in range(standbys):
+        state = apply(state, joined(f"s{index}.1")).state
+    for _ in range(data.draw(st.integers(1, 4))):
+        owners = sorted(set(state.assignment.owners)) if state.assignment else []
+        if len(state.live_nodes()) < 3:
+            break
+        state = apply(state, lost(data.draw(st.sampled_from(owners)))).state
+        state, _ = settle(state, data)
+        protected(state)
+    for index in range(data.draw(st.integers(0, 4))):
+        state = apply(state, joined(f"t{index}.1", data.draw(st.sampled_from(["z1", "z2"])))).state
+        if data.draw(st.booleans()):
+            state, _ = settle(state, data)
+    state, _ = settle(state, data)
+    protected(state)
+    assert state.assignment is not None
+    counts = [len(state.assignment.owned_by(n.id)) for n in state.live_nodes()]
+    full = len(counts) >= state.grid.size
+    assert max(counts) == 1 if full else max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("pipelines", [1, 2])
+def test_a_standby_that_waits_costs_two_transfers_a_loss(pipelines: int) -> None:
+    """The least that can be: what the new node must own, and what it must shadow."""
+    state = apply(running(pipelines, 4), joined("s.1")).state
+    state = apply(state, lost("n01.1")).state
+    state, transfers = settle(state)
+    protected(state)
+    assert transfers == 2
+    assert state.assignment is not None
+    assert state.assignment.owners[1] == NodeId("s.1")
+    assert state.assignment.shadows[1] == NodeId("n00.1")
+
+
+def test_nothing_begins_while_the_run_ends() -> None:
+    state = running()
+    state = apply(state, StopRequested(reason="enough", outcome=Outcome.STOPPED)).state
+    state = apply(state, lost("n01.1")).state
+    assert not state.transfers
+    assert not state.moves
