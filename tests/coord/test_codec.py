@@ -26,7 +26,7 @@ from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
 from bamboo.core.events import Event, NodeJoined, NoticeReceived, PeerLost
 from bamboo.core.policy import Policy
-from bamboo.core.state import Failover, Node, Outcome, Phase, State
+from bamboo.core.state import Failover, Move, Node, Outcome, Phase, State
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.assignment import Assignment
@@ -136,10 +136,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":1}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":2}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":1}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":2}'
     )
 
 
@@ -156,6 +156,9 @@ def test_the_hash_sees_every_field() -> None:
     assert state_hash(state) not in hashes
 
 
+MOVE = Move(slot=Slot(pipeline=0, stage=1), source=NodeId("a"), receiver=NodeId("b"), since=3)
+
+
 def _another(name: str, value: Any) -> Any:
     others: dict[str, Any] = {
         "phase": Phase.DEGRADED,
@@ -167,6 +170,7 @@ def _another(name: str, value: Any) -> Any:
         "stop_at_step": 3,
         "stop_reason": "x",
         "finished": (NodeId("n00.1"),),
+        "moves": (MOVE,),
     }
     if name in others:
         return others[name]
@@ -190,7 +194,7 @@ LOST = encode_event(PeerLost(node=NodeId("a.1"), reporter="b", cause="exit"))
     [
         ("", "not JSON"),
         ("[1]", "schema version None"),
-        (altered(LOST, v=2), f"schema version 2 and this program reads {SCHEMA_VERSION}"),
+        (altered(LOST, v=9), f"schema version 9 and this program reads {SCHEMA_VERSION}"),
         (altered(LOST, more=1), "fields more do not fit"),
         (altered(LOST, event=None), "unknown kind None"),
         (altered(LOST, event={"kind": "PeerFound"}), "unknown kind 'PeerFound'"),
@@ -231,12 +235,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":1,"effects":{}}')
-    fleet = '{"v":1,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":2,"effects":{}}')
+    fleet = '{"v":2,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":1,"event":{}}')
+        decode_entry('{"v":2,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))
