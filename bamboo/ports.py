@@ -88,7 +88,19 @@ class Store(Protocol):
 # ---------------------------------------------------------------- data plane: the transport
 
 MessageKind: TypeAlias = Literal[
-    "act", "grad", "partial", "shard", "tie", "squares", "norm", "reduced", "ship", "ack"
+    "act",
+    "grad",
+    "partial",
+    "shard",
+    "tie",
+    "squares",
+    "norm",
+    "reduced",
+    "ship",
+    "ack",
+    "pull",
+    "state",
+    "stand",
 ]
 
 
@@ -100,7 +112,8 @@ class MessageKey:
     act, grad: activation to, or gradient of the output from, the next stage · partial, shard:
     the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
     reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
-    shadow · ack: a shadow stands at `step`.
+    shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
+    new replica, asked for and sent in chunks, and how far the replica has followed.
     """
 
     kind: MessageKind

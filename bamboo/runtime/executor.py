@@ -23,7 +23,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """Every owned slot has taken its last step."""
+    """Every owned slot has taken its last step, and there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,14 @@ class Executor:
         self.owned: dict[Slot, SlotRun] = {}
         self.shadowed: dict[Slot, SlotRun] = {}
         self.hold = False
+        self.yielding: set[Slot] = set()
+        """Owned slots that begin no step, for they are about to change hands."""
         self.gap_budget: dict[int, int] = {}
         """In mode `gap`: redundant forwards that fit the wait at a cursor of the owned slot."""
         self._gap_used: dict[int, int] = {}
         self.attention: Callable[[], bool] = lambda: False
+        self.background: Callable[[], None] = lambda: None
+        """What else is served between two operations; must not block."""
         self.settled: Callable[[], bool] = lambda: True
         """Whether what must follow the last step has come too."""
 
@@ -73,6 +77,7 @@ class Executor:
         moved_s = time.monotonic()
         while True:
             self.mail.collect(0.0)
+            self.background()
             if self.attention():
                 return Interrupted(cursor=self.cursor, cause="attention")
             op = next_op(self._ready(), self._policy[self._gap_fits()])
@@ -85,7 +90,8 @@ class Executor:
                 continue
             if self.finished and not linger:
                 return Completed()
-            if time.monotonic() - moved_s > self._stall_s and not (self.hold or linger):
+            waiting = self.hold or self.yielding or linger or not self.owned
+            if time.monotonic() - moved_s > self._stall_s and not waiting:
                 return Interrupted(cursor=self.cursor, cause="stalled")
             self._listener.idle()
             self.mail.collect(POLL_S)
@@ -93,7 +99,7 @@ class Executor:
     @property
     def finished(self) -> bool:
         taken = all(run.step > self.last_step for run in self.owned.values())
-        return taken and self.settled()
+        return bool(self.owned) and taken and self.settled()
 
     @property
     def cursor(self) -> str:
@@ -129,12 +135,15 @@ class Executor:
 
     def may_begin(self, run: SlotRun) -> bool:
         """Whether the run may begin its step: nobody is more than one step beyond what is safe."""
-        return not self.hold and run.step <= self.last_step and run.step - 1 <= self.mail.safe_step
+        # A slot that was taken over still comes to where this node's other slots are.
+        behind = any(own.step > run.step for own in self.owned.values())
+        held = (self.hold and not behind) or run.slot in self.yielding
+        return not held and run.step <= self.last_step and run.step - 1 <= self.mail.safe_step
 
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
         if self.mail.has(run.slot, "ship", run.step):
             return run.replica_step
-        if self._mode in ("off", "stash") or run.step > self.last_step:
+        if self._mode in ("off", "stash") or run.joining or run.step > self.last_step:
             return None
         back, local = len(run.backed), len(run.pending)
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
@@ -158,7 +167,7 @@ class Executor:
     def _count_gap(self, instruction: Instruction) -> None:
         if instruction.kind == "S":
             self._gap_used.clear()
-        elif instruction.kind == "FR":
+        elif instruction.kind == "FR" and self.owned:
             cursor = next(iter(self.owned.values())).cursor
             self._gap_used[cursor] = self._gap_used.get(cursor, 0) + 1
 

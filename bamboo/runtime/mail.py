@@ -6,8 +6,8 @@ that is kept for it is sent again. Letters of one key are bitwise equal, so the 
 later ones are dropped. Nothing here waits.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -34,6 +34,17 @@ class Letter:
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
+@dataclass(slots=True, kw_only=True)
+class Joining:
+    """A receiver that follows an owned slot, as a shadow does, and is none yet."""
+
+    receiver: NodeId
+    guarded: bool = False
+    """Reported: what is safe is the receiver's word, and the shadow of now gets nothing first."""
+    stands: int = -1
+    withheld: list[tuple[MessageKey, Letter]] = field(default_factory=list)
+
+
 class Mail:
     """The post office of one node."""
 
@@ -49,10 +60,15 @@ class Mail:
         self.peak_stash_bytes = 0
         self.stash_bytes = 0
         self.replica_hashes: dict[tuple[Slot, int], str] = {}
+        self.joining: dict[Slot, Joining] = {}
+        self.of_transfers: deque[tuple[MessageKey, Letter]] = deque()
+        """Letters about the state of slots: they belong to no step and are taken by who waits."""
+        self._participants: frozenset[NodeId] = frozenset()
 
-    def assign(self, assignment: Assignment) -> None:
-        """Route by this assignment from now on."""
+    def assign(self, assignment: Assignment, participants: Collection[NodeId] = ()) -> None:
+        """Route by this assignment from now on; `participants` are all who hear what is safe."""
         self._assignment = assignment
+        self._participants = assignment.members().union(participants)
         for slot in assignment.grid.slots():
             self.safe.setdefault(slot, 0)
 
@@ -96,8 +112,58 @@ class Mail:
     def declare_safe(self, slot: Slot, step: int, meta: Mapping[str, Any] | None = None) -> None:
         """Tell everybody that `slot` will ask for nothing before `step`."""
         key = MessageKey(kind="ack", to=slot, source=slot, step=step)
-        for node in self.assignment.members():
+        for node in self._participants:
             self.post_to(node, key, (), meta)
+
+    def ship(
+        self, slot: Slot, step: int, tensors: Sequence[Tensor], meta: Mapping[str, Any]
+    ) -> None:
+        """Send an owned slot's reduced gradient to its shadow and to who is to be its shadow."""
+        key = MessageKey(kind="ship", to=slot, source=slot, step=step)
+        letter = Letter(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta)
+        joining, shadow = self.joining.get(slot), self.assignment.shadow(slot)
+        if joining is not None:
+            self._route(joining.receiver, key, letter)
+        if shadow is None:
+            return
+        if joining is not None and joining.guarded and joining.stands <= step:
+            joining.withheld.append((key, letter))
+        else:
+            self._route(shadow, key, letter)
+
+    def begin_joining(self, slot: Slot, receiver: NodeId) -> None:
+        """From now on `receiver` is sent what the shadow of `slot` is sent."""
+        self.joining[slot] = Joining(receiver=receiver)
+
+    def guard(self, slot: Slot) -> None:
+        """From now on nothing of `slot` is safe, and nothing goes to its shadow, that the receiver
+        does not have."""
+        self.joining[slot].guarded = True
+
+    def guarded(self, slot: Slot) -> bool:
+        """Whether what is safe of `slot` is a receiver's word."""
+        return slot in self.joining and self.joining[slot].guarded
+
+    def joining_stands(self, slot: Slot, step: int) -> None:
+        """The receiver has followed up to `step`."""
+        joining = self.joining[slot]
+        joining.stands = max(joining.stands, step)
+        self._release(joining, self.assignment.shadow(slot))
+
+    def end_joining(self, slot: Slot, *, released: NodeId | None) -> None:
+        """The receiver is the shadow, or never will be: `released` gets what it was not sent."""
+        joining = self.joining.pop(slot, None)
+        if joining is not None and released != joining.receiver:
+            joining.stands = max((key.step for key, _ in joining.withheld), default=0) + 1
+            self._release(joining, released)
+
+    def _release(self, joining: Joining, shadow: NodeId | None) -> None:
+        """Send the shadow of now what its successor has by now."""
+        ready = [item for item in joining.withheld if item[0].step < joining.stands]
+        joining.withheld = [item for item in joining.withheld if item[0].step >= joining.stands]
+        if shadow is not None:
+            for key, letter in ready:
+                self._route(shadow, key, letter)
 
     def resend(self, slot: Slot) -> int:
         """Send again all that is kept for `slot`, to its owner of now; how many letters."""
@@ -131,6 +197,9 @@ class Mail:
             if "hash" in letter.meta:
                 self.replica_hashes[(key.to, key.step)] = str(letter.meta["hash"])
             return
+        if key.kind in ("pull", "state", "stand"):
+            self.of_transfers.append((key, _opened(letter)))
+            return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:
             self._inbox[key.to].setdefault(address, letter)
@@ -143,10 +212,7 @@ class Mail:
         """Take a letter that `has` saw."""
         address = (kind, step, index)
         self._taken[slot].add(address)
-        letter = self._inbox[slot].pop(address)
-        if isinstance(letter, Delivered):
-            return Letter(tensors=tuple(map(to_tensor, letter.buffers)), meta=letter.meta)
-        return letter
+        return _opened(self._inbox[slot].pop(address))
 
     def kept(self, key: MessageKey) -> Letter | None:
         """A letter that this node sent and still keeps."""
@@ -159,14 +225,22 @@ class Mail:
         """Every slot is safe before this step."""
         return min(self.safe.values())
 
-    def prune(self) -> None:
-        """Forget all letters of steps before `safe_step`."""
+    def prune(self, replicas_from: Mapping[Slot, int]) -> None:
+        """Forget all letters of steps before `safe_step`, but not the gradients that a replica
+        here has yet to follow, from the step in `replicas_from` on."""
         bound = self.safe_step
         for step in [s for s in self._stash if s < bound]:
             self.stash_bytes -= sum(x.size_bytes() for x in self._stash.pop(step).values())
         for slot, letters in self._inbox.items():
-            for address in [a for a in letters if a[1] < bound]:
+            ships = min(bound, replicas_from.get(slot, bound))
+            for address in [a for a in letters if a[1] < (ships if a[0] == "ship" else bound)]:
                 del letters[address]
             self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
         for known in [k for k in self.replica_hashes if k[1] < bound]:
             del self.replica_hashes[known]
+
+
+def _opened(letter: Letter | Delivered) -> Letter:
+    if isinstance(letter, Delivered):
+        return Letter(tensors=tuple(map(to_tensor, letter.buffers)), meta=letter.meta)
+    return letter

@@ -142,11 +142,8 @@ class Operations:
             return False
         losses = run.exchange.losses
         done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
-        shadow = self._mail.assignment.shadow(run.slot)
-        if shadow is not None:
-            key = MessageKey(kind="ship", to=run.slot, source=run.slot, step=run.step)
-            meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
-            self._mail.post_to(shadow, key, run.exchange.gradient, meta)
+        meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
+        self._mail.ship(run.slot, run.step, run.exchange.gradient, meta)
         self._listener.at("ship", run, 0)
         factor = clip_factor([total], self._clip_norm)
         self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))

@@ -8,6 +8,7 @@ from the start of its step, and what is computed already is only sent.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand
@@ -29,6 +30,8 @@ class Recovery:
     """When the end of the victim's connection was seen here, or the decision was read."""
     decided_s: float
     promoted_s: float
+    version: int
+    """The step that the replica stood at when it was promoted."""
     first_operation_s: float = 0.0
     hit_step: int = 0
     already_computed: int = 0
@@ -76,6 +79,8 @@ class SlotRun:
         ]
         self.replica_step = Instruction(stage=stage_number, kind="R")
         self.recovery: Recovery | None = None
+        self.joining = False
+        """A replica that follows its owner and is not its shadow yet."""
         self.history: dict[int, Reduced] = {}
         self.graph_bytes = 0
         """What one microbatch keeps between forward and backward, measured on the first one."""
@@ -92,6 +97,19 @@ class SlotRun:
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
         self._losses: dict[int, Tensor] = {}
+
+    def load(self, flat: Tensor, step: int) -> None:
+        """Take over the state that another owner had before `step`: all of `tensors()`, flattened
+        one after the other. Raises ValueError when it has another size."""
+        targets = list(self.tensors().values())
+        sizes = [target.numel() for target in targets]
+        if sum(sizes) != flat.numel():
+            raise ValueError(f"slot {self.slot} has {sum(sizes)} elements, not {flat.numel()}")
+        for target, part in zip(targets, torch.split(flat, sizes), strict=True):
+            target.copy_(part.reshape(target.shape))
+        self.history = {}
+        self.step = step - 1
+        self.next_step()
 
     def settle_losses(self) -> None:
         """Read the losses of this step from the device, once all backwards are issued."""

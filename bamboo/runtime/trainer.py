@@ -5,7 +5,6 @@ after them (`apply`), effects addressed to this node are performed once, and wha
 is said as events and records through `Outbox`, which never blocks.
 """
 
-import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -26,14 +25,21 @@ from bamboo.core.effects import (
     Stay,
     StopAt,
 )
-from bamboo.core.events import HandedOver, NodeFinished, NonFinite, RunFailed, StopReady
+from bamboo.core.events import (
+    NodeFinished,
+    NonFinite,
+    RunFailed,
+    StopReady,
+)
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
+from bamboo.runtime.boundary import Boundaries
 from bamboo.runtime.device import device_of
 from bamboo.runtime.diagnose import diagnose
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
+from bamboo.runtime.log_watch import LogWatch
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
 from bamboo.runtime.outbox import Outbox
@@ -42,11 +48,8 @@ from bamboo.runtime.records import Records, ReplicaCheck, peak_tensor_bytes
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.runtime.takeover import resend, tell_what_was_reduced
+from bamboo.runtime.transfer import Transfers
 from bamboo.topology.slots import Slot
-
-LOG_AWAY_S = 1.0
-"""A log that has not answered for so long is away: a loss waits for its decision then, and waiting
-for that is no standstill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +111,17 @@ class Trainer:
             self.executor.settled = self._replicas_acknowledged
         self._inbound: deque[Decided] = deque()
         self.executor.attention = lambda: bool(self._inbound)
+        self.transfers = Transfers(
+            me=me, mail=self.mail, executor=self.executor, builder=builder, outbox=outbox
+        )
+        self.executor.background = self.transfers.pump
+        self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
         self.gone_seen_s: dict[str, float] = {}
         """Monotonic time at which this node saw a peer's connection end."""
-        self._draining = False
-        self._said_handover = False
         self._stopping = False
         self._faulted = False
         self._step_timeout_s = job.cluster.step_timeout_s
-        self._log_answered_s = self._log_back_s = -math.inf
+        self.log_watch = LogWatch(job.cluster.step_timeout_s)
         self._not_finite: tuple[int, float] | None = None
         """A step whose gradient is not finite, and until when (monotonic) to look for a layer."""
         self._said_finished: tuple[Slot, ...] = ()
@@ -132,21 +138,6 @@ class Trainer:
         """Note when this node saw a peer's connection end, for the parts of a pause."""
         self.gone_seen_s.setdefault(node, at_s)
 
-    def log_answered(self) -> None:
-        """Note that the store answers; called often by the thread that follows the log."""
-        now_s = time.monotonic()
-        if now_s - self._log_answered_s > LOG_AWAY_S:
-            self._log_back_s = now_s
-        self._log_answered_s = now_s
-
-    def _log_was_there(self) -> bool:
-        """Whether every decision of the time that a step may take has reached this node."""
-        now_s = time.monotonic()
-        return (
-            now_s - self._log_answered_s <= LOG_AWAY_S
-            and now_s - self._log_back_s > self._step_timeout_s
-        )
-
     def progress(self) -> dict[str, Any]:
         """What the node's lease carries: step, counts of operations, bytes of tensors."""
         owned = self.executor.owned.values()
@@ -161,8 +152,9 @@ class Trainer:
     def run(self) -> Goodbye:
         """Train to the end. The first decision must be on its way (`tell`)."""
         while self._goodbye is None:
-            if not self.executor.owned and not self._inbound:
+            if not (self.executor.owned or self.executor.shadowed or self._inbound):
                 self.mail.collect(0.05)
+                self.transfers.pump()
                 continue
             result = self.executor.run(linger=self._finished_and_said)
             if isinstance(result, Completed):
@@ -177,7 +169,7 @@ class Trainer:
         if interrupted.cause == "non-finite":
             assert interrupted.run is not None
             self._report_non_finite(interrupted.run)
-        elif interrupted.cause == "stalled" and self._log_was_there():
+        elif interrupted.cause == "stalled" and self.log_watch.was_there():
             self._fail(f"node {self._me} made no progress at {interrupted.cursor}")
 
     def _fail(self, reason: str) -> None:
@@ -187,7 +179,7 @@ class Trainer:
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
-        self.executor.hold = self._draining or self._stopping or self._faulted
+        self.executor.hold = self._boundaries.draining or self._stopping or self._faulted
 
     @property
     def _finished_and_said(self) -> bool:
@@ -231,15 +223,31 @@ class Trainer:
                 self._perform(effect, decided)
 
     def _reassign(self, state: State) -> None:
-        assert state.assignment is not None
-        self.mail.assign(state.assignment)
-        members = state.assignment.members()
+        assignment = state.assignment
+        assert assignment is not None
+        members = state.participants()
+        self.mail.assign(assignment, members)
         self._transport.reconfigure(
             generation=state.generation,
             members={n.id: n.endpoint for n in state.nodes if n.id in members},
         )
+        for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
+            # Moved at a step boundary: the roles are exchanged, the state is the same.
+            run = self.executor.owned.pop(slot)
+            run.owner, run.recovery = False, None
+            self.executor.shadowed[slot] = run
+            self._said_finished = ()
+        self.transfers.sync(state)
+        self._boundaries.move(state.moves)
+        self._declare_all()
+
+    def _declare_all(self) -> None:
+        """Say again what is safe by this node's word: somebody may be new."""
         for slot, run in self.executor.owned.items():
-            if state.assignment.shadow(slot) is None:
+            if self.mail.assignment.shadow(slot) is None and not self.mail.guarded(slot):
+                self.mail.declare_safe(slot, run.step)
+        for slot, run in self.executor.shadowed.items():
+            if self.mail.assignment.shadow(slot) == self._me:
                 self.mail.declare_safe(slot, run.step)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
@@ -251,10 +259,10 @@ class Trainer:
             case Resend(slot=slot):
                 resend(self.mail, self.executor.owned, slot)
             case Drain():
-                self._draining = True
+                self._boundaries.drain()
                 self._set_hold()
             case Stay():
-                self._draining = self._said_handover = False
+                self._boundaries.stay()
                 self._set_hold()
             case HoldForStop():
                 self._stopping = True
@@ -299,15 +307,17 @@ class Trainer:
             seen_s=min(self.gone_seen_s.get(victim, decided.read_s), decided.read_s),
             decided_s=decided.read_s,
             promoted_s=time.monotonic(),
-            hit_step=max(run.step, *(r.step for r in self.executor.owned.values())),
+            version=run.step,
+            hit_step=max([run.step, *(r.step for r in self.executor.owned.values())]),
             already_computed=len(run.pending),
         )
         self.executor.owned[slot] = run
-        # Nobody is more than one step beyond what the shadows have.
-        self._preemptions.spent(slot, run.step + 1)
+        # A victim was at most one step beyond what its shadow has; who gives away has begun none.
+        self._preemptions.spent(slot, run.step - 1 if run.recovery.planned else run.step + 1)
         resend(self.mail, self.executor.owned, slot)
         tell_what_was_reduced(self.mail, run)
         self.mail.declare_safe(slot, run.step)
+        self.transfers.boundary(run)
         self._records.promoted()
         self._said_finished = ()
 
@@ -316,13 +326,17 @@ class Trainer:
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """Acknowledge, record, forget what nobody can ask for any more."""
         meta = self._replicas.stepped(run)
-        if not run.owner or self.mail.assignment.shadow(run.slot) is None:
+        bare = self.mail.assignment.shadow(run.slot) is None and not self.mail.guarded(run.slot)
+        if not run.owner or bare:
             self.mail.declare_safe(run.slot, run.step, meta)
         self._records.stepped(run, done, factor)
-        if run.recovery is not None and run.step > run.recovery.hit_step:
-            self._end_recovery(run, run.recovery)
+        if run.owner:
+            self.transfers.boundary(run)
+        else:
+            self.transfers.followed(run)
+        self._end_recoveries()
         self._replicas_differ()  # before their hashes are forgotten
-        self.mail.prune()
+        self.mail.prune(self.transfers.replicas_from())
         bound = self.mail.safe_step
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
             for step in [s for s in other.history if s < bound]:
@@ -340,6 +354,15 @@ class Trainer:
         owned = self.executor.owned.items()
         return all(shadow(slot) is None or safe[slot] >= run.step for slot, run in owned)
 
+    def _end_recoveries(self) -> None:
+        """A slot has caught up when nobody can ask any more for what only its victim had."""
+        for run in self.executor.owned.values():
+            recovery = run.recovery
+            if recovery is None or run.step <= recovery.hit_step:
+                continue
+            if self.mail.safe_step >= recovery.version:
+                self._end_recovery(run, recovery)
+
     def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
         recovery.first_operation_s = recovery.first_operation_s or time.monotonic()
         self._records.caught_up(run, recovery)
@@ -356,17 +379,12 @@ class Trainer:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 
     def idle(self) -> None:
-        """While draining: hand over as soon as the shadows have all of it."""
+        """Give away what is to be given away, once its boundary is safe."""
+        self._end_recoveries()
+        self._boundaries.serve()
         if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
             step, self._not_finite = self._not_finite[0], None
             self._fail(f"step {step}: a gradient is not finite, and no node found where")
-        if not self._draining or self._said_handover:
-            return
-        owned = self.executor.owned
-        if all(r.cursor == 0 and self.mail.safe[s] >= r.step for s, r in owned.items()):
-            self._said_handover = True
-            step = max(run.step for run in owned.values()) - 1
-            self._outbox.event(HandedOver(node=self._me, step=step))
 
     # ------------------------------------------------------------------ faults
 

@@ -117,7 +117,8 @@ class _Worker:
             run_dir=self._run_dir,
         )
         self._thread(
-            "follow", lambda: follow_log(follower, trainer.tell, trainer.log_answered, self._stop)
+            "follow",
+            lambda: follow_log(follower, trainer.tell, trainer.log_watch.answered, self._stop),
         )
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(

@@ -67,7 +67,8 @@ def test_the_instance_goes_before_the_hand_over() -> None:
 
 
 def test_the_shadow_goes_before_the_hand_over() -> None:
-    """The draining node has nobody to hand over to any more: it trains on."""
+    """The draining node has nobody to hand over to any more: it trains on, until its stage has a
+    shadow again, and hands over to that."""
     with cluster(job(**SLOW)) as run:
         run.start()
         inside_a_step(run)
@@ -75,7 +76,10 @@ def test_the_shadow_goes_before_the_hand_over() -> None:
         run.kill("i-01.1")
         run.wait(lambda s: s.node(NodeId("i-01.1")).status is NodeStatus.GONE, 10, "the loss")
         assert_calm(run)
-        assert run.owner(Slot(pipeline=0, stage=2)) == "i-02.1"
+        assert run.owner(Slot(pipeline=0, stage=2)) == "i-03.1"
+        drained = run.state().node(NodeId("i-02.1"))
+        assert drained is not None
+        assert drained.status is NodeStatus.LEFT
 
 
 def test_two_neighbours_get_their_notice_together() -> None:

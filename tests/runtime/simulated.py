@@ -143,8 +143,10 @@ class Node:
         """Let the executor's loop go round at most so often; as `Trainer.run` does otherwise."""
         self._turns = loops
         trainer = self.trainer
-        if not trainer.executor.owned and not trainer._inbound:
+        executor = trainer.executor
+        if not (executor.owned or executor.shadowed or trainer._inbound):
             trainer.mail.collect(0.0)
+            trainer.transfers.pump()
             return
         result = trainer.executor.run(linger=trainer._finished_and_said)
         if isinstance(result, Completed):
@@ -154,11 +156,13 @@ class Node:
 
 
 class World:
-    """A run of `job`; `step` lets one thing happen, chosen by `draw`."""
+    """A run of `job`; `step` lets one thing happen, chosen by `draw`. `standbys` are further nodes,
+    which join when they are told to."""
 
-    def __init__(self, job: JobConfig, draw: random.Random) -> None:
+    def __init__(self, job: JobConfig, draw: random.Random, standbys: int = 0) -> None:
         self.draw = draw
         builder = builder_of(job)
+        self.steps = job.train.steps
         grid = builder.strategy.placement.grid
         self.state: State = initial_state(
             run=RunId("sim"), grid=grid, redundancy=job.cluster.redundancy
@@ -169,13 +173,18 @@ class World:
         self.wires = Wires()
         self.nodes = {
             name: Node(builder, self.wires, name)
-            for name in (NodeId(f"n{i:02d}") for i in range(grid.size))
+            for name in (NodeId(f"n{i:02d}") for i in range(grid.size + standbys))
         }
+        self.standbys = list(self.nodes)[grid.size :]
         self.unreported: set[NodeId] = set()
         """Deaths that nobody has reported yet."""
-        for node in self.nodes:
-            zone, instance = ZoneId("z"), InstanceId(node)
-            self.commit(NodeJoined(node=node, instance=instance, zone=zone, endpoint=node, pid=1))
+        for node in list(self.nodes)[: grid.size]:
+            self.join(node)
+
+    def join(self, node: NodeId) -> None:
+        """A node says that it is there."""
+        zone, instance = ZoneId("z"), InstanceId(node)
+        self.commit(NodeJoined(node=node, instance=instance, zone=zone, endpoint=node, pid=1))
 
     # ------------------------------------------------------------------ what can happen
 

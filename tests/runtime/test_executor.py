@@ -308,7 +308,9 @@ def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -
         assert kept is not None
         run.forward(local, kept.tensors[0])
     run.owner = True
-    run.recovery = Recovery(victim="b", planned=False, seen_s=0.0, decided_s=0.0, promoted_s=0.0)
+    run.recovery = Recovery(
+        victim="b", planned=False, seen_s=0.0, decided_s=0.0, promoted_s=0.0, version=0
+    )
     bench.executor.owned[S1] = run
     bench.mail.assign(bench.assignment.replace(owners={S1: NODES[0]}, shadows={S1: None}))
     bench.mail.resend(S1)

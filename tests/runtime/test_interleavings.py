@@ -14,7 +14,7 @@ import torch
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
-from bamboo.core.state import NodeStatus, Outcome
+from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.runtime.trainer import Goodbye
 from tests.e2e.calm import calm
@@ -55,6 +55,10 @@ def drawn_job(draw: random.Random) -> JobConfig:
     )
 
 
+def longer(settings: JobConfig, steps: int) -> JobConfig:
+    return replace(settings, train=replace(settings.train, steps=steps))
+
+
 def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
     """The run's losses, and the tensors of every pipeline, are the calm run's."""
     world.settle()
@@ -76,8 +80,15 @@ def killable(world: World) -> list[NodeId]:
     draining = {n.id for n in world.state.nodes if n.status is NodeStatus.DRAINING}
     leaving = world.unreported | draining
     needed = {assignment.shadow(s) for node in leaving for s in assignment.owned_by(node)}
+    # Two neighbours that go within one step may take with them what only the two of them had.
+    grid = world.state.grid
+    hit = {f.slot for f in world.state.failovers if not f.planned}
+    hit |= {s for node in world.unreported for s in assignment.owned_by(node)}
+    beside = {near for s in hit for near in (grid.protector(s), grid.protected(s))}
     out = []
     for node in world.nodes.values():
+        if beside.intersection(assignment.owned_by(node.id)):
+            continue
         shadows = [assignment.shadow(s) for s in assignment.owned_by(node.id)]
         copied = all(
             s is not None and world.nodes[s].running and s not in draining for s in shadows
@@ -90,7 +101,7 @@ def killable(world: World) -> list[NodeId]:
 def let_run(world: World) -> None:
     """Go on for a random while, which ends somewhere before the run does."""
     grid, batch = world.state.grid, BASE.train.batch
-    left = STEPS * grid.stages * (2 * batch + grid.pipelines) - world.operations
+    left = world.steps * grid.stages * (2 * batch + grid.pipelines) - world.operations
     target = world.operations + world.draw.randint(0, max(left - 1, 0))
     world.run(until=lambda: world.operations >= target)
 
@@ -189,6 +200,51 @@ def test_the_living_are_taken_for_dead(seed: int) -> None:
     calmly(world, settings)
     gone = [n.id for n in world.state.nodes if n.status is NodeStatus.GONE]
     assert all(world.nodes[node].trainer._goodbye is Goodbye.FENCED for node in gone)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_with_time_to_protect_again(seed: int) -> None:
+    """One node after another, down to two: each is survived once the one before is made good."""
+    draw = random.Random(seed)
+    settings = longer(drawn_job(draw), 12)
+    world = World(settings, draw)
+    for _ in range(draw.choice((2, 3, 5))):
+        world.run(until=lambda: world.state.phase is Phase.RUNNING)
+        candidates = killable(world)
+        if world.over or len(candidates) < 3:
+            break
+        world.kill(draw.choice(candidates))
+        world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings, settings.train.steps)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_standbys_come_while_nodes_go(seed: int) -> None:
+    draw = random.Random(seed)
+    settings = longer(drawn_job(draw), 8)
+    world = World(settings, draw, standbys=3)
+    away = list(world.standbys)
+    for _ in range(draw.choice((2, 4, 6))):
+        let_run(world)
+        if world.over:
+            break
+        if away and draw.random() < 0.5:
+            world.join(away.pop())
+            continue
+        candidates = killable(world)
+        node = draw.choice(candidates) if candidates else None
+        if node is None:
+            continue
+        if draw.random() < 0.4:
+            world.commit(NoticeReceived(node=node, deadline_s=NOW_S + 30))
+        else:
+            world.kill(node)
+            world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: False)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings, settings.train.steps)
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 5))

@@ -130,12 +130,12 @@ def test_nothing_is_forgotten_before_every_slot_is_safe(office: Office) -> None:
     assert a.stash_bytes == 24
     for slot in (S0, S1):
         a.declare_safe(slot, 2)
-    a.prune()
+    a.prune({})
     assert a.safe_step == 0
     assert a.stash_bytes == 24
     office.mails[C].declare_safe(S2, 1)
     office.carry()
-    a.prune()
+    a.prune({})
     assert a.safe_step == 1
     assert a.kept(letter("act", S1, S0, 0)) is None
     assert a.kept(letter("act", S1, S0, 1)) is not None
@@ -149,7 +149,7 @@ def test_pruning_forgets_arrived_letters_too(office: Office) -> None:
     b = office.mails[B]
     for slot in GRID.slots():
         b.declare_safe(slot, 1)
-    b.prune()
+    b.prune({})
     assert not b.has(S1, "act", 0)
     assert b.has(S1, "act", 1)
 
@@ -194,7 +194,7 @@ def test_bytes_in_the_stash_are_what_is_kept(seed: int) -> None:
         else:
             slot = draw.choice(GRID.slots())
             mail.declare_safe(slot, mail.safe[slot] + draw.randrange(2))
-            mail.prune()
+            mail.prune({})
             kept = {k: size for k, size in kept.items() if k.step >= mail.safe_step}
         peak = max(peak, sum(kept.values()))
         assert mail.stash_bytes == sum(kept.values())

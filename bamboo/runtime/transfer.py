@@ -1,0 +1,248 @@
+"""A new replica of a slot, made in the background while its owner trains on.
+
+    receiver  pull 0, pull 1          asks for the copy, two chunks at a time
+    source    state 0, state 1, ...   the parameters and moments at a step boundary, once copied
+    source    ship t, t+1, ...        every gradient reduced since, as to a shadow
+    receiver  stand v                 after the copy, and after each step that it has followed
+    source    (event) ReplicaJoined   when the receiver stands where the owner stands
+
+Rules. (1) The copy is taken between two steps and sent as fast as it is asked for, so that letters
+of the step never wait behind more than two chunks. (2) What a replica has not got is never called
+safe: from the moment that a receiver is reported, the owner leaves it to the receiver's word what
+is safe, and a shadow that is to be replaced is sent nothing that the receiver does not have yet.
+So whichever of them a loss finds in the log as the shadow can take over.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bamboo.core.events import ReplicaJoined
+from bamboo.core.state import State, Transfer
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.executor import Executor
+from bamboo.runtime.mail import Letter, Mail
+from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.topology.slots import Slot
+
+CHUNK_ELEMENTS = 1 << 18
+"""1 MiB of float32."""
+WINDOW = 2
+"""Chunks asked for and not here yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outgoing:
+    """A transfer as its source sees it."""
+
+    transfer: Transfer
+    copy: Tensor | None = None
+    """The flat state, from the step boundary on at which it was taken."""
+    step: int = 0
+    wanted: list[int] = field(default_factory=list)
+    """Chunks asked for before there was a copy."""
+    close_at: int | None = None
+    """The last step that the owner called safe by its own word."""
+    said: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Incoming:
+    """A transfer as its receiver sees it."""
+
+    transfer: Transfer
+    flat: Tensor | None = None
+    missing: set[int] = field(default_factory=set)
+    asked: int = WINDOW
+    run: SlotRun | None = None
+
+
+class Transfers:
+    """The transfers of one node, by slot. Belongs to the trainer's thread and never waits."""
+
+    def __init__(
+        self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
+    ) -> None:
+        self._me, self._mail, self._executor = me, mail, executor
+        self._builder, self._outbox = builder, outbox
+        self._version = 0
+        self._out: dict[Slot, Outgoing] = {}
+        self._in: dict[Slot, Incoming] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether this node receives anything."""
+        return bool(self._in)
+
+    def replicas_from(self) -> dict[Slot, int]:
+        """The steps from which on shipped gradients are still needed here."""
+        waiting = {slot: 0 for slot, found in self._in.items() if found.run is None}
+        return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
+
+    # ------------------------------------------------------------------ decisions
+
+    def sync(self, state: State) -> None:
+        """Begin and end transfers as the newest state has them."""
+        assert state.assignment is not None
+        self._version = state.version
+        mine = {t.slot: t for t in state.transfers if t.source == self._me}
+        for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
+            del self._out[slot]
+            self._mail.end_joining(slot, released=state.assignment.shadow(slot))
+        for slot, transfer in mine.items():
+            if slot not in self._out:
+                self._out[slot] = Outgoing(transfer=transfer)
+                if slot in self._executor.owned:  # else it is taken over in this very decision
+                    self.boundary(self._executor.owned[slot])
+        self._sync_incoming(state)
+
+    def _sync_incoming(self, state: State) -> None:
+        assert state.assignment is not None
+        coming = {t.slot: t for t in state.transfers if t.receiver == self._me}
+        for slot in [s for s, found in self._in.items() if coming.get(s) != found.transfer]:
+            del self._in[slot]
+        for slot, run in list(self._executor.shadowed.items()):
+            if state.assignment.shadow(slot) == self._me:
+                run.joining = False
+            elif slot not in self._in and state.assignment.owner(slot) != self._me:
+                del self._executor.shadowed[slot]
+        for slot, transfer in coming.items():
+            if slot not in self._in:
+                self._in[slot] = Incoming(transfer=transfer)
+                self._executor.shadowed.pop(slot, None)
+                for chunk in range(WINDOW):
+                    self._tell_source("pull", transfer, chunk)
+
+    # ------------------------------------------------------------------ by the source
+
+    def boundary(self, run: SlotRun) -> None:
+        """The owner stands between two steps: copy the state, if it is to be sent."""
+        found = self._out.get(run.slot)
+        if found is None or found.copy is not None or run.cursor:
+            return
+        found.copy = torch.cat([t.reshape(-1) for t in run.tensors().values()])
+        found.step = run.step
+        self._mail.begin_joining(run.slot, found.transfer.receiver)
+        for chunk in found.wanted:
+            self._send_chunk(found, chunk)
+
+    def _pulled(self, transfer: Transfer, chunk: int) -> None:
+        found = self._out.get(transfer.slot)
+        if found is None or found.transfer != transfer:
+            return
+        if found.copy is None:
+            found.wanted.append(chunk)
+        else:
+            self._send_chunk(found, chunk)
+
+    def _send_chunk(self, found: Outgoing, chunk: int) -> None:
+        assert found.copy is not None, "chunks are sent of a copy"
+        start = chunk * CHUNK_ELEMENTS
+        if chunk and start >= found.copy.numel():
+            return
+        part = found.copy[start : start + CHUNK_ELEMENTS]
+        to, slot = found.transfer.receiver, found.transfer.slot
+        key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
+        about = {"since": found.transfer.since, "at_step": found.step}
+        self._mail.post_to(to, key, (part,), about | {"elements": found.copy.numel()})
+
+    def _stood(self, transfer: Transfer, step: int) -> None:
+        """The receiver has followed up to `step`. Close behind, it is waited for; once it has all
+        that the owner ever called safe, it is reported. It must have taken a step itself, to know
+        what others may still ask about the step before."""
+        found = self._out.get(transfer.slot)
+        if found is None or found.transfer != transfer or step == found.step:
+            return
+        self._mail.joining_stands(transfer.slot, step)
+        run = self._executor.owned[transfer.slot]
+        if found.close_at is None and step >= run.step - 1:
+            found.close_at = run.step
+            self._mail.guard(transfer.slot)
+        if found.said or found.close_at is None or step < found.close_at:
+            return
+        assert found.copy is not None, "who follows has got the copy"
+        found.said = True
+        followed = (step - found.step) * run.stage.parameter_bytes()
+        self._outbox.event(
+            ReplicaJoined(
+                node=self._me,
+                slot=transfer.slot,
+                receiver=transfer.receiver,
+                since=transfer.since,
+                step=step,
+                bytes=4 * found.copy.numel() + followed,
+            )
+        )
+        found.copy = torch.empty(0)
+
+    # ------------------------------------------------------------------ by the receiver
+
+    def _chunk_came(self, found: Incoming, chunk: int, letter: Letter) -> None:
+        elements = int(letter.meta["elements"])
+        chunks = max(1, -(-elements // CHUNK_ELEMENTS))
+        if found.flat is None:
+            found.flat = torch.empty(elements)
+            found.missing = set(range(chunks))
+        if chunk not in found.missing:
+            return
+        start = chunk * CHUNK_ELEMENTS
+        found.flat[start : start + CHUNK_ELEMENTS] = letter.tensors[0]
+        found.missing.remove(chunk)
+        if found.asked < chunks:
+            self._tell_source("pull", found.transfer, found.asked)
+            found.asked += 1
+        if not found.missing:
+            self._load(found, int(letter.meta["at_step"]))
+
+    def _load(self, found: Incoming, step: int) -> None:
+        slot = found.transfer.slot
+        assert found.flat is not None
+        found.run = self._builder.build(slot, owner=False)
+        found.run.load(found.flat, step)
+        found.run.joining = True
+        found.flat = None
+        self._executor.shadowed[slot] = found.run
+
+    def followed(self, run: SlotRun) -> None:
+        """A replica of this node has taken a step."""
+        found = self._in.get(run.slot)
+        if found is not None and found.run is run:
+            self._tell_source("stand", found.transfer, run.step)
+
+    # ------------------------------------------------------------------ letters
+
+    def pump(self) -> None:
+        """Take in the letters that came; what is of a decision not read here yet waits."""
+        if not self._mail.of_transfers:
+            return
+        early = []
+        while self._mail.of_transfers:
+            key, letter = self._mail.of_transfers.popleft()
+            if int(letter.meta["since"]) > self._version:
+                early.append((key, letter))
+            else:
+                self._take(key, letter)
+        self._mail.of_transfers.extend(early)
+
+    def _take(self, key: MessageKey, letter: Letter) -> None:
+        since, slot = int(letter.meta["since"]), key.to
+        if key.kind == "state":
+            coming = self._in.get(slot)
+            if coming is not None and coming.transfer.since == since and coming.run is None:
+                self._chunk_came(coming, key.index, letter)
+            return
+        going = self._out.get(slot)
+        if going is None or going.transfer.since != since:
+            return
+        if key.kind == "pull":
+            self._pulled(going.transfer, key.index)
+        else:
+            self._stood(going.transfer, key.index)
+
+    def _tell_source(self, kind: MessageKind, transfer: Transfer, index: int) -> None:
+        key = MessageKey(kind=kind, to=transfer.slot, source=transfer.slot, step=0, index=index)
+        self._mail.post_to(transfer.source, key, (), {"since": transfer.since})
