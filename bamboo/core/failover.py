@@ -122,6 +122,7 @@ def pass_on(
             Resend(to=node.id, slot=slot, owner=to) for node in live_members(after) if node.id != to
         ]
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
+    words = words or ["it had replicas only"]
     after, stays = _take_back_drains(after)
     after, stop_effects, stop_words = settle_stop(after)
     after = replace(after, phase=settled_phase(after))

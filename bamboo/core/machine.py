@@ -183,7 +183,8 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
         words = f"no shadow stays to hand {name_slots(state, slots)} over to, so it goes on"
         return changed(state, noted, (), f"{reason}; {words}")
     after = with_status(noted, node.id, NodeStatus.DRAINING)
-    reason = f"{reason}; it hands {name_slots(state, slots)} over at the next step boundary"
+    what = name_slots(state, slots) if slots else "its replicas"
+    reason = f"{reason}; it hands {what} over at the next step boundary"
     return changed(state, after, (Drain(to=node.id),), reason)
 
 

@@ -131,8 +131,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
-    kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=2}]'
-    sets = ["--set", "train.steps=400", "--set", f"chaos.kill={kills}"]
+    kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=1}]'
+    sets = ["--set", "train.steps=800", "--set", f"chaos.kill={kills}"]
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finished, generation 3" in done.stdout
@@ -147,7 +147,7 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     notes = [item["note"] for item in receipt["bill"]["instances"]]
     assert notes.count("interrupted by the cloud in its first hour: free") == 2
     metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(400))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(800))
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
