@@ -210,7 +210,7 @@ class ZmqTransport:
         due_s = 0.0
         if self._link is not None:
             due_s = self._link.due_s(node, size_bytes, time.monotonic())
-        frames = encode(
+        frame = encode(
             key,
             sender=self._me,
             generation=self._generation,
@@ -219,7 +219,7 @@ class ZmqTransport:
             due_s=due_s,
         )
         try:
-            socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=False)
+            socket.send(frame, flags=zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return False
         return True
@@ -234,11 +234,11 @@ class ZmqTransport:
                 self._drain_wake()
         while True:
             try:
-                frames = self._pull.recv_multipart(flags=zmq.NOBLOCK, copy=False)
+                frame = self._pull.recv(flags=zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
             try:
-                message, due_s = decode([f.buffer for f in frames])
+                message, due_s = decode(frame.buffer)
             except Malformed:
                 self.malformed += 1
                 continue

@@ -1,10 +1,14 @@
-"""How a message looks on the wire: one JSON header frame, then one frame of raw bytes a tensor.
+"""How a message looks on the wire: one frame of header length, JSON header, raw bytes of tensors.
 
-Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the sizes of the
-frames behind it; anything else is `Malformed` and the receiver drops it.
+Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
+behind it; anything else is `Malformed` and the receiver drops it.
+
+One frame and no multipart message, although that costs a copy: libzmq ends the whole process (an
+assertion in session_base.cpp) when a socket is closed while it has sent a part of a message.
 """
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, get_args
@@ -16,6 +20,7 @@ from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
 from bamboo.topology.slots import Slot
 
 HEADER_LIMIT_BYTES = 1 << 20
+_LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, torch.dtype] = {
     "f4": torch.float32,
     "f8": torch.float64,
@@ -54,8 +59,8 @@ def encode(
     meta: Mapping[str, Any],
     buffers: Sequence[Buffer],
     due_s: float = 0.0,
-) -> list[Any]:
-    """The frames of a message. `due_s`: monotonic time before which a virtual link holds it."""
+) -> bytearray:
+    """The frame of a message. `due_s`: monotonic time before which a virtual link holds it."""
     header = [
         key.kind,
         [key.to.pipeline, key.to.stage],
@@ -68,16 +73,27 @@ def encode(
         meta,
         [[b.dtype, b.shape] for b in buffers],
     ]
-    return [json.dumps(header).encode(), *(b.data for b in buffers)]
+    text = json.dumps(header).encode()
+    frame = bytearray(_LENGTH.size + len(text) + sum(b.data.nbytes for b in buffers))
+    _LENGTH.pack_into(frame, 0, len(text))
+    at = _LENGTH.size + len(text)
+    frame[_LENGTH.size : at] = text
+    into = memoryview(frame)
+    for buffer in buffers:
+        into[at : at + buffer.data.nbytes] = buffer.data
+        at += buffer.data.nbytes
+    return frame
 
 
-def decode(frames: Sequence[memoryview]) -> tuple[Delivered, float]:
-    """The message in `frames` and its due time. Raises Malformed."""
-    if not frames or len(frames[0]) > HEADER_LIMIT_BYTES:
+def decode(frame: memoryview) -> tuple[Delivered, float]:
+    """The message in `frame` and its due time. Raises Malformed."""
+    length = _LENGTH.unpack_from(frame)[0] if frame.nbytes >= _LENGTH.size else 0
+    if not 0 < length <= min(HEADER_LIMIT_BYTES, frame.nbytes - _LENGTH.size):
         raise Malformed("no header, or one beyond its limit")
+    body = frame[_LENGTH.size + length :]
     try:
         kind, to, source, step, index, sender, generation, due_s, meta, shapes = json.loads(
-            bytes(frames[0])
+            bytes(frame[_LENGTH.size : _LENGTH.size + length])
         )
         if kind not in _KINDS or not isinstance(meta, dict):
             raise Malformed(f"unknown kind {kind!r}")
@@ -88,10 +104,7 @@ def decode(frames: Sequence[memoryview]) -> tuple[Delivered, float]:
             step=int(step),
             index=int(index),
         )
-        buffers = tuple(
-            _checked(str(dtype), tuple(int(n) for n in shape), frame)
-            for (dtype, shape), frame in zip(shapes, frames[1:], strict=True)
-        )
+        buffers = _buffers([(str(d), tuple(int(n) for n in shape)) for d, shape in shapes], body)
         return (
             Delivered(
                 key=key,
@@ -106,9 +119,17 @@ def decode(frames: Sequence[memoryview]) -> tuple[Delivered, float]:
         raise Malformed(str(error)) from error
 
 
-def _checked(dtype: str, shape: tuple[int, ...], frame: memoryview) -> Buffer:
-    if dtype not in _DTYPES or min(shape, default=0) < 0:
-        raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
-    if prod(shape) * _DTYPES[dtype].itemsize != frame.nbytes:
-        raise Malformed(f"{frame.nbytes} bytes are no {dtype} of shape {shape}")
-    return Buffer(dtype=dtype, shape=shape, data=frame)
+def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) -> tuple[Buffer, ...]:
+    """The tensors that `body` is, one after the other and to the last byte."""
+    out, at = [], 0
+    for dtype, shape in shapes:
+        if dtype not in _DTYPES or min(shape, default=0) < 0:
+            raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
+        size = prod(shape) * _DTYPES[dtype].itemsize
+        if at + size > body.nbytes:
+            raise Malformed(f"{body.nbytes - at} bytes are no {dtype} of shape {shape}")
+        out.append(Buffer(dtype=dtype, shape=shape, data=body[at : at + size]))
+        at += size
+    if at != body.nbytes:
+        raise Malformed(f"{body.nbytes - at} bytes belong to no tensor")
+    return tuple(out)

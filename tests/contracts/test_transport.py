@@ -4,8 +4,11 @@ What is promised stands in `ports.Transport`. Peers that are killed or stopped a
 """
 
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +29,7 @@ from tests.contracts.transport_net import (
 )
 from tests.support import wait_until
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -243,3 +247,12 @@ def test_closing_twice_is_closing_once(net: Net) -> None:
     a, _ = net.pair()
     a.close()
     a.close()
+
+
+def test_a_peer_dropped_in_the_middle_of_a_message_ends_nobody(tmp_path: Path) -> None:
+    """libzmq ends the process when a socket goes with a multipart message sent in part."""
+    command = [sys.executable, "-m", "tests.contracts.transport_dropper", str(tmp_path), "60"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=50, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
