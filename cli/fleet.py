@@ -17,7 +17,7 @@ from cli.money import Rented, rented_from_journal
 from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet
 from cloud.local.start import LocalCloud
-from cloud.provider import CloudThrottled, CloudUnavailable
+from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
 
 class RunFleet:
@@ -32,6 +32,7 @@ class RunFleet:
         kills: Path,
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
+        standbys: int = 0,
     ) -> None:
         self._fleet = fleet
         self._cloud = cloud
@@ -40,21 +41,31 @@ class RunFleet:
         self._records: list[Mapping[str, object]] = []
         self._on_demand = on_demand_usd_per_hour
         self._note = note
+        self._standbys = standbys
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
     def reconcile(self, state: State) -> None:
-        """While the cluster forms, bring it to a node for each slot; later only end what must go:
-        a lost node is not replaced, its shadow has its stages."""
+        """Keep a node for each slot, and the standbys, until the run is to end: what is lost or
+        has a notice is replaced at once."""
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
                 del self._to_terminate[instance]
-            if state.phase is Phase.FORMING:
-                report = self._fleet.ensure(state.grid.size)
+            if state.phase is not Phase.FINISHED and state.stop_reason is None:
+                leaving = {
+                    n.instance
+                    for n in state.nodes
+                    if n.notice_deadline_s is not None or not n.status.live
+                }
+                report = self._fleet.ensure(state.grid.size + self._standbys, leaving=leaving)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))
+        except CloudRefused as error:
+            if state.phase is Phase.FORMING:
+                raise
+            self._say(f"no replacement: {error}")  # those who are there train on
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers."""

@@ -67,6 +67,7 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
+        standbys=job.cluster.standbys,
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut

@@ -28,7 +28,7 @@ def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -
     catalogue = load_catalogue()
     pool, _ = cheapest_pool(job, catalogue)
     kind = catalogue.find(pool.instance_type)
-    count = grid_of(job).size
+    count = grid_of(job).size + job.cluster.standbys
     source = GIVEN
     if samples_per_s <= 0:
         planned = plan_job(job, wiring.run_preflight(job), run=RunId("cost"), now_s=0.0)

@@ -184,7 +184,18 @@ def start_cloud(
         store_url=external_store_url(),
         region=job.cloud.region,
         spot_usd_per_hour=spot_usd_per_hour,
+        agent_command=_booting(job.cloud.boot_s),
     )
+
+
+def _booting(boot_s: float) -> tuple[str, ...]:
+    """The agent's command behind a modelled boot; empty: the agent at once."""
+    if boot_s <= 0:
+        return ()
+    from cloud.local.services import python_command
+
+    agent = python_command("cli.main", "agent")
+    return ("/bin/sh", "-c", 'sleep "$0" && exec "$@"', f"{boot_s:g}", *agent)
 
 
 def run_fleet(
@@ -216,6 +227,7 @@ def run_fleet(
         journal=folder.cloud,
         kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
+        standbys=job.cluster.standbys,
         note=note,
     )
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ class Fleet:
         self._launches = sum(1 for i in earlier if i["intent"] == "launch")
         self._unwanted = {InstanceId(i["instance"]) for i in earlier if i["intent"] == "terminate"}
 
-    def ensure(self, count: int) -> Report:
-        """Bring the fleet to `count` wanted instances as far as the cloud gives them now.
+    def ensure(self, count: int, *, leaving: Collection[InstanceId] = ()) -> Report:
+        """Bring the fleet to `count` wanted instances as far as the cloud gives them now. Those
+        `leaving` do not count and are left to the cloud, which may take them free of charge.
 
         Goes through the offers until satisfied or until none is left; it never waits for
         capacity: call it again. Raises CloudRefused when the cloud refuses the request itself,
@@ -100,13 +101,13 @@ class Fleet:
         if self._now() < self._not_before_s:
             done.reasons.append("the cloud asked for fewer calls; waiting a little")
             return self._report(done, self._provider.describe(self._run))
-        observed = self._observe()
+        observed = self._observe(leaving)
         if self._is_as_desired(observed, count):
             return self._report(done, observed)
         offers = self._offers()
         # Each turn takes a pool out of the list, ends something, or is the last.
         for _ in range(len(offers) + 2):
-            observed = self._observe()
+            observed = self._observe(leaving)
             actions = plan(
                 desired=Desired(count=count, unwanted=frozenset(self._unwanted)),
                 observed=observed,
@@ -120,7 +121,7 @@ class Fleet:
                 break
             if self._now() < self._not_before_s:
                 break
-        report = self._report(done, self._observe())
+        report = self._report(done, self._observe(leaving))
         self._raise_if_hopeless(report)
         return report
 
@@ -162,9 +163,9 @@ class Fleet:
         """Those that run or start, by the cloud's own word."""
         return tuple(o for o in self._provider.describe(self._run) if o.state.live)
 
-    def _observe(self) -> list[Observed]:
-        """What the cloud shows, corrected by what it has answered: its list may lag behind, and a
-        fresh instance must not be started twice, nor an ended one be counted."""
+    def _observe(self, leaving: Collection[InstanceId] = ()) -> list[Observed]:
+        """What the cloud shows but for those `leaving`, corrected by what it has answered: its list
+        may lag behind, and a fresh instance must not be started twice, nor an ended one counted."""
         now_s = self._now()
         shown = {o.instance: o for o in self._provider.describe(self._run)}
         self._unseen = {
@@ -177,6 +178,7 @@ class Fleet:
             if o.instance in self._ended and o.state.live
             else o
             for o in (*shown.values(), *self._unseen.values())
+            if o.instance not in leaving or o.instance in self._unwanted
         ]
 
     def _left(self) -> list[InstanceId]:

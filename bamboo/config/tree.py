@@ -70,6 +70,8 @@ class ClusterConfig:
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
     redundancy: str = "stash"
+    standbys: int = 0
+    """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     device: str = "cpu"
     """`cpu`, or `virtual`: computes, then sleeps to the figures below."""
     threads: int = 1
@@ -105,6 +107,8 @@ class CloudConfig:
     instance_types: tuple[str, ...] = ("g4dn.xlarge",)
     market: str = "spot"
     """`spot` or `on-demand`."""
+    boot_s: float = 0.0
+    """Local cloud only: the modelled time from an instance's start to its agent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

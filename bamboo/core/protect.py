@@ -18,6 +18,7 @@ from bamboo.core.transition import (
     acting_member,
     away,
     changed,
+    listed,
     live_members,
     name_slots,
     stale,
@@ -155,7 +156,9 @@ def _begin(state: State) -> tuple[State, list[str]]:
     since = state.version
     busy = {t.slot for t in state.transfers} | {m.slot for m in state.moves}
     hit = {f.slot for f in state.failovers}
-    transfers, moves, words = list(state.transfers), list(state.moves), []
+    transfers, moves = list(state.transfers), list(state.moves)
+    words: list[str] = []
+    replicas: list[str] = []
     for slot in assignment.grid.slots():
         if slot in busy:
             continue
@@ -168,7 +171,9 @@ def _begin(state: State) -> tuple[State, list[str]]:
                 words.append(f"{name_slots(state, (slot,))} moves to {to} at a step boundary")
         else:
             transfers.append(Transfer(slot=slot, source=owner, receiver=to, since=since))
-            words.append(f"{owner} sends {to} a replica of {name_slots(state, (slot,))}")
+            replicas.append(f"{name_slots(state, (slot,))} on {to}")
+    if replicas:
+        words.append(f"new replicas: {listed(replicas)}")
     return replace(state, transfers=tuple(transfers), moves=tuple(moves)), words
 
 

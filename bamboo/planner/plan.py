@@ -66,11 +66,13 @@ def make_plan(
     zone_spot_usd_per_hour: Mapping[str, float],
     cut: Sequence[int] = (),
     timing: Timing | None = None,
+    standbys: int = 0,
 ) -> Plan:
     """Plan a job on one instance type, one node an instance.
 
     `cut` names the first layer of each stage; empty: balanced by flops. `shape` is the batch in
-    virtual nodes, `batch` its samples. `zone_spot_usd_per_hour` is per instance.
+    virtual nodes, `batch` its samples. `zone_spot_usd_per_hour` is per instance; `standbys` are
+    instances beyond the grid, paid like the others.
     Raises InputError when there are more stages than layers, or the cut does not fit.
     """
     whole_cut = _whole_cut(facts, grid, cut)
@@ -84,7 +86,9 @@ def make_plan(
         *survival(layout),
         *_zone_notes(grid, zone_spot_usd_per_hour),
         *_memory_notes(memory, instance_type),
+        *_standby_notes(standbys, zone_spot_usd_per_hour, instance_type),
     )
+    count = grid.size + standbys
     return Plan(
         grid=grid,
         mode=mode,
@@ -92,11 +96,10 @@ def make_plan(
         parameters=sum(layer.parameters for layer in facts),
         memory=memory,
         instance_type=instance_type,
-        instances=grid.size,
-        on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * grid.size),
+        instances=count,
+        on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
         spot_usd_per_hour={
-            zone: usd_per_hour([price] * grid.size)
-            for zone, price in zone_spot_usd_per_hour.items()
+            zone: usd_per_hour([price] * count) for zone, price in zone_spot_usd_per_hour.items()
         },
         expected=step,
         notes=notes,
@@ -152,6 +155,21 @@ def _zone_notes(grid: Grid, zones: Mapping[str, float]) -> tuple[str, ...]:
     return (
         f"A pipeline stays within {where}; most bulk preemptions take several nodes of one zone "
         "at once, and such a loss may leave a stage without a live copy.",
+    )
+
+
+def _standby_notes(
+    standbys: int, zones: Mapping[str, float], kind: InstanceType
+) -> tuple[str, ...]:
+    if standbys == 0:
+        return (
+            "No standby: a lost node's neighbour does its work until a replacement has booted.",
+        )
+    price = min(zones.values(), default=kind.on_demand_usd_per_hour) * standbys
+    waits = "1 standby waits" if standbys == 1 else f"{standbys} standbys wait"
+    return (
+        f"{waits} for a lost slot, at ${price:.4f}/h; without, a lost node's neighbour does its "
+        "work until a replacement has booted.",
     )
 
 

@@ -1,19 +1,20 @@
-"""The launcher's fleet: replaces nodes only while forming, keeps what could not be done yet."""
+"""The launcher's fleet: replaces what goes, keeps what could not be done yet."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from bamboo.core.state import State
+from bamboo.core.events import Event, NoticeReceived, PeerLost, StopRequested
+from bamboo.core.state import Outcome, State
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
 from cli.fleet import RunFleet
 from cloud.fleet import Fleet, Report
 from cloud.local.start import LocalCloud
-from cloud.provider import CloudThrottled, CloudUnavailable
+from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from tests.cli.world import World, job, joined
 
 
@@ -29,8 +30,8 @@ class FakeCloudFleet:
         if self.trouble is not None:
             raise self.trouble
 
-    def ensure(self, count: int) -> Report:
-        self._call("ensure", count)
+    def ensure(self, count: int, *, leaving: Collection[InstanceId]) -> Report:
+        self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -69,6 +70,7 @@ class Parts:
             kills=self.kills,
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
+            standbys=1,
         )
 
 
@@ -77,37 +79,65 @@ def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
 
 
-def state(*, formed: bool) -> State:
+def state(*events: Event) -> State:
+    """Four members, and what happened since."""
     world = World(job())
-    if formed:
-        world.do(joined())
+    world.do(joined())
+    for event in events:
+        world.do(event)
     return world.driver.state()
 
 
-def test_nodes_are_started_only_while_the_cluster_forms(parts: Parts) -> None:
-    parts.made.reconcile(state(formed=False))
-    parts.made.reconcile(state(formed=False))
-    parts.made.reconcile(state(formed=True))
-    assert parts.fleet.calls == [("ensure", 4), ("ensure", 4)]
+def forming() -> State:
+    return World(job()).driver.state()
+
+
+def test_there_is_an_instance_for_each_slot_and_standby(parts: Parts) -> None:
+    parts.made.reconcile(forming())
+    parts.made.reconcile(state())
+    assert parts.fleet.calls == [("ensure", (5,)), ("ensure", (5,))]
     assert parts.notes == ["one; two"]
+
+
+def test_what_is_lost_or_has_a_notice_is_replaced_at_once(parts: Parts) -> None:
+    nodes = state().nodes
+    lost = PeerLost(node=nodes[1].id, reporter="test", cause="disconnect")
+    noticed = NoticeReceived(node=nodes[3].id, deadline_s=1e10)
+    parts.made.reconcile(state(lost, noticed))
+    gone = sorted((nodes[1].instance, nodes[3].instance))
+    assert parts.fleet.calls == [("ensure", (5, *gone))]
+
+
+def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:
+    parts.made.reconcile(state(StopRequested(reason="enough", outcome=Outcome.STOPPED)))
+    assert parts.fleet.calls == []
+
+
+def test_a_refused_replacement_ends_nothing(parts: Parts) -> None:
+    parts.fleet.trouble = CloudRefused("no quota")
+    parts.made.reconcile(state())
+    assert parts.notes == ["no replacement: no quota"]
+    with pytest.raises(CloudRefused):
+        parts.made.reconcile(forming())
 
 
 @pytest.mark.parametrize("trouble", [CloudThrottled("slow"), CloudUnavailable("away")])
 def test_a_termination_is_repeated_until_it_was_taken(parts: Parts, trouble: Exception) -> None:
     parts.fleet.trouble = trouble
     parts.made.terminate(InstanceId("i-1"), reason="lost")
-    parts.made.reconcile(state(formed=True))
+    parts.made.reconcile(state())
     assert parts.notes == [str(trouble)]
     parts.fleet.trouble = None
-    parts.made.reconcile(state(formed=True))
-    parts.made.reconcile(state(formed=True))
-    assert parts.fleet.calls == [("terminate", "i-1")] * 3
+    parts.made.reconcile(state())
+    parts.made.reconcile(state())
+    assert parts.fleet.calls[:3] == [("terminate", "i-1")] * 3
+    assert {name for name, _ in parts.fleet.calls[3:]} == {"ensure"}
 
 
 def test_a_refusal_for_good_is_raised(parts: Parts) -> None:
     parts.fleet.trouble = InputError("no such type")
     with pytest.raises(InputError):
-        parts.made.reconcile(state(formed=False))
+        parts.made.reconcile(forming())
 
 
 def test_the_end_of_everything_needs_a_live_cloud(parts: Parts) -> None:

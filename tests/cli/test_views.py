@@ -66,9 +66,11 @@ def test_the_screen() -> None:
         "i-2.0  us-east-1a  gone              0   0   0   0      0 B",
         "! preemption in us-east-1a: node i-2.0 (stage 2) is gone: i-1.0 saw its connection end; "
         "its shadow i-1.0 takes",
-        "over stage 2; the neighbour had already computed 3 microbatches, recomputed 2; pause "
-        "259 ms (disconnect 250",
-        "ms, decision 7.0 ms, promotion 2.0 ms, first operation 0.3 ms)",
+        "over stage 2; new replicas: stage 2 on i-0.0 and stage 3 on i-1.0; the neighbour had "
+        "already computed 3",
+        "microbatches, recomputed 2; pause 259 ms (disconnect 250 ms, decision 7.0 ms, promotion "
+        "2.0 ms, first",
+        "operation 0.3 ms)",
     ]
 
 
