@@ -30,9 +30,11 @@ def drop_peers(folder: Path, rounds: int) -> None:
         name = NodeId(f"b{number}")
         b = ZmqTransport(me=name, bind=f"ipc://{folder}/{name}")
         a.reconfigure(generation=2 * number, members={NodeId("a"): a.endpoint, name: b.endpoint})
+        b.reconfigure(generation=1, members={NodeId("a"): a.endpoint})
         for step in range(MESSAGES):
             key = MessageKey(kind="act", to=HERE, source=HERE, step=step)
             a.send(name, key, TENSORS, {})
+        b.poll(0.5)  # until the first is there
         threading.Event().wait(draw.random() * 0.004)  # anywhere within the sending
         ends = [b.close, lambda n=number: a.reconfigure(generation=2 * n + 1, members={})]
         draw.shuffle(ends)
