@@ -17,7 +17,7 @@ from bamboo.topology.slots import Slot
 
 def aim(state: State) -> Assignment | None:
     """The assignment to come to; the present one where nothing better can be had. None before the
-    first. Nodes under notice keep what they own until they hand it over, and get nothing."""
+    first. What nodes under notice own is given away here, before they have handed it over."""
     assignment = state.assignment
     if assignment is None:
         return None
@@ -38,15 +38,28 @@ def _owners(
     out: dict[Slot, NodeId] = {}
     standbys = {n.id: n.zone for n in state.live_nodes() if n.id in usable and not holding[n.id]}
     zones = {n.id: n.zone for n in state.nodes}
+
+    def nearest(slot: Slot) -> NodeId:
+        near = _zones_beside(assignment, slot, zones)
+        taker = min(standbys, key=lambda node: (standbys[node] not in near, node))
+        del standbys[taker]
+        return taker
+
+    for leaver in sorted(n for n in holding if n not in usable):
+        for slot in list(holding[leaver]):
+            shadow = assignment.shadow(slot)
+            to = nearest(slot) if standbys else shadow
+            if to is not None and to in usable:
+                holding[leaver].remove(slot)
+                holding[to].append(slot)
+                out[slot] = to
     while True:
         giver = max(sorted(holding), key=lambda node: len(holding[node]))
         if len(holding[giver]) < 2:
             return out
         slot = _spare(assignment, holding[giver])
         if standbys:
-            near = _zones_beside(assignment, slot, zones)
-            taker = min(standbys, key=lambda node: (standbys[node] not in near, node))
-            del standbys[taker]
+            taker = nearest(slot)
         else:
             able = [n for n in sorted(holding) if n in usable]
             taker = min(able, key=lambda node: len(holding[node]), default=giver)

@@ -163,7 +163,8 @@ def _begin(state: State) -> tuple[State, list[str]]:
         if slot in busy:
             continue
         owner, to = assignment.owner(slot), _wanted(assignment, aimed, slot)
-        if to is None:
+        leaves = not _stays(state, owner) and _stays(state, assignment.shadow(slot))
+        if to is None or leaves:  # who leaves hands over to his shadow, which goes on from there
             continue
         if aimed.owner(slot) == to and assignment.shadow(slot) == to:
             if slot not in hit:
