@@ -25,12 +25,7 @@ from bamboo.core.effects import (
     Stay,
     StopAt,
 )
-from bamboo.core.events import (
-    NodeFinished,
-    NonFinite,
-    RunFailed,
-    StopReady,
-)
+from bamboo.core.events import NodeFinished, NonFinite, RunFailed, StopReady
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
@@ -375,6 +370,8 @@ class Trainer:
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
         """A listed preemption takes the owner of a slot, once."""
+        if phase == "ship":
+            self.transfers.freeze(run)
         if run.owner:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 

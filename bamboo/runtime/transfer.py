@@ -1,18 +1,20 @@
 """A new replica of a slot, made in the background while its owner trains on.
 
     receiver  pull 0, pull 1          asks for the copy, two chunks at a time
-    source    state 0, state 1, ...   the parameters and moments at a step boundary, once copied
+    source    state 0, state 1, ...   the parameters and moments at a step boundary
     source    ship t, t+1, ...        every gradient reduced since, as to a shadow
     receiver  stand v                 after the copy, and after each step that it has followed
     source    (event) ReplicaJoined   when the receiver stands where the owner stands
 
-Rules. (1) The copy is taken between two steps and sent as fast as it is asked for, so that letters
-of the step never wait behind more than two chunks. (2) What a replica has not got is never called
+Rules. (1) What is sent is the state between two steps, as fast as it is asked for, so that letters
+of the step never wait behind more than two chunks; it is copied only if the step ends before all
+is sent, so that a failover does not wait for a copy. (2) What a replica has not got is never called
 safe: from the moment that a receiver is reported, the owner leaves it to the receiver's word what
 is safe, and a shadow that is to be replaced is sent nothing that the receiver does not have yet.
 So whichever of them a loss finds in the log as the shadow can take over.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -40,8 +42,10 @@ class Outgoing:
     """A transfer as its source sees it."""
 
     transfer: Transfer
-    copy: Tensor | None = None
-    """The flat state, from the step boundary on at which it was taken."""
+    state: Sequence[Tensor] = ()
+    """What is sent, from a step boundary on: the owner's tensors themselves until they are about
+    to change, then one flat copy of them."""
+    elements: int = 0
     step: int = 0
     wanted: list[int] = field(default_factory=list)
     """Chunks asked for before there was a copy."""
@@ -120,35 +124,41 @@ class Transfers:
     # ------------------------------------------------------------------ by the source
 
     def boundary(self, run: SlotRun) -> None:
-        """The owner stands between two steps: copy the state, if it is to be sent."""
+        """The owner stands between two steps: this is the state to send, if any is."""
         found = self._out.get(run.slot)
-        if found is None or found.copy is not None or run.cursor:
+        if found is None or found.state or run.cursor:
             return
-        found.copy = torch.cat([t.reshape(-1) for t in run.tensors().values()])
+        found.state = [tensor.reshape(-1) for tensor in run.tensors().values()]
+        found.elements = sum(tensor.numel() for tensor in found.state)
         found.step = run.step
         self._mail.begin_joining(run.slot, found.transfer.receiver)
         for chunk in found.wanted:
             self._send_chunk(found, chunk)
 
+    def freeze(self, run: SlotRun) -> None:
+        """The owner's tensors are about to change."""
+        found = self._out.get(run.slot)
+        if found is not None and len(found.state) > 1:
+            found.state = [torch.cat(list(found.state))]
+
     def _pulled(self, transfer: Transfer, chunk: int) -> None:
         found = self._out.get(transfer.slot)
         if found is None or found.transfer != transfer:
             return
-        if found.copy is None:
+        if not found.state:
             found.wanted.append(chunk)
         else:
             self._send_chunk(found, chunk)
 
     def _send_chunk(self, found: Outgoing, chunk: int) -> None:
-        assert found.copy is not None, "chunks are sent of a copy"
         start = chunk * CHUNK_ELEMENTS
-        if chunk and start >= found.copy.numel():
+        if chunk and start >= found.elements:
             return
-        part = found.copy[start : start + CHUNK_ELEMENTS]
+        part = _slice(found.state, start, min(start + CHUNK_ELEMENTS, found.elements))
         to, slot = found.transfer.receiver, found.transfer.slot
         key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
         about = {"since": found.transfer.since, "at_step": found.step}
-        self._mail.post_to(to, key, (part,), about | {"elements": found.copy.numel()})
+        self._mail.post_to(to, key, (part,), about | {"elements": found.elements})
 
     def _stood(self, transfer: Transfer, step: int) -> None:
         """The receiver has followed up to `step`. Close behind, it is waited for; once it has all
@@ -164,7 +174,6 @@ class Transfers:
             self._mail.guard(transfer.slot)
         if found.said or found.close_at is None or step < found.close_at:
             return
-        assert found.copy is not None, "who follows has got the copy"
         found.said = True
         followed = (step - found.step) * run.stage.parameter_bytes()
         self._outbox.event(
@@ -174,10 +183,10 @@ class Transfers:
                 receiver=transfer.receiver,
                 since=transfer.since,
                 step=step,
-                bytes=4 * found.copy.numel() + followed,
+                bytes=4 * found.elements + followed,
             )
         )
-        found.copy = torch.empty(0)
+        found.state = (torch.empty(0),)
 
     # ------------------------------------------------------------------ by the receiver
 
@@ -246,3 +255,14 @@ class Transfers:
     def _tell_source(self, kind: MessageKind, transfer: Transfer, index: int) -> None:
         key = MessageKey(kind=kind, to=transfer.slot, source=transfer.slot, step=0, index=index)
         self._mail.post_to(transfer.source, key, (), {"since": transfer.since})
+
+
+def _slice(tensors: Sequence[Tensor], start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of flat tensors that stand one after the other."""
+    parts, before = [], 0
+    for tensor in tensors:
+        low, high = max(start - before, 0), min(stop - before, tensor.numel())
+        if low < high:
+            parts.append(tensor[low:high])
+        before += tensor.numel()
+    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
