@@ -4,6 +4,8 @@
     |- InputError               2   the user's file, key, value or surroundings are wrong
     |  `- StoreRefused          2   the store cannot be reached or refuses the login, at the start
     |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
+    |- StorageUnavailable       1   where checkpoints go cannot be written or read now
+    |  `- StorageFull           1   there is no room left for a checkpoint
     |- RunExists                2   a run of that id is already there
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
@@ -40,6 +42,14 @@ class StoreRefused(InputError):
 
 class StoreUnavailable(BambooError):
     """The store did not answer within its deadline; the caller decides whether to retry."""
+
+
+class StorageUnavailable(BambooError):
+    """Where checkpoints go did not take or give an object; training goes on without."""
+
+
+class StorageFull(StorageUnavailable):
+    """There is no room left where checkpoints go."""
 
 
 class RunExists(InputError):

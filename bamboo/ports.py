@@ -6,6 +6,7 @@ every call that can block has a deadline and says what comes out of it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from bamboo.ids import InstanceId, NodeId, ZoneId
@@ -83,6 +84,35 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Give back the connections; further calls raise StoreUnavailable."""
+
+
+# ---------------------------------------------------------------- checkpoints: the object store
+
+
+class ObjectStore(Protocol):
+    """Objects by name (parts joined by `/`), as in a bucket. Safe to use from several threads.
+
+    An object appears whole or not at all. Every method raises `errors.StorageUnavailable` when it
+    cannot be done within the store's deadline, `errors.StorageFull` when there is no room.
+    """
+
+    def put_file(self, name: str, path: Path) -> None:
+        """Store a file's content, replacing an object of that name."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Store a small object unless there is one of that name: then False, and no change."""
+
+    def get(self, name: str) -> bytes | None:
+        """A small object, or None."""
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Write an object's content to a file; False when there is none of that name."""
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        """Bytes of every object whose name begins with `prefix`, by name."""
+
+    def delete(self, name: str) -> None:
+        """Forget an object; safe when there is none."""
 
 
 # ---------------------------------------------------------------- data plane: the transport

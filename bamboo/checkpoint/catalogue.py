@@ -1,0 +1,125 @@
+"""Which checkpoints there are, which of them is the newest good one, and what is in it.
+
+Rule: nothing is believed that was not read: sizes and digests are compared before a checkpoint is
+called good, and every one that is passed over is named with the reason.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, step_of
+from bamboo.errors import StorageUnavailable
+from bamboo.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The outcome of a search. `manifest` None: no checkpoint is good."""
+
+    manifest: Manifest | None
+    rejected: tuple[str, ...]
+    """A sentence for each newer one that is not."""
+
+
+def steps(store: ObjectStore) -> list[int]:
+    """Steps of which any object lies in the store, complete or not, newest first."""
+    found = {step_of(name) for name in store.sizes("")}
+    return sorted((step for step in found if step is not None), reverse=True)
+
+
+def newest_good(store: ObjectStore, *, semantic_hash: str) -> Found:
+    """The newest complete and undamaged checkpoint of these semantics.
+
+    Reads every shard of the candidates. Raises StorageUnavailable.
+    """
+    rejected: list[str] = []
+    for step in steps(store):
+        manifest, why = examine(store, step, semantic_hash=semantic_hash)
+        if not why:
+            return Found(manifest=manifest, rejected=tuple(rejected))
+        rejected.append(f"the checkpoint of step {step} {why}")
+    return Found(manifest=None, rejected=tuple(rejected))
+
+
+def examine(store: ObjectStore, step: int, *, semantic_hash: str) -> tuple[Manifest | None, str]:
+    """The manifest of a checkpoint and what is wrong with it, "" when nothing is."""
+    text = store.get(f"{folder_of(step)}/{MANIFEST}")
+    if text is None:
+        return None, "is torn: it has no manifest"
+    try:
+        manifest = Manifest.from_json(text)
+    except ValueError as error:
+        return None, f"has a damaged manifest: {error}"
+    if manifest.step != step:
+        return manifest, f"has the manifest of step {manifest.step}"
+    if manifest.semantic_hash != semantic_hash:
+        return manifest, (
+            f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), "
+            f"not {semantic_hash}"
+        )
+    sizes = store.sizes(f"{folder_of(step)}/")
+    for shard in manifest.shards:
+        size = sizes.get(shard.name)
+        if size is None:
+            return manifest, f"lacks {shard.name}"
+        if size != shard.bytes:
+            return manifest, f"is truncated: {shard.name} has {size} of {shard.bytes} bytes"
+    with tempfile.TemporaryDirectory(prefix="bamboo-") as scratch:
+        for shard in manifest.shards:
+            path = Path(scratch) / "shard"
+            if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
+                return manifest, f"is corrupted: {shard.name} is not what was written"
+    return manifest, ""
+
+
+def load_tensors(
+    store: ObjectStore, manifest: Manifest, names: Collection[str], *, scratch: Path
+) -> dict[str, "Tensor"]:
+    """The named tensors, from whichever shards hold them, so that any cut can read any other's.
+
+    Raises StorageUnavailable when a shard is gone or is not what the manifest says, and ValueError
+    for a name that the checkpoint does not have.
+    """
+    missing = set(names).difference(*(shard.tensors for shard in manifest.shards))
+    if missing:
+        raise ValueError(f"the checkpoint of step {manifest.step} has no {sorted(missing)[0]!r}")
+    out: dict[str, Tensor] = {}
+    for shard in manifest.shards:
+        wanted = [name for name in shard.tensors if name in names]
+        if wanted:
+            out |= _load_shard(store, shard, wanted, scratch)
+    return out
+
+
+def _load_shard(
+    store: ObjectStore, shard: Shard, wanted: Collection[str], scratch: Path
+) -> dict[str, "Tensor"]:
+    from safetensors import safe_open
+
+    path = scratch / "shard.safetensors"
+    try:
+        if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
+            raise StorageUnavailable(
+                f"{shard.name} is gone or not what was written; take an older checkpoint"
+            )
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name).clone() for name in wanted}
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,122 @@
+"""Checkpoints in a directory: `ports.ObjectStore` over files.
+
+Rule: an object is written aside, flushed to the disk, and only then gets its name; so a process
+that dies in between leaves a stray file and never half an object.
+"""
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bamboo.errors import StorageFull, StorageUnavailable
+
+_ASIDE = ".aside-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class DirectoryStore:
+    """Objects below `root`, which is made when the first one is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put_file(self, name: str, path: Path) -> None:
+        target = self._path(name)
+        with self._trouble(name):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.parent / f"{_ASIDE}{uuid.uuid4().hex}"
+            try:
+                shutil.copyfile(path, aside)
+                _flush(aside)
+                aside.replace(target)
+                _flush(target.parent)
+            finally:
+                aside.unlink(missing_ok=True)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        target = self._path(name)
+        with self._trouble(name):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.parent / f"{_ASIDE}{uuid.uuid4().hex}"
+            try:
+                aside.write_bytes(data)
+                _flush(aside)
+                os.link(aside, target)  # fails when the name is taken, which `rename` does not
+                _flush(target.parent)
+            except FileExistsError:
+                return False
+            finally:
+                aside.unlink(missing_ok=True)
+        return True
+
+    def get(self, name: str) -> bytes | None:
+        with self._trouble(name):
+            try:
+                return self._path(name).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def fetch(self, name: str, path: Path) -> bool:
+        with self._trouble(name):
+            try:
+                shutil.copyfile(self._path(name), path)
+            except FileNotFoundError:
+                if not path.parent.is_dir():
+                    raise
+                return False
+        return True
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        out: dict[str, int] = {}
+        with self._trouble(prefix):
+            for path in sorted(self._root.rglob("*")):
+                name = path.relative_to(self._root).as_posix()
+                if name.startswith(prefix) and not path.name.startswith(_ASIDE):
+                    try:
+                        if path.is_file():
+                            out[name] = path.stat().st_size
+                    except FileNotFoundError:
+                        continue  # deleted meanwhile
+        return out
+
+    def delete(self, name: str) -> None:
+        with self._trouble(name):
+            path = self._path(name)
+            path.unlink(missing_ok=True)
+            for folder in path.parents:
+                if folder == self._root or not folder.is_dir() or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+
+    def _path(self, name: str) -> Path:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or part.startswith(_ASIDE) for part in parts):
+            raise ValueError(f"{name!r} is no name of an object")
+        return self._root.joinpath(*parts)
+
+    @contextmanager
+    def _trouble(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = self._root / name
+            if error.errno in _FULL:
+                raise StorageFull(
+                    f"{where}: {error.strerror}; make room, or keep fewer checkpoints"
+                ) from error
+            raise StorageUnavailable(
+                f"{where}: {error.strerror or error}; see that the directory can be written"
+            ) from error
+
+
+def _flush(path: Path) -> None:
+    """Bring a file, or the names in a directory, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

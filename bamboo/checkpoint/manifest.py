@@ -1,0 +1,123 @@
+"""What a checkpoint consists of, as JSON: the object that is written last and makes it complete.
+
+    step-00000100/gen-000003/stage-02.safetensors    one shard a stage
+    step-00000100/manifest.json                      names the shards of one generation
+
+Rule: a manifest names shards of its own step and generation only, so that what a fenced node still
+writes is never part of a checkpoint. Reading is strict: whatever does not fit is damage.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+_STEP = "step-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One stage's parameters and moments, as they were stored."""
+
+    name: str
+    bytes: int
+    sha256: str
+    """Of the whole object."""
+    tensors: tuple[str, ...]
+    """Names as in the final files: `param/<layer>.<name>`, `exp_avg/…`, `exp_avg_sq/…`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A complete checkpoint of a run after `step` steps."""
+
+    run: str
+    semantic_hash: str
+    step: int
+    generation: int
+    created_at_s: float
+    """Unix time by the store's clock."""
+    shards: tuple[Shard, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return f"{folder_of(self.step)}/{MANIFEST}"
+
+    def to_json(self) -> str:
+        return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Manifest":
+        """Raises ValueError, saying what does not fit."""
+        raw = json.loads(text)
+        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"it has another schema than {SCHEMA_VERSION}")
+        try:
+            made = cls(
+                run=_text(raw["run"]),
+                semantic_hash=_text(raw["semantic_hash"]),
+                step=_count(raw["step"]),
+                generation=_count(raw["generation"]),
+                created_at_s=float(raw["created_at_s"]),
+                shards=tuple(_shard(one) for one in raw["shards"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a field is missing or of another type: {error}") from error
+        if not math.isfinite(made.created_at_s) or not made.shards:
+            raise ValueError("it has no shards, or no time")
+        inside = f"{folder_of(made.step)}/{generation_folder(made.generation)}/"
+        for shard in made.shards:
+            if not shard.name.startswith(inside) or ".." in shard.name:
+                raise ValueError(f"shard {shard.name!r} is not of its step and generation")
+        names = [name for shard in made.shards for name in shard.tensors]
+        if len(set(names)) != len(names):
+            raise ValueError("two shards hold one tensor")
+        return made
+
+
+def folder_of(step: int) -> str:
+    """Where the objects of a checkpoint lie."""
+    return f"{_STEP}{step:08d}"
+
+
+def generation_folder(generation: int) -> str:
+    """Where, inside, the shards of one generation lie."""
+    return f"gen-{generation:06d}"
+
+
+def shard_name(*, step: int, generation: int, stage: int) -> str:
+    """The name of a stage's shard."""
+    return f"{folder_of(step)}/{generation_folder(generation)}/stage-{stage:02d}.safetensors"
+
+
+def step_of(name: str) -> int | None:
+    """The step of the checkpoint that an object belongs to; None: to none."""
+    folder, slash, _ = name.partition("/")
+    digits = folder.removeprefix(_STEP)
+    if not slash or digits == folder or not digits.isascii() or not digits.isdigit():
+        return None
+    return int(digits)
+
+
+def _shard(raw: Any) -> Shard:
+    return Shard(
+        name=_text(raw["name"]),
+        bytes=_count(raw["bytes"]),
+        sha256=_text(raw["sha256"]),
+        tensors=tuple(_text(name) for name in raw["tensors"]),
+    )
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise TypeError(f"{raw!r} is no text")
+    return raw
+
+
+def _count(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or raw < 0:
+        raise TypeError(f"{raw!r} is no count")
+    return raw

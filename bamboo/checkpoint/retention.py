@@ -1,0 +1,40 @@
+"""Which checkpoints are deleted: by count and by age, never the newest good one.
+
+Rule: the choice is a pure function; the manifest goes first, so that a deletion that is cut short
+leaves something torn, never something that looks complete.
+"""
+
+from collections.abc import Collection, Mapping
+
+from bamboo.checkpoint.manifest import MANIFEST, folder_of
+from bamboo.ports import ObjectStore
+
+
+def choose(
+    *,
+    created_at_s: Mapping[int, float],
+    torn: Collection[int],
+    newest_good: int,
+    keep: int,
+    keep_s: float,
+    now_s: float,
+) -> tuple[int, ...]:
+    """The steps to delete, oldest first.
+
+    `created_at_s`: complete checkpoints by step. Kept are the newest good one and, of the complete
+    ones, the `keep` newest and all that are younger than `keep_s` (0: age keeps none). Torn ones
+    are deleted when they are older than the newest good one: a newer one may still be written.
+    """
+    newest = set(sorted(created_at_s, reverse=True)[: max(keep, 1)])
+    young = {step for step, at_s in created_at_s.items() if now_s - at_s < keep_s}
+    kept = newest | young | {newest_good}
+    old = {step for step in created_at_s if step not in kept}
+    return tuple(sorted(old | {step for step in torn if step < newest_good}))
+
+
+def delete(store: ObjectStore, step: int) -> None:
+    """Delete a checkpoint. Raises StorageUnavailable; call it again, it does no harm."""
+    folder = folder_of(step)
+    store.delete(f"{folder}/{MANIFEST}")
+    for name in store.sizes(f"{folder}/"):
+        store.delete(name)

@@ -1,0 +1,84 @@
+"""The manifest reads what it wrote and nothing else."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.checkpoint.manifest import Manifest, Shard, shard_name, step_of
+
+
+def manifest(step: int = 100, generation: int = 3, stages: int = 2) -> Manifest:
+    return Manifest(
+        run="r",
+        semantic_hash="ab",
+        step=step,
+        generation=generation,
+        created_at_s=5.5,
+        shards=tuple(
+            Shard(
+                name=shard_name(step=step, generation=generation, stage=stage),
+                bytes=10,
+                sha256="cd",
+                tensors=(f"param/{stage}.w",),
+            )
+            for stage in range(stages)
+        ),
+    )
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**6), st.integers(1, 5))
+def test_what_is_written_is_read(step: int, generation: int, stages: int) -> None:
+    made = manifest(step, generation, stages)
+    assert Manifest.from_json(made.to_json()) == made
+    assert step_of(made.name) == step
+    assert all(step_of(shard.name) == step for shard in made.shards)
+
+
+ODD: list[tuple[str, Any]] = [
+    ("schema_version", 2),
+    ("run", 5),
+    ("step", -1),
+    ("step", True),
+    ("step", 99),
+    ("generation", 4),
+    ("created_at_s", "x"),
+    ("created_at_s", float("nan")),
+    ("shards", []),
+    ("shards", None),
+    ("shards", [{"name": "a"}]),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), ODD)
+def test_an_odd_value_is_refused(key: str, value: Any) -> None:
+    raw = json.loads(manifest().to_json()) | {key: value}
+    with pytest.raises(ValueError, match=r"\S"):
+        Manifest.from_json(json.dumps(raw))
+
+
+@pytest.mark.parametrize("key", json.loads(manifest().to_json()))
+def test_a_missing_field_is_refused(key: str) -> None:
+    raw = json.loads(manifest().to_json())
+    del raw[key]
+    with pytest.raises(ValueError, match=r"\S"):
+        Manifest.from_json(json.dumps(raw))
+
+
+def test_one_tensor_in_two_shards_is_refused() -> None:
+    text = manifest().to_json().replace("param/1.w", "param/0.w")
+    with pytest.raises(ValueError, match="two shards hold one tensor"):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "{", "null"])
+def test_what_is_no_manifest_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("name", ["a", "step-", "step-/a", "step-1x/a", "other/a", "step-1"])
+def test_other_names_belong_to_no_checkpoint(name: str) -> None:
+    assert step_of(name) is None

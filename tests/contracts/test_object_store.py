@@ -1,0 +1,150 @@
+"""One suite for each place where checkpoints go. What is promised stands in `ports.ObjectStore`."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.ports import ObjectStore
+from tests.support import wait_until
+
+pytestmark = pytest.mark.timeout(60)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return DirectoryStore(tmp_path / "objects")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"content" * 1000)
+    return path
+
+
+def test_what_is_put_is_there(store: ObjectStore, file: Path, tmp_path: Path) -> None:
+    store.put_file("a/b/shard", file)
+    assert store.get("a/b/shard") == file.read_bytes()
+    back = tmp_path / "back"
+    assert store.fetch("a/b/shard", back)
+    assert back.read_bytes() == file.read_bytes()
+    assert store.sizes("") == {"a/b/shard": 7000}
+
+
+def test_a_file_replaces_what_was_there(store: ObjectStore, file: Path) -> None:
+    store.put_file("a", file)
+    file.write_bytes(b"new")
+    store.put_file("a", file)
+    assert store.get("a") == b"new"
+
+
+def test_an_empty_file_is_an_object_too(store: ObjectStore, file: Path) -> None:
+    file.write_bytes(b"")
+    store.put_file("a", file)
+    assert store.sizes("") == {"a": 0}
+    assert store.get("a") == b""
+
+
+def test_the_first_of_two_new_objects_stands(store: ObjectStore) -> None:
+    assert store.put_new("a/manifest", b"one")
+    assert not store.put_new("a/manifest", b"two")
+    assert store.get("a/manifest") == b"one"
+
+
+def test_what_is_not_there(store: ObjectStore, tmp_path: Path) -> None:
+    assert store.get("a/b") is None
+    assert not store.fetch("a/b", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    assert store.sizes("a") == {}
+    store.delete("a/b")
+
+
+def test_names_are_found_by_how_they_begin(store: ObjectStore) -> None:
+    for name in ("step-1/a", "step-1/b/c", "step-10/a", "other"):
+        assert store.put_new(name, name.encode())
+    assert set(store.sizes("step-1/")) == {"step-1/a", "step-1/b/c"}
+    assert set(store.sizes("step-1")) == {"step-1/a", "step-1/b/c", "step-10/a"}
+    assert len(store.sizes("")) == 4
+
+
+def test_what_is_deleted_is_gone_and_its_name_free(store: ObjectStore) -> None:
+    assert store.put_new("a/b/c", b"x")
+    store.delete("a/b/c")
+    store.delete("a/b/c")
+    assert store.sizes("") == {}
+    assert store.put_new("a/b/c", b"y")
+
+
+# ---------------------------------------------------------------- the directory alone
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", "a/../b", "a/", "."])
+def test_a_name_never_leads_out_of_the_directory(store: ObjectStore, name: str) -> None:
+    with pytest.raises(ValueError, match="no name of an object"):
+        store.put_new(name, b"x")
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "objects").write_text("a file where the directory should be")
+    with pytest.raises(StorageUnavailable, match="objects/a"):
+        DirectoryStore(tmp_path / "objects").put_file("a", file)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    """The limit of a file's size stands for the disk's end; it is a process's own."""
+    program = """
+import resource, signal, sys
+from pathlib import Path
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.errors import StorageFull
+root = Path(sys.argv[1])
+(root / "big").write_bytes(bytes(1 << 20))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+store = DirectoryStore(root / "objects")
+try:
+    store.put_file("step-1/shard", root / "big")
+except StorageFull as error:
+    print(error)
+assert store.sizes("") == {}
+assert not list((root / "objects" / "step-1").iterdir())
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert "make room, or keep fewer checkpoints" in done.stdout
+
+
+def test_a_writer_that_is_killed_leaves_no_half_object(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from bamboo.checkpoint.directory import DirectoryStore
+root = Path(sys.argv[1])
+(root / "big").write_bytes(bytes(1 << 24))
+store = DirectoryStore(root / "objects")
+number = 0
+while True:
+    store.put_file(f"step-{number}/shard", root / "big")
+    number += 1
+"""
+    store = DirectoryStore(tmp_path / "objects")
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT) as writer:
+        wait_until(lambda: len(store.sizes("")) >= 3, what="three objects", timeout_s=30)
+        os.kill(writer.pid, signal.SIGKILL)
+    sizes = store.sizes("")
+    assert len(sizes) >= 3
+    assert set(sizes.values()) == {1 << 24}
+
+
+def test_full_is_one_way_of_being_unavailable() -> None:
+    assert issubclass(StorageFull, StorageUnavailable)
