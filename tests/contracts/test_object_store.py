@@ -4,22 +4,51 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
+from botocore.exceptions import EndpointConnectionError
+from moto import mock_aws
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.ports import ObjectStore
+from cloud.ec2.s3 import S3Store
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ROOT = Path(__file__).parents[2]
 
 
+PART_BYTES = 5 << 20
+"""The least that S3 takes for a part."""
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    if request.param == "directory":
+        yield DirectoryStore(tmp_path / "objects")
+        return
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        yield S3Store(client, bucket="bucket", prefix="/runs/r/", part_bytes=PART_BYTES)
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
-    return DirectoryStore(tmp_path / "objects")
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of a mocked S3 that has no bucket yet."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        yield boto3.client("s3", region_name="us-east-1")
 
 
 @pytest.fixture
@@ -82,13 +111,65 @@ def test_what_is_deleted_is_gone_and_its_name_free(store: ObjectStore) -> None:
     assert store.put_new("a/b/c", b"y")
 
 
-# ---------------------------------------------------------------- the directory alone
+def test_a_file_of_several_parts_comes_back_whole(
+    store: ObjectStore, file: Path, tmp_path: Path
+) -> None:
+    file.write_bytes(os.urandom(2 * PART_BYTES + 1))
+    store.put_file("step-1/shard", file)
+    assert store.fetch("step-1/shard", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == file.read_bytes()
+    assert store.sizes("step-1/") == {"step-1/shard": 2 * PART_BYTES + 1}
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a//b", "../a", "a/../b", "a/", "."])
-def test_a_name_never_leads_out_of_the_directory(store: ObjectStore, name: str) -> None:
+def test_a_name_never_leads_elsewhere(store: ObjectStore, name: str) -> None:
     with pytest.raises(ValueError, match="no name of an object"):
         store.put_new(name, b"x")
+
+
+# ---------------------------------------------------------------- the bucket alone
+
+
+def test_a_bucket_that_is_not_there_is_named(bucket: Any, file: Path, tmp_path: Path) -> None:
+    store = S3Store(bucket, bucket="absent", prefix="runs")
+    calls: list[Callable[[], object]] = [
+        lambda: store.put_file("a", file),
+        lambda: store.put_new("a", b"x"),
+        lambda: store.get("a"),
+        lambda: store.sizes(""),
+        lambda: store.delete("a"),
+    ]
+    for call in calls:
+        with pytest.raises(StorageUnavailable, match="s3://absent/runs/"):
+            call()
+
+
+def test_an_upload_that_fails_leaves_no_parts(bucket: Any, file: Path) -> None:
+    bucket.create_bucket(Bucket="bucket")
+    store = S3Store(bucket, bucket="bucket", prefix="", part_bytes=PART_BYTES)
+    file.write_bytes(bytes(2 * PART_BYTES))
+
+    def refuse(**_: object) -> None:
+        raise EndpointConnectionError(endpoint_url="s3")
+
+    bucket.meta.events.register("before-send.s3.UploadPart", refuse)
+    with pytest.raises(StorageUnavailable):
+        store.put_file("a", file)
+    assert "Uploads" not in bucket.list_multipart_uploads(Bucket="bucket")
+    assert store.sizes("") == {}
+
+
+def test_a_service_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    store = S3Store.connect(
+        bucket="b", prefix="", region="us-east-1", endpoint_url="http://127.0.0.1:9"
+    )
+    with pytest.raises(StorageUnavailable, match="s3://b/a"):
+        store.get("a")
+
+
+# ---------------------------------------------------------------- the directory alone
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path, file: Path) -> None:

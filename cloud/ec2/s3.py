@@ -1,0 +1,131 @@
+"""Checkpoints in a bucket: `ports.ObjectStore` over S3, through boto3.
+
+Rule: big files go up in parts by the library's own transfer, which gives up an upload that fails;
+the one object that makes a checkpoint complete is written under the condition that there is none.
+Digests are ours and are compared by whoever reads.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from bamboo.errors import StorageUnavailable
+
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 60
+ATTEMPTS = 3
+PART_BYTES = 64 << 20
+_MISSING = ("NoSuchKey", "404")
+_TAKEN = "PreconditionFailed"
+_RACED = "ConditionalRequestConflict"
+
+
+class S3Store:
+    """Objects of one bucket whose keys begin with `prefix/`."""
+
+    def __init__(self, client: Any, *, bucket: str, prefix: str, part_bytes: int = PART_BYTES):
+        self._client, self._bucket = client, bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._transfer = TransferConfig(
+            multipart_threshold=part_bytes, multipart_chunksize=part_bytes
+        )
+
+    @classmethod
+    def connect(
+        cls, *, bucket: str, prefix: str, region: str, endpoint_url: str | None = None
+    ) -> "S3Store":
+        """Connect with the credentials that boto3 finds; nothing is asked of the service yet."""
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
+            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        )
+        client = boto3.client("s3", region_name=region, endpoint_url=endpoint_url, config=config)
+        return cls(client, bucket=bucket, prefix=prefix)
+
+    def put_file(self, name: str, path: Path) -> None:
+        with self._trouble(name):
+            self._client.upload_file(
+                str(path), self._bucket, self._key(name), Config=self._transfer
+            )
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        key = self._key(name)
+        for last in (False, False, True):
+            with self._trouble(name):
+                try:
+                    self._client.put_object(
+                        Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*"
+                    )
+                except ClientError as error:
+                    if _code(error) == _TAKEN:
+                        return False
+                    if _code(error) != _RACED or last:
+                        raise
+                else:
+                    return True
+        raise AssertionError("the last round returns or raises")
+
+    def get(self, name: str) -> bytes | None:
+        with self._trouble(name):
+            try:
+                found = self._client.get_object(Bucket=self._bucket, Key=self._key(name))
+                data: bytes = found["Body"].read()
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return None
+                raise
+        return data
+
+    def fetch(self, name: str, path: Path) -> bool:
+        with self._trouble(name):
+            try:
+                self._client.download_file(
+                    self._bucket, self._key(name), str(path), Config=self._transfer
+                )
+            except ClientError as error:
+                if _code(error) in _MISSING:
+                    return False
+                raise
+        return True
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        with self._trouble(prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + prefix
+            )
+            return {
+                found["Key"].removeprefix(self._prefix): int(found["Size"])
+                for page in pages
+                for found in page.get("Contents", ())
+            }
+
+    def delete(self, name: str) -> None:
+        with self._trouble(name):
+            self._client.delete_object(Bucket=self._bucket, Key=self._key(name))
+
+    def _key(self, name: str) -> str:
+        if not name or any(part in {"", ".", ".."} for part in name.split("/")):
+            raise ValueError(f"{name!r} is no name of an object")
+        return self._prefix + name
+
+    @contextmanager
+    def _trouble(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
+            raise StorageUnavailable(
+                f"s3://{self._bucket}/{self._prefix}{name}: {error}; see that the bucket is there "
+                "and that the role of the nodes may use it"
+            ) from error
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
