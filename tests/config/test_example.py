@@ -1,14 +1,18 @@
 """What the default job promises: its size, its length, and preemptions that can be survived."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from bamboo.config.load import load_job
 from bamboo.models import build_layer, build_model
-from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from tests.core.build import apply, joined, lost, running
+from tests.core.test_protect import settle
 
+TIME_TO_PROTECT = 10
+"""Steps: several times what a replica takes to join."""
 JOB = load_job(Path(__file__).parents[2] / "examples" / "gpt-local.toml")
 
 
@@ -22,22 +26,21 @@ def test_size_and_length() -> None:
     assert JOB.cluster.redundancy == "eager"
 
 
-def test_each_kill_has_a_live_copy() -> None:
-    grid = Grid(pipelines=1, stages=JOB.cluster.stages)
-    owner = {slot: slot for slot in grid.slots()}
-    shadow: dict[Slot, Slot | None] = {slot: grid.protector(slot) for slot in grid.slots()}
-    kills = sorted(JOB.chaos.kill, key=lambda kill: kill.step)
-    assert len(kills) >= 2
-    assert kills[0].notice_s == 0
-    assert kills[0].phase in ("forward", "backward")
-    assert any(kill.notice_s > 0 for kill in kills[1:])
+def test_a_loss_then_its_neighbours_then_one_with_a_notice() -> None:
+    """By the core itself: each loss is made good before the next, and the standby takes part."""
+    assert JOB.cluster.standbys == 1
+    kills = JOB.chaos.kill
+    assert [kill.notice_s > 0 for kill in kills] == [False, False, True]
+    assert kills[1].stage == kills[0].stage + 1
+    assert all(later.step - kill.step >= TIME_TO_PROTECT for kill, later in pairwise(kills))
+    state = running(stages=JOB.cluster.stages, redundancy=JOB.cluster.redundancy)
+    state = apply(state, joined("standby.1")).state
     for kill in kills:
-        victim = owner[Slot(pipeline=0, stage=kill.stage)]
-        for slot in grid.slots():
-            if shadow[slot] == victim:
-                shadow[slot] = None
-        for slot in grid.slots():
-            if owner[slot] == victim:
-                successor = shadow[slot]
-                assert successor is not None, f"{kill} leaves {slot} without a copy"
-                owner[slot], shadow[slot] = successor, None
+        assert state.assignment is not None
+        victim = state.assignment.owner(Slot(pipeline=0, stage=kill.stage))
+        state = apply(state, lost(victim)).state
+        assert state.outcome is None, f"{kill} leaves a stage without a copy"
+        state, _ = settle(state)
+        state, _ = settle(apply(state, joined(f"instead-of-{victim}")).state)
+    assert state.assignment is not None
+    assert len(set(state.assignment.owners)) == JOB.cluster.stages

@@ -1,0 +1,145 @@
+"""Spot markets as they were recorded: when nodes came and went.
+
+Formats, told apart by their content:
+    event CSV       `ms,add|remove,node` a line
+    alive counts    `YYYY-MM-DD, HH:MM:SS, alive` a line
+    availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
+
+Rule: every format becomes the same value; a line that cannot be meant is an error that names file,
+line and reason, and nothing is guessed. Counts do not say who went: the nodes that came first go
+first.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bamboo.errors import InputError
+
+BACK_S = 120.0
+"""Alive counts may go back in time by so much: some recorders note each count around its change.
+Such a line counts at the time of the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceEvent:
+    """A node comes or goes, `at_s` seconds after the begin of the trace."""
+
+    at_s: float
+    node: str
+    comes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A recorded market: events in order of time; nobody comes twice, or goes unseen."""
+
+    source: str
+    events: tuple[TraceEvent, ...]
+    length_s: float
+
+    @property
+    def preemptions(self) -> int:
+        """How many nodes went."""
+        return sum(not event.comes for event in self.events)
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a trace in any of the formats. Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a trace: {error}") from error
+    if not text.strip():
+        raise InputError(f"{path}: is empty; give a trace with at least one line")
+    if text.lstrip().startswith("{"):
+        return _from_counts(path, *_availability(path, text))
+    lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    fields = [(number, [part.strip() for part in line.split(",")]) for number, line in lines]
+    if len(fields[0][1]) == 3 and fields[0][1][1] in ("add", "remove"):
+        return _from_events(path, fields)
+    return _from_counts(path, *_alive_counts(path, fields))
+
+
+def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trace:
+    events: list[TraceEvent] = []
+    here: set[str] = set()
+    for number, parts in lines:
+        if len(parts) != 3 or parts[1] not in ("add", "remove") or not parts[2]:
+            raise _malformed(path, number, parts, "write `ms,add|remove,node`")
+        try:
+            at_s = int(parts[0]) / 1e3
+        except ValueError as error:
+            raise _malformed(path, number, parts, "the time is no whole milliseconds") from error
+        node, comes = parts[2], parts[1] == "add"
+        if at_s < (events[-1].at_s if events else 0.0):
+            raise _malformed(path, number, parts, "it goes back in time")
+        if comes == (node in here):
+            what = "is there already" if comes else "is not there"
+            raise _malformed(path, number, parts, f"{node} {what}")
+        here.symmetric_difference_update({node})
+        events.append(TraceEvent(at_s=at_s, node=node, comes=comes))
+    return Trace(source=str(path), events=tuple(events), length_s=events[-1].at_s)
+
+
+def _alive_counts(
+    path: Path, lines: Iterable[tuple[int, Sequence[str]]]
+) -> tuple[list[float], list[int]]:
+    at_s: list[float] = []
+    counts: list[int] = []
+    first_s = 0.0
+    for number, parts in lines:
+        try:
+            date, time, alive = parts
+            stamp_s = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC).timestamp()
+            count = int(alive)
+        except ValueError as error:
+            raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
+        if count < 0:
+            raise _malformed(path, number, parts, "fewer than no nodes are alive")
+        first_s = first_s if at_s else stamp_s
+        before_s = at_s[-1] if at_s else 0.0
+        if stamp_s - first_s < before_s - BACK_S:
+            raise _malformed(path, number, parts, "it goes back in time")
+        at_s.append(max(before_s, stamp_s - first_s))
+        counts.append(count)
+    return at_s, counts
+
+
+def _availability(path: Path, text: str) -> tuple[list[float], list[int]]:
+    try:
+        raw = json.loads(text)
+        gap_s = float(raw["metadata"]["gap_seconds"])
+        counts = [int(count) for count in raw["data"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: is no availability series ({error!r}); it needs metadata.gap_seconds and "
+            "data, a list of counts"
+        ) from error
+    if not 0 < gap_s < float("inf") or not counts or min(counts) < 0:
+        raise InputError(
+            f"{path}: gap_seconds = {gap_s} and {len(counts)} counts make no series; the gap must "
+            "be above 0, and no count below"
+        )
+    return [index * gap_s for index in range(len(counts))], counts
+
+
+def _from_counts(path: Path, at_s: Sequence[float], counts: Sequence[int]) -> Trace:
+    events: list[TraceEvent] = []
+    here: deque[str] = deque()
+    made = 0
+    for now_s, count in zip(at_s, counts, strict=True):
+        while len(here) < count:
+            made += 1
+            here.append(f"node{made}")
+            events.append(TraceEvent(at_s=now_s, node=here[-1], comes=True))
+        while len(here) > count:
+            events.append(TraceEvent(at_s=now_s, node=here.popleft(), comes=False))
+    return Trace(source=str(path), events=tuple(events), length_s=at_s[-1])
+
+
+def _malformed(path: Path, number: int, parts: Sequence[str], reason: str) -> InputError:
+    return InputError(f"{path}: line {number}: {','.join(parts)!r}: {reason}")

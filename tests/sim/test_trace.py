@@ -1,0 +1,103 @@
+"""Every format becomes the same value; what cannot be meant is refused by file, line and reason."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import InputError
+from bamboo.sim.trace import Trace, read_trace
+
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+
+
+def read(folder: Path, text: str, name: str = "t.csv") -> Trace:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return read_trace(path)
+
+
+def told(trace: Trace) -> list[str]:
+    return [f"{e.at_s:g} {'+' if e.comes else '-'}{e.node}" for e in trace.events]
+
+
+def test_events(tmp_path: Path) -> None:
+    trace = read(tmp_path, "0,add,a\r\n0,add,b\r\n1500,remove,a\r\n2000,add,a\r\n")
+    assert told(trace) == ["0 +a", "0 +b", "1.5 -a", "2 +a"]
+    assert (trace.length_s, trace.preemptions) == (2.0, 1)
+
+
+def test_alive_counts(tmp_path: Path) -> None:
+    lines = (
+        "2021-12-10, 23:59:00, 2\n2021-12-11, 00:00:00, 1\n\n"
+        "2021-12-10, 23:59:30, 2\n2021-12-11, 00:01:00, 0\n"
+    )
+    trace = read(tmp_path, lines)
+    assert told(trace) == [
+        "0 +node1",
+        "0 +node2",
+        "60 -node1",
+        "60 +node3",
+        "120 -node2",
+        "120 -node3",
+    ]
+    assert trace.length_s == 120.0
+
+
+def test_availability(tmp_path: Path) -> None:
+    series = {"metadata": {"gap_seconds": 300}, "data": [1, 3, 3, 0]}
+    trace = read(tmp_path, json.dumps(series), "t.json")
+    assert told(trace)[:3] == ["0 +node1", "300 +node2", "300 +node3"]
+    assert trace.preemptions == 3
+    assert trace.length_s == 900.0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("0,add,a\n0,add\n", "line 2: '0,add': write `ms,add|remove,node`"),
+        ("0,add,a\n1,drop,a\n", "line 2: '1,drop,a': write"),
+        ("0,add,a\nx,remove,a\n", "line 2: 'x,remove,a': the time is no whole milliseconds"),
+        ("5,add,a\n1,remove,a\n", "line 2: '1,remove,a': it goes back in time"),
+        ("-5,add,a\n", "line 1: '-5,add,a': it goes back in time"),
+        ("0,add,a\n\n1,add,a\n", "line 3: '1,add,a': a is there already"),
+        ("0,add,a\n1,remove,b\n", "line 2: '1,remove,b': b is not there"),
+        ("hello\n", "line 1: 'hello': write `YYYY-MM-DD, HH:MM:SS, alive`"),
+        ("2021-12-10, 13:07:45, many\n", "line 1: '2021-12-10,13:07:45,many': write"),
+        ("2021-12-10, 13:07:45, -1\n", "fewer than no nodes"),
+        ("2021-12-10, 13:07:45, 3\n2021-12-10, 13:00:00, 2\n", "line 2"),
+        ("{", "is no availability series"),
+        ('{"data": [1]}', "is no availability series"),
+        ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "make no series"),
+        ('{"metadata": {"gap_seconds": 5}, "data": []}', "make no series"),
+        ('{"metadata": {"gap_seconds": 5}, "data": [-1]}', "make no series"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert says in str(caught.value)
+    assert "t.csv" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read as a trace"):
+        read_trace(tmp_path / "absent")
+    (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read as a trace"):
+        read_trace(tmp_path / "odd")
+
+
+@pytest.mark.parametrize(
+    ("name", "preemptions", "hours"), [("bamboo-p3.csv", 167, 11.36), ("bamboo-gcp-v100.txt", 0, 0)]
+)
+def test_recorded_traces(name: str, preemptions: int, hours: float) -> None:
+    path = SHARED / name
+    if not path.exists():
+        pytest.skip(f"the recorded trace {name} is not at hand")
+    trace = read_trace(path)
+    assert trace.preemptions >= preemptions
+    assert trace.length_s / 3600 >= hours
+    if name.endswith(".csv"):
+        assert trace.preemptions == preemptions
