@@ -159,10 +159,6 @@ class Fleet:
             f"the cloud's console by the tag bamboo:run={self._run}"
         ) from error
 
-    def observed_live(self) -> tuple[Observed, ...]:
-        """Those that run or start, by the cloud's own word."""
-        return tuple(o for o in self._provider.describe(self._run) if o.state.live)
-
     def _observe(self, leaving: Collection[InstanceId] = ()) -> list[Observed]:
         """What the cloud shows but for those `leaving`, corrected by what it has answered: its list
         may lag behind, and a fresh instance must not be started twice, nor an ended one counted."""

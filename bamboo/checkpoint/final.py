@@ -26,7 +26,6 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 METADATA = "bamboo"
 """Key of the header's own entry: JSON {schema_version, step}."""
-KINDS = ("param", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

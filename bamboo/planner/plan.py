@@ -43,11 +43,6 @@ class Plan:
     notes: tuple[str, ...]
     """What the user should know before he starts, as sentences."""
 
-    @property
-    def cheapest_spot_usd_per_hour(self) -> float | None:
-        """In the cheapest zone; None where no spot price is known."""
-        return min(self.spot_usd_per_hour.values(), default=None)
-
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
         """The value at a price of the whole fleet; None without an expected step time."""
         if self.expected is None:

@@ -15,7 +15,7 @@ FILES = sorted(FOLDER.glob("*.txt"))
 def test_transcript(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     now = play(text)
-    if os.environ.get("BAMBOO_UPDATE_SCENARIOS"):
+    if os.environ.get("BAMBOO_WRITE_GOLDEN"):
         file.write_text(now, encoding="utf-8")
         return
     assert now.splitlines() == text.splitlines()

@@ -10,7 +10,7 @@ The time is in seconds. An event's fields are written `name=value`, with quotes 
 has spaces; NodeJoined may leave out instance, endpoint and pid, PeerLost its cause; `joined` is a
 NodeJoined for each node named, of which only the last is answered. Below each event stands what
 the machine answered, indented; those lines are written by the runner:
-`BAMBOO_UPDATE_SCENARIOS=1 pytest tests/core/test_scenarios.py` rewrites them in place. To add a
+`BAMBOO_WRITE_GOLDEN=1 pytest tests/core/test_scenarios.py` rewrites them in place. To add a
 scenario, write comments, settings and events, run that once, and read every line of the answer.
 """
 
