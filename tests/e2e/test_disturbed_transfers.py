@@ -1,0 +1,114 @@
+"""What may happen while a replica is being made: its receiver goes or stands still, the store is
+away, the next notices come. Slow links, so that it is really under way; the calm run's bits."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from bamboo.core.events import NoticeReceived, PeerLost
+from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.ids import NodeId
+from bamboo.topology.slots import Slot
+from tests.e2e.calm import assert_calm, difference
+from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.jobs import job
+from tests.e2e.test_notice import SLOW
+from tests.e2e.test_protected_again import protected
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+STANDBY = NodeId("i-04.1")
+NARROW = SLOW | {"virtual_link_gbps": 0.01}
+
+
+def begun(run: Cluster, standbys: int = 1) -> None:
+    """The four members and the standbys train, or stand by, and a few steps are done."""
+    run.start(4)
+    run.wait(lambda s: s.phase is Phase.RUNNING, 30, "the beginning")
+    run.start(standbys)
+    run.wait(lambda s: len(s.nodes) == 4 + standbys, 30, "the standbys")
+    run.wait_step(1)
+
+
+def receiving(state: State) -> bool:
+    return any(t.receiver == STANDBY for t in state.transfers)
+
+
+def lose_one(run: Cluster) -> None:
+    """A loss; the standby begins to receive."""
+    run.kill(run.owner(Slot(pipeline=0, stage=1)))
+    run.wait(receiving, 20, "a transfer to the standby")
+
+
+@pytest.mark.parametrize("mode", ["stash", "eager"])
+def test_the_receiver_is_killed(mode: str) -> None:
+    with cluster(job(steps=14, redundancy=mode, **NARROW)) as run:
+        begun(run)
+        lose_one(run)
+        run.kill(STANDBY)
+        state = run.wait(lambda s: protected(s) or s.phase is Phase.FINISHED, 40, "protection")
+        assert protected(state), run.report()
+        assert_calm(run)
+
+
+def test_the_receiver_stands_still_past_its_lease() -> None:
+    with cluster(job(steps=14, redundancy="eager", **NARROW)) as run:
+        begun(run)
+        lose_one(run)
+        stopped = run.processes[STANDBY]
+        stopped.signal(signal.SIGSTOP)
+        run.append(PeerLost(node=STANDBY, reporter="agent", cause="lease"))
+        state = run.wait(lambda s: protected(s) or s.phase is Phase.FINISHED, 40, "protection")
+        assert protected(state), run.report()
+        stopped.signal(signal.SIGCONT)
+        state = run.finish()
+        assert state.outcome == "done", run.report()
+        assert not difference(run), run.report()
+        assert run.statuses()[STANDBY] == 3, "it found itself fenced"
+
+
+def test_the_store_is_away_meanwhile() -> None:
+    """The replica is made all the same; that it is one is decided when the store is back."""
+    with cluster(job(steps=14, redundancy="eager", **NARROW)) as run:
+        begun(run)
+        lose_one(run)
+        os.kill(run.server.pid, signal.SIGSTOP)
+        away_s = time.time()
+        try:
+            back_s = time.monotonic() + 1.0
+            wait_until(lambda: time.monotonic() >= back_s, what="a second without the store")
+        finally:
+            os.kill(run.server.pid, signal.SIGCONT)
+        state = run.wait(lambda s: protected(s) or s.phase is Phase.FINISHED, 40, "protection")
+        assert protected(state), run.report()
+        assert_calm(run)
+        meanwhile = [r for r in run.metrics("step") if away_s <= r["t_s"] <= away_s + 1.0]
+        assert meanwhile, "steps were taken without the store"
+
+
+def test_two_notices_at_once_and_two_standbys() -> None:
+    """Neighbours have to go together: both hand over, nothing is computed again."""
+    with cluster(job(steps=20, redundancy="eager", **NARROW)) as run:
+        begun(run, standbys=2)
+        leavers = [NodeId(run.owner(Slot(pipeline=0, stage=stage))) for stage in (1, 2)]
+        for node in leavers:
+            run.append(NoticeReceived(node=node, deadline_s=2e9))
+        left = NodeStatus.LEFT
+        state = run.wait(
+            lambda s: (
+                all(n.status is left for n in s.nodes if n.id in leavers)
+                or s.phase is Phase.FINISHED
+            ),
+            40,
+            "both hand-overs",
+        )
+        assert state.phase is not Phase.FINISHED, run.report()
+        state = run.wait(lambda s: protected(s) or s.phase is Phase.FINISHED, 40, "protection")
+        assert protected(state), run.report()
+        assert state.assignment is not None
+        assert len(set(state.assignment.owners)) == 4
+        assert_calm(run)
+        assert all(found["planned"] for found in run.metrics("failover"))
