@@ -6,10 +6,11 @@ be done is done in a later turn. Only a refusal for good ends the launch.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bamboo.core.state import Phase, State
+from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
 from bamboo.telemetry.reader import Tail
@@ -18,6 +19,9 @@ from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
+
+GRACE_S = 120.0
+"""So long after its deadline an instance with a notice is left to the cloud."""
 
 
 class RunFleet:
@@ -33,6 +37,7 @@ class RunFleet:
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
         standbys: int = 0,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
         self._cloud = cloud
@@ -42,6 +47,8 @@ class RunFleet:
         self._on_demand = on_demand_usd_per_hour
         self._note = note
         self._standbys = standbys
+        self._now = now
+        self._left_over: set[InstanceId] = set()
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
@@ -58,6 +65,7 @@ class RunFleet:
                     for n in state.nodes
                     if n.notice_deadline_s is not None or not n.status.live
                 }
+                self._end_left_over(state)
                 report = self._fleet.ensure(state.grid.size + self._standbys, leaving=leaving)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
@@ -66,6 +74,16 @@ class RunFleet:
             if state.phase is Phase.FORMING:
                 raise
             self._say(f"no replacement: {error}")  # those who are there train on
+
+    def _end_left_over(self, state: State) -> None:
+        """A node that has handed over is left to the cloud, which may take it free of charge; one
+        that the cloud does not take after all would be paid for nothing."""
+        for node in state.nodes:
+            due_s = node.notice_deadline_s
+            over = due_s is not None and self._now() - due_s > GRACE_S
+            if node.status is NodeStatus.LEFT and over and node.instance not in self._left_over:
+                self._left_over.add(node.instance)
+                self.terminate(node.instance, reason="the cloud gave notice and did not take it")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers."""

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from bamboo.core.events import Event, NoticeReceived, PeerLost, StopRequested
+from bamboo.core.events import Event, HandedOver, NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import Outcome, State
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
-from cli.fleet import RunFleet
+from cli.fleet import GRACE_S, RunFleet
 from cloud.fleet import Fleet, Report
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
@@ -61,6 +61,7 @@ class Parts:
         self.fleet = FakeCloudFleet()
         self.cloud = FakeLocalCloud()
         self.notes: list[str] = []
+        self.now_s = 0.0
         self.journal = folder / "cloud.jsonl"
         self.kills = folder / "kills.jsonl"
         self.made = RunFleet(
@@ -71,6 +72,7 @@ class Parts:
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
             standbys=1,
+            now=lambda: self.now_s,
         )
 
 
@@ -106,6 +108,17 @@ def test_what_is_lost_or_has_a_notice_is_replaced_at_once(parts: Parts) -> None:
     parts.made.reconcile(state(lost, noticed))
     gone = sorted((nodes[1].instance, nodes[3].instance))
     assert parts.fleet.calls == [("ensure", (5, *gone))]
+
+
+def test_a_notice_that_the_cloud_does_not_keep_ends_the_instance_once(parts: Parts) -> None:
+    node = state().nodes[2]
+    noticed = NoticeReceived(node=node.id, deadline_s=1000.0)
+    left = state(noticed, HandedOver(node=node.id, step=3))
+    for now_s in (990.0, 1000.0 + GRACE_S, 1001.0 + GRACE_S, 1002.0 + GRACE_S):
+        parts.now_s = now_s
+        parts.made.reconcile(left)
+    ended = [value for name, value in parts.fleet.calls if name == "terminate"]
+    assert ended == [node.instance]
 
 
 def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:
