@@ -96,7 +96,9 @@ def _shadow(aimed: Assignment, slot: Slot, usable: Collection[NodeId]) -> NodeId
         found = aimed.owner(before)
         if found != owner and found in usable:
             return found
-    others = [aimed.owner(other) for other in grid.column(slot.stage)]
+    # One node for all slots of one owner, so that a loss finds their replicas at one step.
+    anchor = min(aimed.owned_by(owner), key=lambda held: (held.pipeline, held.stage))
+    others = [aimed.owner(other) for other in grid.column(anchor.stage)]
     others += [aimed.owner(other) for other in grid.slots()]
     found_elsewhere = [n for n in (*others, *sorted(usable)) if n != owner and n in usable]
     now = aimed.shadow(slot)

@@ -8,7 +8,7 @@ later ones are dropped. Nothing here waits.
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -64,6 +64,7 @@ class Mail:
         self.of_transfers: deque[tuple[MessageKey, Letter]] = deque()
         """Letters about the state of slots: they belong to no step and are taken by who waits."""
         self._participants: frozenset[NodeId] = frozenset()
+        self._bundle: list[tuple[MessageKey, Letter]] = []
 
     def assign(self, assignment: Assignment, participants: Collection[NodeId] = ()) -> None:
         """Route by this assignment from now on; `participants` are all who hear what is safe."""
@@ -116,20 +117,37 @@ class Mail:
             self.post_to(node, key, (), meta)
 
     def ship(
-        self, slot: Slot, step: int, tensors: Sequence[Tensor], meta: Mapping[str, Any]
+        self,
+        slot: Slot,
+        step: int,
+        tensors: Sequence[Tensor],
+        meta: Mapping[str, Any],
+        *,
+        more: bool = False,
     ) -> None:
-        """Send an owned slot's reduced gradient to its shadow and to who is to be its shadow."""
+        """Send an owned slot's reduced gradient to its shadow and to who is to be its shadow.
+
+        `more`: another slot of the pipeline is to follow in this step. Whoever is to have several
+        gets them in one message: when this node is lost, replicas of neighbouring slots stand at
+        one step, for what they told each other in the step before was told by this node alone.
+        """
         key = MessageKey(kind="ship", to=slot, source=slot, step=step)
         letter = Letter(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta)
-        joining, shadow = self.joining.get(slot), self.assignment.shadow(slot)
-        if joining is not None:
-            self._route(joining.receiver, key, letter)
-        if shadow is None:
+        self._bundle.append((key, letter))
+        if more:
             return
-        if joining is not None and joining.guarded and joining.stands <= step:
-            joining.withheld.append((key, letter))
-        else:
-            self._route(shadow, key, letter)
+        parcels: dict[NodeId, list[tuple[MessageKey, Letter]]] = defaultdict(list)
+        for item in self._bundle:
+            joining, shadow = self.joining.get(item[0].to), self.assignment.shadow(item[0].to)
+            if joining is not None:
+                parcels[joining.receiver].append(item)
+            if joining is not None and joining.guarded and joining.stands <= item[0].step:
+                joining.withheld.append(item)
+            elif shadow is not None:
+                parcels[shadow].append(item)
+        self._bundle = []
+        for node, parcel in parcels.items():
+            self._route(node, *_parcelled(parcel))
 
     def begin_joining(self, slot: Slot, receiver: NodeId) -> None:
         """From now on `receiver` is sent what the shadow of `slot` is sent."""
@@ -197,6 +215,10 @@ class Mail:
             if "hash" in letter.meta:
                 self.replica_hashes[(key.to, key.step)] = str(letter.meta["hash"])
             return
+        if "parcel" in letter.meta:
+            for part_key, part in _unparcelled(key, _opened(letter)):
+                self._deliver(part_key, part)
+            return
         if key.kind in ("pull", "state", "stand"):
             self.of_transfers.append((key, _opened(letter)))
             return
@@ -244,3 +266,22 @@ def _opened(letter: Letter | Delivered) -> Letter:
     if isinstance(letter, Delivered):
         return Letter(tensors=tuple(map(to_tensor, letter.buffers)), meta=letter.meta)
     return letter
+
+
+def _parcelled(parcel: Sequence[tuple[MessageKey, Letter]]) -> tuple[MessageKey, Letter]:
+    """Shipped gradients of several slots as one letter."""
+    if len(parcel) == 1:
+        return parcel[0]
+    tensors = tuple(tensor for _, letter in parcel for tensor in letter.tensors)
+    parts = [[key.to.pipeline, key.to.stage, len(x.tensors), x.meta] for key, x in parcel]
+    return parcel[0][0], Letter(tensors=tensors, meta={"parcel": parts})
+
+
+def _unparcelled(key: MessageKey, letter: Letter) -> list[tuple[MessageKey, Letter]]:
+    out, at = [], 0
+    for pipeline, stage, count, meta in letter.meta["parcel"]:
+        slot = Slot(pipeline=int(pipeline), stage=int(stage))
+        part = Letter(tensors=letter.tensors[at : at + int(count)], meta=meta)
+        out.append((replace(key, to=slot, source=slot), part))
+        at += int(count)
+    return out

@@ -30,6 +30,9 @@ class Listener(Protocol):
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
         """`run` reaches a phase in which a preemption may be listed."""
 
+    def more_to_ship(self, run: SlotRun) -> bool:
+        """Whether another slot of this node and pipeline is still in the step of `run`."""
+
     def idle(self) -> None:
         """Nothing is ready; the loop is about to wait."""
 
@@ -143,7 +146,8 @@ class Operations:
         losses = run.exchange.losses
         done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
         meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
-        self._mail.ship(run.slot, run.step, run.exchange.gradient, meta)
+        more = self._listener.more_to_ship(run)
+        self._mail.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
         self._listener.at("ship", run, 0)
         factor = clip_factor([total], self._clip_norm)
         self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))

@@ -316,8 +316,6 @@ class Trainer:
         self._records.promoted()
         self._said_finished = ()
 
-    # ------------------------------------------------------------------ heard from the loop
-
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """Acknowledge, record, forget what nobody can ask for any more."""
         meta = self._replicas.stepped(run)
@@ -338,8 +336,7 @@ class Trainer:
                 del other.history[step]
 
     def _replicas_differ(self) -> bool:
-        difference = self._replicas.difference(self.mail)
-        if difference is not None:
+        if (difference := self._replicas.difference(self.mail)) is not None:
             self._fail(difference)
         return difference is not None
 
@@ -368,6 +365,12 @@ class Trainer:
         assert run.recovery is not None
         run.recovery.first_operation_s = time.monotonic()
 
+    def more_to_ship(self, run: SlotRun) -> bool:
+        """Whether another slot of this node and pipeline is still in the step of `run`."""
+        here = (run.slot.pipeline, run.step)
+        others = (other for other in self.executor.owned.values() if other is not run)
+        return any((other.slot.pipeline, other.step) == here for other in others)
+
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
         """A listed preemption takes the owner of a slot, once."""
         if phase == "ship":
@@ -382,8 +385,6 @@ class Trainer:
         if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
             step, self._not_finite = self._not_finite[0], None
             self._fail(f"step {step}: a gradient is not finite, and no node found where")
-
-    # ------------------------------------------------------------------ faults
 
     def _report_non_finite(self, run: SlotRun) -> None:
         """Say where it begins if that is here; else the one where it begins does."""
