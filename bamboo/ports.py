@@ -131,6 +131,8 @@ MessageKind: TypeAlias = Literal[
     "pull",
     "state",
     "stand",
+    "want",
+    "part",
 ]
 
 
@@ -143,7 +145,8 @@ class MessageKey:
     the exchange between pipelines · tie: gradient of a tied parameter · squares, norm: clipping ·
     reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
     shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
-    new replica, asked for and sent in chunks, and how far the replica has followed.
+    new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
+    a layer's state for a new layout, asked for and sent in chunks.
     """
 
     kind: MessageKind

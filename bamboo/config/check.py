@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 PHASES = ("forward", "backward", "exchange", "ship", "step")
@@ -290,8 +290,8 @@ def _chaos(job: JobConfig) -> None:
                 raise _kill(job, i, name, value, f"give 0 to {limit(kill) - 1}")
         if kill.phase not in PHASES:
             raise _kill(job, i, "phase", kill.phase, f"take one of {', '.join(PHASES)}")
-        if kill.phase == "ship" and job.cluster.redundancy == "off":
-            raise _kill(job, i, "phase", kill.phase, "nothing is shipped with redundancy off")
+        if kill.phase == "ship" and job.cluster.redundancy in BARE_MODES:
+            raise _kill(job, i, "phase", kill.phase, "nothing is shipped without shadows")
         if not 0 <= kill.notice_s <= DAY_S:
             raise _kill(job, i, "notice_s", kill.notice_s, f"give 0 (no notice) to {DAY_S:,}")
 

@@ -13,6 +13,7 @@ from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
 
 
 def aim(state: State) -> Assignment | None:
@@ -23,10 +24,10 @@ def aim(state: State) -> Assignment | None:
         return None
     usable = frozenset(n.id for n in state.live_nodes() if n.notice_deadline_s is None)
     owners = _owners(state, assignment, usable)
-    if state.redundancy == "off":
+    if state.redundancy in BARE_MODES:
         return assignment.replace(owners=owners, shadows={})
     aimed = assignment.replace(owners=owners, shadows={})
-    shadows = {slot: _shadow(aimed, slot, usable) for slot in aimed.grid.slots()}
+    shadows = {slot: shadow_of(aimed, slot, usable) for slot in aimed.grid.slots()}
     return aimed.replace(owners={}, shadows=shadows)
 
 
@@ -86,7 +87,7 @@ def _zones_beside(
     )
 
 
-def _shadow(aimed: Assignment, slot: Slot, usable: Collection[NodeId]) -> NodeId | None:
+def shadow_of(aimed: Assignment, slot: Slot, usable: Collection[NodeId]) -> NodeId | None:
     """The first usable owner before `slot` in its ring, else of another pipeline, else whoever
     else is usable, else the shadow of now."""
     grid, owner = aimed.grid, aimed.owner(slot)

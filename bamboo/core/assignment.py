@@ -8,6 +8,7 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import BARE_MODES
 
 
 def assign(nodes: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
@@ -30,7 +31,7 @@ def assign(nodes: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
         rest.extend(ids[in_pipelines:])
     owners = tuple((whole + rest)[: grid.size])
     bare = Assignment(grid=grid, owners=owners, shadows=(None,) * grid.size)
-    if redundancy == "off":
+    if redundancy in BARE_MODES:
         return bare
     shadows = {slot: bare.owner(grid.protector(slot)) for slot in grid.slots()}
     return bare.replace(owners={}, shadows=shadows)

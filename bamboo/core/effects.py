@@ -76,6 +76,48 @@ class StopAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgreeBoundary:
+    """To each node: say BoundaryReady with the last step you have begun, and begin no other."""
+
+    to: NodeId
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuiesceAfter:
+    """To each node: finish `step`, stop, and say Quiesced once your shadows stand there too."""
+
+    to: NodeId
+    since: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesce:
+    """To each node: stop where you are and say Quiesced."""
+
+    to: NodeId
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """To each member: everybody has what it is to hold; train from `step` on."""
+
+    to: NodeId
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCheckpoint:
+    """To one member: all shards of `step` are stored; write the manifest."""
+
+    to: NodeId
+    step: int
+    era: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """To each live node: the run is over, leave in order."""
 
@@ -107,6 +149,11 @@ Effect: TypeAlias = (
     | Fence
     | HoldForStop
     | StopAt
+    | AgreeBoundary
+    | QuiesceAfter
+    | Quiesce
+    | GoOn
+    | CompleteCheckpoint
     | End
     | TerminateInstance
     | TerminateAll

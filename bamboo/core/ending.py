@@ -26,7 +26,13 @@ def end(
 ) -> Transition:
     """`after` is over with `outcome`; the effects are `first`, then those of any end."""
     over = replace(
-        after, phase=Phase.FINISHED, outcome=outcome, failovers=(), transfers=(), moves=()
+        after,
+        phase=Phase.FINISHED,
+        outcome=outcome,
+        failovers=(),
+        transfers=(),
+        moves=(),
+        reform=None,
     )
     leave = tuple(End(to=node.id) for node in over.live_nodes())
     return changed(before, over, (*first, *leave, TerminateAll(to=FLEET)), reason)
@@ -42,6 +48,10 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
         return end(state, asked, event.outcome, reason)
+    if state.reform is not None and state.reform.base is None and not state.reform.reports:
+        return end(state, asked, event.outcome, f"stopped while no node held it: {event.reason}")
+    if state.reform is not None:
+        return changed(state, asked, (), f"stopping once all go on again: {event.reason}")
     effects = (HoldForStop(to=node.id) for node in live_members(state))
     reason = f"stopping at the next step that all can finish: {event.reason}"
     return changed(state, asked, effects, reason)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bamboo.core.state import Outcome
+from bamboo.core.state import Holding, Norm, Outcome
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.topology.slots import Slot
 
@@ -144,6 +144,82 @@ class RunFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryReady:
+    """In answer to the effect AgreeBoundary: the node begins no step after `step` until told."""
+
+    node: NodeId
+    since: int
+    """The reconfiguration's."""
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesced:
+    """In answer to the effects Quiesce and QuiesceAfter: the node has stopped, and holds this."""
+
+    node: NodeId
+    since: int
+    holdings: tuple[Holding, ...]
+    norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutBuilt:
+    """The node has all that it is to hold in the new layout; `bytes` were sent to it."""
+
+    node: NodeId
+    since: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconsider:
+    """Whoever sees that no more nodes come for now, or that better is to be had: lay out anew for
+    those that are there, if another layout would suit them better."""
+
+    reporter: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSaved:
+    """The owner of a stage has stored what it held before `step`."""
+
+    node: NodeId
+    step: int
+    era: int
+    stage: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDone:
+    """By who was told to complete the checkpoint of `step`."""
+
+    node: NodeId
+    step: int
+    era: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed:
+    """A shard or the manifest of the checkpoint of `step` could not be written."""
+
+    node: NodeId
+    step: int
+    era: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDamaged:
+    """What the checkpoint of `step` consists of is not what was written."""
+
+    node: NodeId
+    step: int
+    reason: str
+
+
 Event: TypeAlias = (
     NodeJoined
     | PeerLost
@@ -158,4 +234,12 @@ Event: TypeAlias = (
     | NonFinite
     | NodeFinished
     | RunFailed
+    | BoundaryReady
+    | Quiesced
+    | LayoutBuilt
+    | Reconsider
+    | ShardSaved
+    | CheckpointDone
+    | CheckpointFailed
+    | CheckpointDamaged
 )

@@ -9,6 +9,8 @@ from dataclasses import replace
 from bamboo.core.effects import FLEET, Effect, End, Fence, Promote, Resend, Stay, TerminateInstance
 from bamboo.core.ending import end, settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
+from bamboo.core.policy import Policy
+from bamboo.core.reform import begin_reform, can_recover, lose_while_reforming
 from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
@@ -26,21 +28,33 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
 
 
-def lose(state: State, node: Node, *, how: str, now_s: float) -> Transition:
+def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) -> Transition:
     """A live node is gone for ever, `how` being a clause for the reason."""
     reason = f"{describe(state, node.id)} is gone: {how}"
     terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
     without = with_status(state, node.id, NodeStatus.GONE)
     fence = Fence(to=node.id)
+    if state.reform is not None:
+        return lose_while_reforming(without, (fence, terminate), reason)
     if node.status is NodeStatus.READY:
         return changed(state, without, (fence, terminate), f"{reason}; it had no slot")
     assignment = assigned(state)
     orphans = [s for s in assignment.owned_by(node.id) if heir(state, assignment, s) is None]
+    if orphans and can_recover(state, policy):
+        bare = f"no shadow has {name_slots(state, orphans)}"
+        after, orders = begin_reform(without, why=reason, planned=False)
+        words = f"{reason}; {bare}, everybody stops where he is"
+        return changed(state, after, (fence, *orders, terminate), words)
     if orphans:
         over = replace(without, generation=state.generation + 1)
-        why = "redundancy is off" if state.redundancy == "off" else "its shadow is gone too"
+        why = (
+            f"redundancy is {state.redundancy}"
+            if state.redundancy in BARE_MODES
+            else "its shadow is gone too"
+        )
         reason = f"{reason}; no live node holds {name_slots(state, orphans)} ({why})"
         return end(state, over, Outcome.UNRECOVERABLE, reason, first=(fence,))
     after, effects, words = pass_on(without, node.id, planned=False, now_s=now_s)
@@ -145,10 +159,12 @@ def assigned(state: State) -> Assignment:
 
 def settled_phase(state: State) -> Phase:
     """Where a run with an assignment stands when nothing else is known."""
+    if state.reform is not None:
+        return state.phase
     if state.failovers:
         return Phase.FAILING_OVER
     bare = None in assigned(state).shadows
-    return Phase.DEGRADED if bare and state.redundancy != "off" else Phase.RUNNING
+    return Phase.DEGRADED if bare and state.redundancy not in BARE_MODES else Phase.RUNNING
 
 
 def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:

@@ -5,6 +5,7 @@ Rule: the machine never calls this; tests, replay and the simulator do.
 
 from bamboo.core.state import Move, Node, NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.topology.assignment import Assignment
+from bamboo.topology.strategy import BARE_MODES
 
 _MEMBER = (NodeStatus.MEMBER, NodeStatus.DRAINING)
 
@@ -13,7 +14,7 @@ def check(state: State) -> list[str]:
     """Everything that is wrong with a state; empty when nothing is."""
     wrong = _check_header(state)
     if state.phase is not Phase.FINISHED:
-        if state.assignment is not None:
+        if state.assignment is not None and state.reform is None:
             wrong += _check_assignment(state, state.assignment)
         wrong += _check_failovers(state)
         wrong += _check_transfers(state)
@@ -36,8 +37,11 @@ def check_step(before: State, after: State) -> list[str]:
         wrong.append("the assignment changes without a new generation")
     if before.phase is Phase.FINISHED and after.phase is not Phase.FINISHED:
         wrong.append(f"a finished run is {after.phase} again")
-    if (after.run, after.grid, after.redundancy) != (before.run, before.grid, before.redundancy):
-        wrong.append("run, grid or redundancy changes")
+    if (after.run, after.redundancy) != (before.run, before.redundancy):
+        wrong.append("run or redundancy changes")
+    layout = (before.grid, before.cut, before.shares)
+    if (after.grid, after.cut, after.shares) != layout and after.era != after.generation:
+        wrong.append("the layout changes without a new era")
     now = {node.id: node for node in after.nodes}
     for node in before.nodes:
         if node.id not in now:
@@ -49,17 +53,23 @@ def check_step(before: State, after: State) -> list[str]:
 
 def _check_header(state: State) -> list[str]:
     wrong = []
+    anew = (Phase.RECONFIGURING, Phase.RESTORING)
     ids = [node.id for node in state.nodes]
     if len(set(ids)) != len(ids):
         wrong.append("two nodes have one id")
-    if (state.assignment is not None) != (state.generation > 0):
+    if (state.assignment is not None) != (state.generation > 0) and state.reform is None:
         wrong.append(f"generation {state.generation} does not fit the assignment")
     if state.phase is Phase.FORMING and state.assignment is not None:
         wrong.append("forming with an assignment")
-    if state.phase not in (Phase.FORMING, Phase.FINISHED) and state.assignment is None:
+    unassigned = (Phase.FORMING, Phase.FINISHED, *anew)
+    if state.phase not in unassigned and state.assignment is None:
         wrong.append(f"{state.phase} without an assignment")
     if state.assignment is not None and state.assignment.grid != state.grid:
         wrong.append("the assignment is for another grid")
+    if (state.reform is not None) != (state.phase in anew):
+        wrong.append(f"{state.phase} {'with' if state.reform else 'without'} a reconfiguration")
+    if state.reform is not None and (state.failovers or state.transfers or state.moves):
+        wrong.append("something of the old layout goes on in a reconfiguration")
     if (state.outcome is not None) != (state.phase is Phase.FINISHED):
         wrong.append(f"outcome {state.outcome} while {state.phase}")
     if (state.stop_reason is None) != (state.stop_outcome is None):
@@ -82,7 +92,7 @@ def _check_assignment(state: State, assignment: Assignment) -> list[str]:
             wrong.append(f"slot {slot} is shadowed by {shadow}, which is no live member")
         if shadow == owner:
             wrong.append(f"slot {slot} is owned and shadowed by {owner}")
-        if shadow is not None and state.redundancy == "off":
+        if shadow is not None and state.redundancy in BARE_MODES:
             wrong.append(f"slot {slot} has a shadow although redundancy is off")
     roles = assignment.members()
     for node in state.nodes:
@@ -109,7 +119,7 @@ def _check_failovers(state: State) -> list[str]:
         victim = nodes.get(failover.victim)
         if victim is None or (victim.status.live and not failover.planned):
             wrong.append(f"{where} has a victim that is not gone")
-    wants = _expected_phase(state)
+    wants = state.phase if state.reform is not None else _expected_phase(state)
     if state.phase is not wants:
         wrong.append(f"the phase is {state.phase}, not {wants}")
     return wrong
@@ -146,7 +156,7 @@ def _expected_phase(state: State) -> Phase:
         return Phase.FORMING
     if state.failovers:
         return Phase.FAILING_OVER
-    if state.redundancy != "off" and None in state.assignment.shadows:
+    if state.redundancy not in BARE_MODES and None in state.assignment.shadows:
         return Phase.DEGRADED
     return Phase.RUNNING
 

@@ -7,6 +7,8 @@ from a node that never had one) raises CoreMisuse. (4) Every change has a senten
 
     FORMING -- enough nodes --> RUNNING -- a member goes --> FAILING_OVER -- caught up --> DEGRADED
     DEGRADED -- every slot has a shadow again --> RUNNING
+    RUNNING, DEGRADED -- another layout is wanted --> RECONFIGURING -- all have theirs --> RUNNING
+    any phase -- layers are found in a checkpoint only --> RESTORING -- all have theirs --> RUNNING
     any phase -- all finished, a stop, a fault, a slot without a copy --> FINISHED
 
 Every decision ends with `protect`: new replicas and moves are begun as soon as they are wanted.
@@ -16,6 +18,7 @@ import math
 from dataclasses import replace
 
 from bamboo.core.assignment import assign
+from bamboo.core.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.effects import Drain, End, Start
 from bamboo.core.ending import (
     answer_stop,
@@ -25,17 +28,25 @@ from bamboo.core.ending import (
     request_stop,
 )
 from bamboo.core.events import (
+    BoundaryReady,
     CaughtUp,
+    CheckpointDamaged,
+    CheckpointDone,
+    CheckpointFailed,
     Event,
     HandedOver,
+    LayoutBuilt,
     NodeFinished,
     NodeJoined,
     NodeLeft,
     NonFinite,
     NoticeReceived,
     PeerLost,
+    Quiesced,
+    Reconsider,
     ReplicaJoined,
     RunFailed,
+    ShardSaved,
     StopReady,
     StopRequested,
     Yielded,
@@ -43,6 +54,15 @@ from bamboo.core.events import (
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
 from bamboo.core.policy import Policy
 from bamboo.core.protect import join_replica, protect, yield_slot
+from bamboo.core.reform import (
+    agree_boundary,
+    begin_reform,
+    grow,
+    note_built,
+    note_holdings,
+    reconsider,
+    settle,
+)
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.transition import (
     Transition,
@@ -55,8 +75,12 @@ from bamboo.core.transition import (
 )
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
+from bamboo.topology.strategy import BARE_MODES
 
 __all__ = ["Transition", "transition"]
+
+_OF_A_LAYOUT = (CaughtUp, HandedOver, NodeFinished, ReplicaJoined, StopReady, Yielded)
+"""What nodes say of slots that are none any more while everything is laid out anew."""
 
 
 def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -68,21 +92,25 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         raise CoreMisuse(f"now_s = {now_s} is no time")
     if state.phase is Phase.FINISHED and not isinstance(event, NodeLeft):
         return stale(state, f"the run is over: {state.sentence}")
-    return protect(state, _decide(state, event, now_s=now_s, policy=policy))
+    decided = _decide(state, event, now_s=now_s, policy=policy)
+    decided = protect(state, settle(state, decided, policy))
+    return order_completion(grow(state, decided, policy))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
+    if state.reform is not None and isinstance(event, _OF_A_LAYOUT):
+        return stale(state, "everything is being laid out anew")
     match event:
         case NodeJoined():
-            return _join(state, event)
+            return _join(state, event, policy)
         case PeerLost():
             return _lose_peer(state, event, now_s=now_s, policy=policy)
         case NoticeReceived():
-            return _notice(state, event, now_s=now_s)
+            return _notice(state, event, now_s=now_s, policy=policy)
         case HandedOver():
             return hand_over(state, event, now_s=now_s)
         case NodeLeft():
-            return _leave(state, event, now_s=now_s)
+            return _leave(state, event, now_s=now_s, policy=policy)
         case CaughtUp():
             return catch_up(state, event)
         case ReplicaJoined():
@@ -99,10 +127,32 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
             return finish_node(state, event)
         case RunFailed():
             return fail_run(state, event)
+    return _decide_anew(state, event, policy)
+
+
+def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
+    """Events of reconfigurations and checkpoints."""
+    match event:
+        case BoundaryReady():
+            return agree_boundary(state, event)
+        case Quiesced():
+            return note_holdings(state, event)
+        case LayoutBuilt():
+            return note_built(state, event)
+        case Reconsider():
+            return reconsider(state, event, policy)
+        case ShardSaved():
+            return save_shard(state, event)
+        case CheckpointDone():
+            return complete(state, event)
+        case CheckpointFailed():
+            return give_up(state, event)
+        case CheckpointDamaged():
+            return reject(state, event)
     raise CoreMisuse(f"{event!r} is no event")
 
 
-def _join(state: State, event: NodeJoined) -> Transition:
+def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     known = state.node(event.node)
     if known is not None:
         what = "joined already" if known.status.live else f"{away(known)} for ever"
@@ -122,6 +172,10 @@ def _join(state: State, event: NodeJoined) -> Transition:
     ready = joined.live_nodes()
     if len(ready) < state.grid.size:
         return changed(state, joined, (), f"{reason}: {len(ready)} of {state.grid.size}")
+    if state.checkpoints and policy.elastic:
+        newest = state.checkpoints[-1].step
+        after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
+        return changed(state, after, orders, f"{reason}, the last one")
     assignment = assign(ready, state.grid, state.redundancy)
     members = set(assignment.owners)
     after = replace(
@@ -131,6 +185,7 @@ def _join(state: State, event: NodeJoined) -> Transition:
         ),
         assignment=assignment,
         generation=state.generation + 1,
+        era=state.generation + 1,
         phase=Phase.RUNNING,
     )
     effects = tuple(Start(to=owner) for owner in assignment.owners)
@@ -153,10 +208,10 @@ def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -
         "exit": f"its worker ended, says {event.reporter}",
     }
     how = hows.get(event.cause, f"{event.cause}, says {event.reporter}")
-    return lose(state, node, how=how, now_s=now_s)
+    return lose(state, node, how=how, now_s=now_s, policy=policy)
 
 
-def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
+def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy) -> Transition:
     node = state.node(event.node)
     if node is None:
         return stale(state, f"no node {event.node} has joined yet; say it again when it has")
@@ -176,6 +231,11 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
     if node.status is NodeStatus.READY:
         after = with_status(noted, node.id, NodeStatus.LEFT)
         return changed(state, after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
+    if state.reform is not None:
+        return changed(state, noted, (), f"{reason}; all is being laid out anew")
+    if state.redundancy in BARE_MODES and _can_spare(noted, policy):
+        after, orders = begin_reform(noted, why=reason, planned=True)
+        return changed(state, after, orders, f"{reason}; a new layout at the next boundary")
     assignment = assigned(state)
     slots = assignment.owned_by(node.id)
     to = [heir(state, assignment, slot) for slot in slots]
@@ -188,18 +248,24 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float) -> Transition:
     return changed(state, after, (Drain(to=node.id),), reason)
 
 
+def _can_spare(state: State, policy: Policy) -> bool:
+    """Whether those who stay can take all over, at a boundary, from those who do not."""
+    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
+    return policy.elastic and len(staying) >= policy.stages and not state.failovers
+
+
 def _under_notice(state: State, node: NodeId) -> bool:
     found = state.node(node)
     return found is not None and found.notice_deadline_s is not None
 
 
-def _leave(state: State, event: NodeLeft, *, now_s: float) -> Transition:
+def _leave(state: State, event: NodeLeft, *, now_s: float, policy: Policy) -> Transition:
     node = state.node(event.node)
     if node is None:
         return stale(state, f"no node {event.node} ever joined")
     if not node.status.live:
         return stale(state, f"node {event.node} {away(node)} already")
     if state.phase is not Phase.FINISHED:
-        return lose(state, node, how=f"it left, {event.reason}", now_s=now_s)
+        return lose(state, node, how=f"it left, {event.reason}", now_s=now_s, policy=policy)
     after = with_status(state, node.id, NodeStatus.LEFT)
     return changed(state, after, (), f"node {event.node} left: {event.reason}")

@@ -22,6 +22,16 @@ class Policy:
     gone_s: float = 3.0
     """One that has not grown for so long makes the node gone (decision). Also the length of a
     lease, and of the grace that all nodes get after the store was away."""
+    cuts: tuple[tuple[int, ...], ...] = ()
+    """For each number of stages that the model may be cut into: the first layer of each stage and
+    the layer count. Empty: the layout never changes."""
+    virtual_nodes: int = 1
+    pipelines: int = 1
+    """The most that the run may have; there are fewer while there are fewer nodes."""
+    stages: int = 2
+    """What each pipeline is to have while there are nodes enough."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints; 0: none are written, and none is ever restored."""
 
     def __post_init__(self) -> None:
         if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
@@ -29,3 +39,15 @@ class Policy:
                 f"suspect_s = {self.suspect_s} and gone_s = {self.gone_s} are no policy; "
                 "need 0 < suspect_s <= gone_s"
             )
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the layout may change."""
+        return bool(self.cuts)
+
+    def cut_for(self, stages: int) -> tuple[int, ...]:
+        """The cut into so many stages. Raises CoreMisuse when the model was not cut so."""
+        for cut in self.cuts:
+            if len(cut) == stages + 1:
+                return cut
+        raise CoreMisuse(f"the policy has no cut into {stages} stages")

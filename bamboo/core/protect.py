@@ -27,6 +27,7 @@ from bamboo.core.transition import (
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
 
 
 def protect(before: State, decided: Transition) -> Transition:
@@ -37,6 +38,8 @@ def protect(before: State, decided: Transition) -> Transition:
     state = decided.state
     if state is before or state.assignment is None or state.phase is Phase.FINISHED:
         return decided
+    if state.reform is not None:
+        return _with_generation(before, decided)
     state = replace(
         state,
         transfers=tuple(t for t in state.transfers if _goes_on(state, t)),
@@ -45,16 +48,22 @@ def protect(before: State, decided: Transition) -> Transition:
     state = _with_roles(state)
     words: list[str] = []
     effects: tuple[Effect, ...] = ()
-    if state.stop_reason is None and not state.finished and state.redundancy != "off":
+    if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
         state, words = _begin(state)
         state, effects, drained = _drain_protected(state)
         words += drained
-    if state.participants() != before.participants() and state.generation == before.generation:
-        state = replace(state, generation=before.generation + 1)
+    state = _with_generation(before, replace(decided, state=state)).state
     state = replace(state, phase=settled_phase(state))
     reason = "; ".join([decided.reason, *words])
     state = replace(state, sentence=reason)
     return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
+
+
+def _with_generation(before: State, decided: Transition) -> Transition:
+    state = decided.state
+    if state.participants() == before.participants() or state.generation != before.generation:
+        return decided
+    return replace(decided, state=replace(state, generation=before.generation + 1))
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:

@@ -16,6 +16,8 @@ class Phase(StrEnum):
     RUNNING = "running"
     FAILING_OVER = "failing_over"
     DEGRADED = "degraded"
+    RECONFIGURING = "reconfiguring"
+    RESTORING = "restoring"
     FINISHED = "finished"
 
 
@@ -100,6 +102,87 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A node has the state of layers [first, stop) as it is before `step`. It could take the step
+    at once, and so stand at `reach`, if it knew the gradient norm of the whole model."""
+
+    first: int
+    stop: int
+    step: int
+    reach: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """The squared gradient norm of the whole model in `step`."""
+
+    step: int
+    total_square: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a node holds that has stopped for a reconfiguration."""
+
+    node: NodeId
+    holdings: tuple[Holding, ...]
+    norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A node that has all that it is to hold; `bytes` were sent to it."""
+
+    node: NodeId
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """A reconfiguration under way: all stop, say what they hold, a new layout is decided, each gets
+    what it lacks, and all go on together from `base`."""
+
+    since: int
+    """Version of the state that began it; tells two rounds apart."""
+    why: str
+    planned: bool
+    """Nothing is lost: the step is finished first."""
+    asked: tuple[NodeId, ...]
+    """Who is to say what it holds."""
+    ready: tuple[tuple[NodeId, int], ...] = ()
+    """While the boundary is being agreed: the last step that each has begun."""
+    boundary: int | None = None
+    """All finish this step, if planned."""
+    reports: tuple[Report, ...] = ()
+    forced: bool = False
+    """Go on with however few nodes there are."""
+    base: int | None = None
+    """The step that all go on from; None until it is decided."""
+    checkpoint: bool = False
+    """Whether what no live node holds is read from the checkpoint of step `base`."""
+    total_square: float | None = None
+    """Of the step before `base`, for those who have yet to take it."""
+    rebuilt: tuple[Rebuilt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A complete checkpoint: the state before `step`."""
+
+    step: int
+    era: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """A checkpoint in the making: the stages that are stored, and who is to complete it."""
+
+    step: int
+    stages: tuple[int, ...]
+    committer: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """`version` counts transitions that changed anything; `generation` counts memberships."""
 
@@ -117,6 +200,16 @@ class State:
     """Replicas in the making, at most one a slot."""
     moves: tuple[Move, ...] = ()
     """Slots that change hands at their next step boundary."""
+    cut: tuple[int, ...] = ()
+    """First layer of each stage and the layer count; empty: as the strategy has it."""
+    shares: tuple[int, ...] = ()
+    """Virtual nodes of each pipeline; empty: equal ones."""
+    era: int = 0
+    """Generation under which the layout of now began; what was said before it is void."""
+    reform: Reform | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Complete ones, oldest first."""
+    saving: tuple[Saving, ...] = ()
     stop_reason: str | None = None
     stop_outcome: Outcome | None = None
     """Set from StopRequested on; the run then ends with this outcome."""
@@ -139,14 +232,20 @@ class State:
         return tuple(n for n in self.nodes if n.status.live)
 
     def participants(self) -> frozenset[NodeId]:
-        """Nodes between which letters go: owners, shadows, and receivers of transfers."""
+        """Nodes between which letters go: owners, shadows, receivers of transfers; while all is
+        being laid out anew, everybody."""
         if self.assignment is None:
             return frozenset()
+        if self.reform is not None:
+            return frozenset(node.id for node in self.live_nodes())
         return self.assignment.members() | {t.receiver for t in self.transfers}
 
 
-def initial_state(*, run: RunId, grid: Grid, redundancy: str) -> State:
-    """The state that the launcher stores before any node exists: version 0, forming."""
+def initial_state(
+    *, run: RunId, grid: Grid, redundancy: str, checkpoints: tuple[Checkpoint, ...] = ()
+) -> State:
+    """The state that the launcher stores before any node exists: version 0, forming. With
+    `checkpoints` training goes on from the newest of them."""
     return State(
         run=run,
         version=0,
@@ -154,5 +253,6 @@ def initial_state(*, run: RunId, grid: Grid, redundancy: str) -> State:
         phase=Phase.FORMING,
         grid=grid,
         redundancy=redundancy,
+        checkpoints=checkpoints,
         sentence=f"waiting for {grid.size} nodes",
     )

@@ -6,8 +6,9 @@ than its figure is counted as an overrun and reported.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from bamboo.config.tree import ClusterConfig
@@ -22,6 +23,9 @@ class Device(Protocol):
     busy_s: dict[str, float]
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
+
+    def lay_out(self, cut: Sequence[int]) -> None:
+        """From now on stage p has the layers from cut[p] to cut[p + 1]."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,12 +42,16 @@ class Cpu:
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s
         return out
 
+    def lay_out(self, cut: Sequence[int]) -> None:
+        """Nothing is slowed here."""
+
 
 @dataclass(slots=True, kw_only=True)
 class VirtualDevice:
-    """Sleeps each operation to its figure in seconds, by (kind, stage)."""
+    """Sleeps each operation to its figure in seconds: `layers_s` has it by kind, for each layer."""
 
-    figures_s: Mapping[tuple[str, int], float]
+    layers_s: Mapping[str, Sequence[float]]
+    figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
 
@@ -60,20 +68,34 @@ class VirtualDevice:
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s
         return out
 
+    def lay_out(self, cut: Sequence[int]) -> None:
+        self.figures_s = {
+            (kind, stage): sum(figures[first:stop])
+            for kind, figures in self.layers_s.items()
+            for stage, (first, stop) in enumerate(pairwise(cut))
+        }
+
 
 def per_stage(figures: tuple[float, ...], stages: int) -> tuple[float, ...]:
     """One figure for each stage from one for all or one for each."""
     return figures * stages if len(figures) == 1 else figures
 
 
-def device_of(cluster: ClusterConfig) -> Device:
-    """The device that `[cluster] device` names."""
+def device_of(cluster: ClusterConfig, cut: Sequence[int]) -> Device:
+    """The device that `[cluster] device` names, for stages of `cut`, for which its figures are: a
+    layer takes an equal part of its stage's."""
     if cluster.device == "cpu":
         return Cpu()
-    forward = per_stage(cluster.virtual_forward_ms, cluster.stages)
-    backward = per_stage(cluster.virtual_backward_ms, cluster.stages)
-    figures: dict[tuple[str, int], float] = {}
-    for stage in range(cluster.stages):
-        figures |= {(kind, stage): forward[stage] / 1e3 for kind in ("F", "FR")}
-        figures |= {(kind, stage): backward[stage] / 1e3 for kind in ("B", "BR")}
-    return VirtualDevice(figures_s=figures)
+    forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
+    backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
+    layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}
+    device = VirtualDevice(layers_s=layers_s)
+    device.lay_out(cut)
+    return device
+
+
+def _per_layer(figures_ms: Sequence[float], cut: Sequence[int]) -> list[float]:
+    out: list[float] = []
+    for figure_ms, (first, stop) in zip(figures_ms, pairwise(cut), strict=True):
+        out += [figure_ms / 1e3 / (stop - first)] * (stop - first)
+    return out

@@ -290,16 +290,19 @@ class Exchange:
         if not all(map(math.isfinite, self.losses.values())):
             # Its gradients may be finite all the same: the norm tells everybody.
             self.squares = [math.nan]
-        for to in plan.grid.pipeline(plan.slot.pipeline):
+        place = _place(plan.grid, plan.slot)
+        for to in plan.grid.slots():
             if to != plan.slot:
-                mail.post(self._key("squares", to, plan.slot.stage), (), {"squares": self.squares})
+                mail.post(self._key("squares", to, place), (), {"squares": self.squares})
         self.stand = Stand.DONE
 
     def total_square_known(self, mail: Mail) -> bool:
-        """Whether the squares of the whole model are here."""
+        """Whether every slot has said its squares: a step is only taken once each slot of each
+        pipeline has its whole gradient, so that all who are left can follow who has taken it."""
         if self.stand is not Stand.DONE:
             return False
-        others = (p for p in range(self.plan.grid.stages) if p != self.plan.slot.stage)
+        grid, own = self.plan.grid, self.plan.slot
+        others = (_place(grid, slot) for slot in grid.slots() if slot != own)
         return self._has(mail, "norm") or all(self._has(mail, "squares", p) for p in others)
 
     def total_square(self, mail: Mail) -> float:
@@ -310,14 +313,20 @@ class Exchange:
         total = 0.0
         for stage in range(self.plan.grid.stages):
             own = stage == slot.stage
-            found = self.squares if own else _squares_of(mail, slot, self.step, stage)
+            place = _place(self.plan.grid, Slot(pipeline=slot.pipeline, stage=stage))
+            found = self.squares if own else _squares_of(mail, slot, self.step, place)
             for square in found:
                 total += square
         return total
 
 
-def _squares_of(mail: Mail, slot: Slot, step: int, stage: int) -> list[float]:
-    meta: Mapping[str, Sequence[float]] = mail.take(slot, "squares", step, stage).meta
+def _place(grid: Grid, slot: Slot) -> int:
+    """A slot's number in the grid."""
+    return slot.pipeline * grid.stages + slot.stage
+
+
+def _squares_of(mail: Mail, slot: Slot, step: int, place: int) -> list[float]:
+    meta: Mapping[str, Sequence[float]] = mail.take(slot, "squares", step, place).meta
     return [float(s) for s in meta["squares"]]
 
 

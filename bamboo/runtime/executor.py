@@ -19,6 +19,8 @@ from bamboo.schedule.picker import ReadyOp, next_op, policy_of
 from bamboo.topology.slots import Slot
 
 POLL_S = 0.05
+PLAIN_MODES = ("off", "peer", "stash")
+"""Modes in which a shadow computes nothing ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,10 @@ class Executor:
         self.owned: dict[Slot, SlotRun] = {}
         self.shadowed: dict[Slot, SlotRun] = {}
         self.hold = False
+        self.frozen = False
+        """Only what is computed already goes on: exchanges and steps, no forward or backward."""
+        self.boundary: int | None = None
+        """No step after this one is begun."""
         self.yielding: set[Slot] = set()
         """Owned slots that begin no step, for they are about to change hands."""
         self.gap_budget: dict[int, int] = {}
@@ -90,7 +96,8 @@ class Executor:
                 continue
             if self.finished and not linger:
                 return Completed()
-            waiting = self.hold or self.yielding or linger or not self.owned
+            stopping = self.hold or self.frozen or self.boundary is not None
+            waiting = stopping or self.yielding or linger or not self.owned
             if time.monotonic() - moved_s > self._stall_s and not waiting:
                 return Interrupted(cursor=self.cursor, cause="stalled")
             self._listener.idle()
@@ -112,6 +119,8 @@ class Executor:
         ready = []
         for slot, run in self.owned.items():
             head = run.head
+            if self.frozen and head.kind not in ("X", "S"):
+                continue
             if self._can(run, head):
                 ready.append(ReadyOp(slot, run.step, head, run.recovering))
         for slot, run in self.shadowed.items():
@@ -138,12 +147,13 @@ class Executor:
         # A slot that was taken over still comes to where this node's other slots are.
         behind = any(own.step > run.step for own in self.owned.values())
         held = (self.hold and not behind) or run.slot in self.yielding
-        return not held and run.step <= self.last_step and run.step - 1 <= self.mail.safe_step
+        last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
+        return not held and run.step <= last and run.step - 1 <= self.mail.safe_step
 
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
         if self.mail.has(run.slot, "ship", run.step):
             return run.replica_step
-        if self._mode in ("off", "stash") or run.joining or run.step > self.last_step:
+        if self.frozen or self._mode in PLAIN_MODES or run.joining or run.step > self.last_step:
             return None
         back, local = len(run.backed), len(run.pending)
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))

@@ -63,6 +63,9 @@ class Mail:
         self.joining: dict[Slot, Joining] = {}
         self.of_transfers: deque[tuple[MessageKey, Letter]] = deque()
         """Letters about the state of slots: they belong to no step and are taken by who waits."""
+        self.of_layers: deque[tuple[MessageKey, Letter]] = deque()
+        """Letters of reconfigurations."""
+        self._era = 0
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Letter]] = []
 
@@ -72,6 +75,19 @@ class Mail:
         self._participants = assignment.members().union(participants)
         for slot in assignment.grid.slots():
             self.safe.setdefault(slot, 0)
+
+    def begin_era(self, era: int, assignment: Assignment, step: int) -> None:
+        """Slots mean something else from generation `era` on: forget all letters of before, and
+        hear none of them any more. Everybody is to stand before `step`."""
+        self._era, self._assignment = era, assignment
+        self._stash.clear()
+        self._inbox.clear()
+        self._taken.clear()
+        self.joining.clear()
+        self.of_transfers.clear()
+        self.replica_hashes.clear()
+        self._bundle, self.stash_bytes = [], 0
+        self.safe = dict.fromkeys(assignment.grid.slots(), step)
 
     @property
     def assignment(self) -> Assignment:
@@ -210,6 +226,11 @@ class Mail:
         return len(messages)
 
     def _deliver(self, key: MessageKey, letter: Letter | Delivered) -> None:
+        if key.kind in ("want", "part"):
+            self.of_layers.append((key, _opened(letter)))
+            return
+        if isinstance(letter, Delivered) and letter.generation < self._era:
+            return
         if key.kind == "ack":
             self.safe[key.to] = max(self.safe.get(key.to, 0), key.step)
             if "hash" in letter.meta:

@@ -33,7 +33,7 @@ class Records:
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """Record the loss of the step that was just taken, if this slot is where it is known."""
-        if run.slot != Slot(pipeline=0, stage=run.plan.grid.stages - 1):
+        if run.slot.stage != run.plan.grid.stages - 1:
             return
         loss = mean_loss([done.losses[m] for m in sorted(done.losses)], self._tokens)
         step = run.step - 1
@@ -49,7 +49,7 @@ class Records:
         }
         self._losses[step] = record
         self._losses.pop(step - LOSSES_KEPT, None)
-        if run.owner:
+        if run.owner and run.slot.pipeline == 0:
             self._outbox.metric(record)
 
     def promoted(self) -> None:

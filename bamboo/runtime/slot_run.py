@@ -5,7 +5,7 @@ it has computed ahead; promoting it changes its role and nothing else: it walks 
 from the start of its step, and what is computed already is only sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,10 @@ class Reduced:
     """Kept only where another pipeline may ask for it (D > 1)."""
     tied: dict[int, Tensor] = field(default_factory=dict)
     """The sum of all uses of each tied parameter of this stage, by the tie's number."""
+
+
+KINDS = ("param", "exp_avg", "exp_avg_sq")
+"""What belongs to a parameter; its name in a file is `<kind>/<layer>.<name>`."""
 
 
 class SlotRun:
@@ -107,6 +111,25 @@ class SlotRun:
             raise ValueError(f"slot {self.slot} has {sum(sizes)} elements, not {flat.numel()}")
         for target, part in zip(targets, torch.split(flat, sizes), strict=True):
             target.copy_(part.reshape(target.shape))
+        self._stand_at(step)
+
+    def tensors_of(self, layer: int) -> dict[str, Tensor]:
+        """Parameters and moments of one layer, in the order of `SlotBuilder.names_of`."""
+        return {n: tensor for n, tensor in self.tensors().items() if layer_of(n) == layer}
+
+    def load_layers(self, flats: Mapping[int, Tensor], step: int) -> None:
+        """Take over each layer's state as it is before `step`: all of `tensors_of`, flattened one
+        after the other. Raises ValueError when a layer has another size."""
+        for layer, flat in flats.items():
+            targets = list(self.tensors_of(layer).values())
+            sizes = [target.numel() for target in targets]
+            if sum(sizes) != flat.numel():
+                raise ValueError(f"layer {layer} has {sum(sizes)} elements, not {flat.numel()}")
+            for target, part in zip(targets, torch.split(flat, sizes), strict=True):
+                target.copy_(part.reshape(target.shape))
+        self._stand_at(step)
+
+    def _stand_at(self, step: int) -> None:
         self.history = {}
         self.step = step - 1
         self.next_step()
@@ -161,14 +184,14 @@ class SlotRun:
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and moments, named as in the final files."""
-        kinds: dict[str, Sequence[Tensor]] = {
-            "param": self.stage.params,
-            "exp_avg": self.moments.exp_avg,
-            "exp_avg_sq": self.moments.exp_avg_sq,
-        }
+        whole: tuple[Sequence[Tensor], ...] = (
+            self.stage.params,
+            self.moments.exp_avg,
+            self.moments.exp_avg_sq,
+        )
         return {
             f"{kind}/{name}": tensor.detach()
-            for kind, tensors in kinds.items()
+            for kind, tensors in zip(KINDS, whole, strict=True)
             for name, tensor in zip(self.stage.names, tensors, strict=True)
         }
 
@@ -176,3 +199,8 @@ class SlotRun:
     def exchanged(self) -> bool:
         """Whether the exchange of this step is done and the squares are out."""
         return self.exchange.stand is Stand.DONE
+
+
+def layer_of(name: str) -> int:
+    """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3."""
+    return int(name.partition("/")[2].partition(".")[0])

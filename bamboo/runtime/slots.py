@@ -1,29 +1,58 @@
 """Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
 
+from dataclasses import replace
+
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data import Dataset
-from bamboo.models import ModelSpec
+from bamboo.models import ModelSpec, build_layer, named_parameters
 from bamboo.runtime.exchange import ExchangePlan, Tie
 from bamboo.runtime.optimizer import AdamW
-from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.slot_run import KINDS, SlotRun
 from bamboo.runtime.stage import Stage
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Strategy
-from bamboo.topology.virtual_nodes import blocks
+from bamboo.topology.virtual_nodes import blocks_of
 
 
 class SlotBuilder:
     """Everything that a node needs to build any slot at step 0, the same on every node."""
 
     def __init__(
-        self, *, job: JobConfig, strategy: Strategy, spec: ModelSpec, dataset: Dataset
+        self,
+        *,
+        job: JobConfig,
+        strategy: Strategy,
+        spec: ModelSpec,
+        dataset: Dataset,
+        shares: tuple[int, ...] = (),
     ) -> None:
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
         self.optimizer = AdamW(job.train)
         self.batch = batch_shape(job)
         self.tokens = job.train.batch * job.model.context
         """Tokens in a whole step."""
+        grid = strategy.placement.grid
+        self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
+
+    def laid_out(self, grid: Grid, cut: tuple[int, ...], shares: tuple[int, ...]) -> "SlotBuilder":
+        """The same for another layout."""
+        placement = replace(self.strategy.placement, cut=cut, grid=grid)
+        return SlotBuilder(
+            job=self.job,
+            strategy=replace(self.strategy, placement=placement),
+            spec=self.spec,
+            dataset=self.dataset,
+            shares=shares,
+        )
+
+    def names_of(self, layer: int) -> list[str]:
+        """The names of a layer's parameters and moments, in the order in which they are sent."""
+        built = build_layer(self.spec, layer, self.strategy.semantics.seed)
+        names = [name for name, _ in named_parameters([(layer, built)])]
+        return [f"{kind}/{name}" for kind in KINDS for name in names]
 
     def build(self, slot: Slot, *, owner: bool) -> SlotRun:
         """A run of `slot` with its initial parameters and zero moments."""
@@ -33,7 +62,7 @@ class SlotBuilder:
             slot=slot,
             grid=grid,
             leaves=self.batch.virtual_nodes,
-            blocks=blocks(self.batch.virtual_nodes, grid.pipelines),
+            blocks=blocks_of(self.shares),
             shapes=tuple(p.shape for p in stage.params),
             names=tuple(stage.names),
             counts_in_norm=tuple(stage.counts_in_norm),

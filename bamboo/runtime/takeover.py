@@ -21,8 +21,8 @@ def resend(mail: Mail, owned: Mapping[Slot, SlotRun], slot: Slot) -> None:
         if own == slot:
             continue
         for step, done in run.history.items():
+            _send_norm(mail, own, slot, step, done)
             if own.pipeline == slot.pipeline:
-                _send_norm(mail, own, slot, step, done)
                 _send_totals(mail, run, slot, step, done)
             elif own.stage == slot.stage:
                 _send_reduced(mail, own, slot, step, done)
@@ -32,9 +32,11 @@ def tell_what_was_reduced(mail: Mail, run: SlotRun) -> None:
     """By the new owner: give the others what the victim may have died without sending."""
     grid = run.plan.grid
     for step, done in run.history.items():
-        for slot in grid.pipeline(run.slot.pipeline):
+        for slot in grid.slots():
             if slot != run.slot:
                 _send_norm(mail, run.slot, slot, step, done)
+        for slot in grid.pipeline(run.slot.pipeline):
+            if slot != run.slot:
                 _send_totals(mail, run, slot, step, done)
         for slot in grid.column(run.slot.stage):
             if slot != run.slot:

@@ -14,24 +14,27 @@ from typing import Any
 
 from bamboo.checkpoint.final import write_stage
 from bamboo.core.effects import (
+    AgreeBoundary,
     Drain,
     Effect,
     End,
     Fence,
+    GoOn,
     HoldForStop,
     Promote,
+    Quiesce,
+    QuiesceAfter,
     Resend,
     Start,
     Stay,
     StopAt,
 )
-from bamboo.core.events import NodeFinished, NonFinite, RunFailed, StopReady
-from bamboo.core.state import NodeStatus, Outcome, Phase, State
+from bamboo.core.events import NodeFinished, StopReady
+from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.boundary import Boundaries
 from bamboo.runtime.device import device_of
-from bamboo.runtime.diagnose import diagnose
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.log_watch import LogWatch
@@ -39,11 +42,13 @@ from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.preempt import Preemptions
+from bamboo.runtime.rebuild import Rebuild, Vault
 from bamboo.runtime.records import Records, ReplicaCheck, peak_tensor_bytes
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.runtime.takeover import resend, tell_what_was_reduced
 from bamboo.runtime.transfer import Transfers
+from bamboo.runtime.trouble import Trouble
 from bamboo.topology.slots import Slot
 
 
@@ -78,12 +83,13 @@ class Trainer:
         outbox: Outbox,
         preemptions: Preemptions,
         run_dir: Path | None,
+        vault: Vault | None = None,
     ) -> None:
         job = builder.job
-        self._me, self._builder, self._transport = me, builder, transport
+        self._me, self._job, self._transport = me, job, transport
         self._outbox, self._preemptions, self._run_dir = outbox, preemptions, run_dir
         self.mail = Mail(transport, me)
-        self.device = device_of(job.cluster)
+        self.device = device_of(job.cluster, builder.strategy.placement.cut)
         operations = Operations(
             mail=self.mail,
             device=self.device,
@@ -109,16 +115,29 @@ class Trainer:
         self.transfers = Transfers(
             me=me, mail=self.mail, executor=self.executor, builder=builder, outbox=outbox
         )
-        self.executor.background = self.transfers.pump
+        self.executor.background = self._background
         self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
         self.gone_seen_s: dict[str, float] = {}
         """Monotonic time at which this node saw a peer's connection end."""
         self._stopping = False
-        self._faulted = False
-        self._step_timeout_s = job.cluster.step_timeout_s
+        self._trouble = Trouble(
+            me=me,
+            executor=self.executor,
+            mail=self.mail,
+            outbox=outbox,
+            told=self._set_hold,
+            busy=lambda: bool(self._inbound),
+            patience_s=job.cluster.step_timeout_s,
+        )
+        self.rebuild = Rebuild(
+            me=me,
+            mail=self.mail,
+            executor=self.executor,
+            builder=builder,
+            outbox=outbox,
+            vault=vault,
+        )
         self.log_watch = LogWatch(job.cluster.step_timeout_s)
-        self._not_finite: tuple[int, float] | None = None
-        """A step whose gradient is not finite, and until when (monotonic) to look for a layer."""
         self._said_finished: tuple[Slot, ...] = ()
         self._goodbye: Goodbye | None = None
 
@@ -148,8 +167,7 @@ class Trainer:
         """Train to the end. The first decision must be on its way (`tell`)."""
         while self._goodbye is None:
             if not (self.executor.owned or self.executor.shadowed or self._inbound):
-                self.mail.collect(0.05)
-                self.transfers.pump()
+                self.rest(0.05)
                 continue
             result = self.executor.run(linger=self._finished_and_said)
             if isinstance(result, Completed):
@@ -158,23 +176,29 @@ class Trainer:
                 self._attend(result)
         return self._goodbye
 
+    def rest(self, timeout_s: float) -> None:
+        """Take in letters while there is nothing to train."""
+        self.mail.collect(timeout_s)
+        self._background()
+        self.rebuild.serve()
+
+    def _background(self) -> None:
+        self.transfers.pump()
+        self.rebuild.pump()
+
     def _attend(self, interrupted: Interrupted) -> None:
         while self._inbound and self._goodbye is None:
             self._apply(self._inbound.popleft())
         if interrupted.cause == "non-finite":
             assert interrupted.run is not None
-            self._report_non_finite(interrupted.run)
+            self._trouble.report_non_finite(interrupted.run)
         elif interrupted.cause == "stalled" and self.log_watch.was_there():
-            self._fail(f"node {self._me} made no progress at {interrupted.cursor}")
-
-    def _fail(self, reason: str) -> None:
-        self._outbox.event(RunFailed(reporter=str(self._me), outcome=Outcome.FAULT, reason=reason))
-        self._faulted = True
-        self._set_hold()
+            self._trouble.fail(f"node {self._me} made no progress at {interrupted.cursor}")
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
-        self.executor.hold = self._boundaries.draining or self._stopping or self._faulted
+        ending = self._boundaries.draining or self._stopping or self._trouble.faulted
+        self.executor.hold = ending or self.rebuild.holding
 
     @property
     def _finished_and_said(self) -> bool:
@@ -182,7 +206,7 @@ class Trainer:
 
     def _say_finished(self) -> None:
         """Write the final state of the owned stages of pipeline 0, then say so."""
-        if self._faulted or self._replicas_differ():
+        if self._trouble.faulted or self._replicas_differ():
             self.mail.collect(0.05)
             return
         step = self.executor.last_step + 1
@@ -211,21 +235,49 @@ class Trainer:
             # Also where no End is addressed to: a node that came too late to be a member.
             self._goodbye = Goodbye.ENDED
             return
-        if state.assignment is not None:
+        if state.reform is not None:
+            self._stop_for(state)
+        elif state.assignment is not None:
             self._reassign(state)
         for effect in decided.effects:
             if effect.to == self._me:
                 self._perform(effect, decided)
 
-    def _reassign(self, state: State) -> None:
-        assignment = state.assignment
-        assert assignment is not None
+    def _stop_for(self, state: State) -> None:
+        """A reconfiguration is under way: everybody hears everybody, slots have no roles."""
+        self._connect(state)
+        self.transfers.stop()
+        self._boundaries.stay()
+        self._boundaries.move(())
+        self._stopping = False
+        for run in self.executor.owned.values():
+            run.recovery = None
+        self._said_finished = ()
+        self.rebuild.sync(state)
+        self._set_hold()
+
+    def _connect(self, state: State) -> None:
         members = state.participants()
-        self.mail.assign(assignment, members)
         self._transport.reconfigure(
             generation=state.generation,
             members={n.id: n.endpoint for n in state.nodes if n.id in members},
         )
+
+    def _go_on(self) -> None:
+        """Everybody has what he is to hold."""
+        self.transfers.builder = self.rebuild.builder
+        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
+        self.executor.gap_budget = {}
+        self.rebuild.finish()
+        self._set_hold()
+        self._records.promoted()
+
+    def _reassign(self, state: State) -> None:
+        assignment = state.assignment
+        assert assignment is not None
+        self.mail.assign(assignment, state.participants())
+        self._connect(state)
+        self.rebuild.sync(state)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged, the state is the same.
             run = self.executor.owned.pop(slot)
@@ -249,6 +301,17 @@ class Trainer:
         match effect:
             case Start():
                 self._start()
+            case AgreeBoundary(since=since):
+                self.rebuild.agree(since, self._begun_step())
+                self._set_hold()
+            case QuiesceAfter(since=since, step=step):
+                self.rebuild.stop_after(since, step)
+                self._set_hold()
+            case Quiesce(since=since):
+                self.rebuild.stop(since)
+                self._set_hold()
+            case GoOn():
+                self._go_on()
             case Promote(slot=slot, victim=victim):
                 self._promote(slot, victim, decided)
             case Resend(slot=slot):
@@ -282,10 +345,10 @@ class Trainer:
     def _start(self) -> None:
         assignment = self.mail.assignment
         for slot in assignment.owned_by(self._me):
-            self.executor.owned[slot] = self._builder.build(slot, owner=True)
+            self.executor.owned[slot] = self.rebuild.builder.build(slot, owner=True)
         for slot in assignment.shadowed_by(self._me):
-            self.executor.shadowed[slot] = self._builder.build(slot, owner=False)
-        self.executor.gap_budget = gap_budget_of(self._builder.job, assignment, self._me)
+            self.executor.shadowed[slot] = self.rebuild.builder.build(slot, owner=False)
+        self.executor.gap_budget = gap_budget_of(self._job, assignment, self._me)
 
     def _promote(self, slot: Slot, victim: str, decided: Decided) -> None:
         run = self.executor.shadowed.pop(slot)
@@ -337,7 +400,7 @@ class Trainer:
 
     def _replicas_differ(self) -> bool:
         if (difference := self._replicas.difference(self.mail)) is not None:
-            self._fail(difference)
+            self._trouble.fail(difference)
         return difference is not None
 
     def _replicas_acknowledged(self) -> bool:
@@ -382,19 +445,5 @@ class Trainer:
         """Give away what is to be given away, once its boundary is safe."""
         self._end_recoveries()
         self._boundaries.serve()
-        if self._not_finite is not None and time.monotonic() > self._not_finite[1]:
-            step, self._not_finite = self._not_finite[0], None
-            self._fail(f"step {step}: a gradient is not finite, and no node found where")
-
-    def _report_non_finite(self, run: SlotRun) -> None:
-        """Say where it begins if that is here; else the one where it begins does."""
-        self._faulted = True
-        self._set_hold()
-        owned = self.executor.owned.values()
-        reduced = [own for own in owned if own.step == run.step and own.exchanged]
-        found = diagnose(self.mail, reduced, lambda: bool(self._inbound))
-        if found is not None:
-            layer, what = found
-            self._outbox.event(NonFinite(node=self._me, step=run.step, layer=layer, what=what))
-        # A decision may have interrupted the search, and a lost node's part of it is missing.
-        self._not_finite = (run.step, time.monotonic() + self._step_timeout_s)
+        self.rebuild.serve()
+        self._trouble.idle()

@@ -72,7 +72,8 @@ class Transfers:
         self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
     ) -> None:
         self._me, self._mail, self._executor = me, mail, executor
-        self._builder, self._outbox = builder, outbox
+        self.builder, self._outbox = builder, outbox
+        """Of the newest layout."""
         self._version = 0
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
@@ -88,6 +89,12 @@ class Transfers:
         return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
 
     # ------------------------------------------------------------------ decisions
+
+    def stop(self) -> None:
+        """Everything is laid out anew: nothing that was under way is wanted any more."""
+        for slot in self._out:
+            self._mail.end_joining(slot, released=None)
+        self._out, self._in = {}, {}
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
@@ -210,7 +217,7 @@ class Transfers:
     def _load(self, found: Incoming, step: int) -> None:
         slot = found.transfer.slot
         assert found.flat is not None
-        found.run = self._builder.build(slot, owner=False)
+        found.run = self.builder.build(slot, owner=False)
         found.run.load(found.flat, step)
         found.run.joining = True
         found.flat = None

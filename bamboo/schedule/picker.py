@@ -48,6 +48,7 @@ BOTH_AHEAD = PickerPolicy(ranks=_BASE | {"FR": 4, "BR": 5}, rank_recovery=_RECOV
 
 _OF_MODE = {
     "off": PLAIN,
+    "peer": PLAIN,
     "stash": PLAIN,
     "gap": PLAIN,
     "eager": FORWARD_AHEAD,

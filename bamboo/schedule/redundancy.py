@@ -1,7 +1,7 @@
 """Which operations a shadow runs ahead of need, mode by mode, and which forwards fit a gap.
 
-Rule: redundancy never changes a bit, only when a recomputation happens. `off` and `stash` run
-nothing ahead, `gap` runs redundant forwards only where the dry run predicts that the host would
+Rule: redundancy never changes a bit, only when a recomputation happens. `off`, `peer` and `stash`
+run nothing ahead, `gap` runs redundant forwards only where the dry run predicts that the host would
 wait anyway, `eager` runs all of them whenever nothing else is ready, `full` the backwards as well.
 (`eager` and `full` are EFLB and EFEB of Thorpe et al., Bamboo, NSDI 2023; `stash` is LFLB.)
 """
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.one_f_one_b import Program
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
 
 _AHEAD: dict[str, tuple[str, ...]] = {
     "off": (),
+    "peer": (),
     "stash": (),
     "gap": ("FR",),
     "eager": ("FR",),
@@ -39,9 +40,9 @@ def check_mode(mode: str) -> None:
 
 
 def has_replica(mode: str) -> bool:
-    """Whether a shadow keeps a replica and steps it (R): every mode but `off`."""
+    """Whether a shadow keeps a replica and steps it (R): every mode but `off` and `peer`."""
     check_mode(mode)
-    return mode != "off"
+    return mode not in BARE_MODES
 
 
 def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruction, ...]:

@@ -8,8 +8,10 @@ from typing import Any
 from bamboo.topology.grid import Grid
 
 SCHEMA_VERSION = 1
-REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full")
-"""`peer` and `auto` of the design come with elastic membership and with the planner."""
+REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
+"""`auto` of the design comes with the planner."""
+BARE_MODES = ("off", "peer")
+"""Modes without shadows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,3 +58,12 @@ def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
         out.append(range(start, start + size))
         start += size
     return tuple(out)
+
+
+def blocks_of(shares: tuple[int, ...]) -> tuple[range, ...]:
+    """Consecutive blocks of virtual nodes of these sizes, one a pipeline."""
+    out, start = [], 0
+    for size in shares:
+        out.append(range(start, start + size))
+        start += size
+    return tuple(out)

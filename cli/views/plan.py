@@ -7,6 +7,7 @@ from typing import Any
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
 
@@ -48,7 +49,7 @@ def _stages(plan: Plan) -> list[str]:
             (
                 str(bytes_.stage),
                 str(first) if stop == first + 1 else f"{first} to {stop - 1}",
-                "nobody" if plan.mode == "off" else f"node of {protector.stage}",
+                "nobody" if plan.mode in BARE_MODES else f"node of {protector.stage}",
                 size(sum(getattr(bytes_, purpose) for purpose in STATE)),
                 *(size(getattr(bytes_, purpose)) for purpose in apart),
                 size(bytes_.total),

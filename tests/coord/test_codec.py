@@ -26,7 +26,21 @@ from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
 from bamboo.core.events import Event, NodeJoined, NoticeReceived, PeerLost
 from bamboo.core.policy import Policy
-from bamboo.core.state import Failover, Move, Node, Outcome, Phase, State
+from bamboo.core.state import (
+    Checkpoint,
+    Failover,
+    Holding,
+    Move,
+    Node,
+    Norm,
+    Outcome,
+    Phase,
+    Rebuilt,
+    Reform,
+    Report,
+    Saving,
+    State,
+)
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.assignment import Assignment
@@ -48,6 +62,12 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     float: finite,
     Slot: slots,
     Outcome: st.sampled_from(Outcome),
+    tuple[Holding, ...]: st.lists(
+        st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
+    ).map(tuple),
+    tuple[Norm, ...]: st.lists(st.builds(Norm, step=counts, total_square=finite), max_size=2).map(
+        tuple
+    ),
 }
 
 
@@ -136,10 +156,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":2}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":3}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":2}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":3}'
     )
 
 
@@ -159,6 +179,32 @@ def test_the_hash_sees_every_field() -> None:
 MOVE = Move(slot=Slot(pipeline=0, stage=1), source=NodeId("a"), receiver=NodeId("b"), since=3)
 
 
+REFORM = Reform(
+    since=3,
+    why="why",
+    planned=False,
+    asked=(NodeId("n00.1"),),
+    ready=((NodeId("n00.1"), 4),),
+    boundary=4,
+    reports=(
+        Report(
+            node=NodeId("n00.1"),
+            holdings=(Holding(first=0, stop=2, step=5, reach=6),),
+            norms=(Norm(step=5, total_square=0.1),),
+        ),
+    ),
+    base=6,
+    checkpoint=True,
+    total_square=0.1,
+    rebuilt=(Rebuilt(node=NodeId("n00.1"), bytes=12),),
+)
+
+
+def test_a_reconfiguration_comes_back_equal() -> None:
+    state = dataclasses.replace(running(), reform=REFORM)
+    assert decode_state(encode_state(state)) == state
+
+
 def _another(name: str, value: Any) -> Any:
     others: dict[str, Any] = {
         "phase": Phase.DEGRADED,
@@ -171,6 +217,11 @@ def _another(name: str, value: Any) -> Any:
         "stop_reason": "x",
         "finished": (NodeId("n00.1"),),
         "moves": (MOVE,),
+        "cut": (0, 1),
+        "shares": (1,),
+        "checkpoints": (Checkpoint(step=4, era=1),),
+        "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
+        "reform": REFORM,
     }
     if name in others:
         return others[name]
@@ -235,12 +286,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":2,"effects":{}}')
-    fleet = '{"v":2,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":3,"effects":{}}')
+    fleet = '{"v":3,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":2,"event":{}}')
+        decode_entry('{"v":3,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

@@ -127,7 +127,7 @@ STEPS: list[tuple[str, Callable[[State], State]]] = [
         "the assignment changes without a new generation",
         lambda after: with_places(after, {}, {0: None}),
     ),
-    ("run, grid or redundancy changes", lambda after: replace(after, run=run_id("other"))),
+    ("run or redundancy changes", lambda after: replace(after, run=run_id("other"))),
     ("node n00.1 is forgotten", lambda after: replace(after, nodes=after.nodes[1:])),
 ]
 

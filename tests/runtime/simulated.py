@@ -18,6 +18,7 @@ from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.core.effects import Effect
 from bamboo.core.events import Event, NodeJoined, PeerLost
+from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State, initial_state
@@ -145,8 +146,7 @@ class Node:
         trainer = self.trainer
         executor = trainer.executor
         if not (executor.owned or executor.shadowed or trainer._inbound):
-            trainer.mail.collect(0.0)
-            trainer.transfers.pump()
+            trainer.rest(0.0)
             return
         result = trainer.executor.run(linger=trainer._finished_and_said)
         if isinstance(result, Completed):
@@ -159,8 +159,10 @@ class World:
     """A run of `job`; `step` lets one thing happen, chosen by `draw`. `standbys` are further nodes,
     which join when they are told to."""
 
-    def __init__(self, job: JobConfig, draw: random.Random, standbys: int = 0) -> None:
-        self.draw = draw
+    def __init__(
+        self, job: JobConfig, draw: random.Random, standbys: int = 0, policy: Policy = POLICY
+    ) -> None:
+        self.draw, self.policy = draw, policy
         builder = builder_of(job)
         self.steps = job.train.steps
         grid = builder.strategy.placement.grid
@@ -190,7 +192,9 @@ class World:
 
     def commit(self, event: Event) -> None:
         """Let the core decide an event."""
-        outcome = transition(self.state, event, now_s=NOW_S, policy=POLICY)
+        outcome = transition(self.state, event, now_s=NOW_S, policy=self.policy)
+        wrong = check(outcome.state) + check_step(self.state, outcome.state)
+        assert not wrong, f"{wrong} after {event}\n{self.report()}"
         self.reasons.append(outcome.reason)
         if outcome.state is not self.state:
             self.state = outcome.state

@@ -14,7 +14,7 @@ from bamboo.schedule.render import figures_text, grid_text
 from bamboo.schedule.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
 from tests.schedule.golden import check_golden
 
 FOUR = Grid(pipelines=1, stages=4)
@@ -252,7 +252,7 @@ def test_any_single_merged_node_runs_to_the_end(
     case: tuple[Layout, Costs], data: st.DataObject
 ) -> None:
     plan, costs = case
-    if plan.mode == "off":
+    if plan.mode in BARE_MODES:
         plan = Layout(
             assignment=layout_of(plan.assignment.grid, microbatches=[1], mode="stash").assignment,
             programs=plan.programs,

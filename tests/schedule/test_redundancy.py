@@ -12,6 +12,7 @@ from bamboo.schedule.redundancy import Gap, ahead_of_need, gap_budget, has_repli
     ("mode", "text"),
     [
         ("off", ""),
+        ("peer", ""),
         ("stash", ""),
         ("gap", "3FR0 3FR1"),
         ("eager", "3FR0 3FR1"),
@@ -20,12 +21,12 @@ from bamboo.schedule.redundancy import Gap, ahead_of_need, gap_budget, has_repli
 )
 def test_what_a_mode_runs_ahead(mode: str, text: str) -> None:
     assert " ".join(map(str, ahead_of_need(mode, stage=3, microbatches=2))) == text
-    assert has_replica(mode) == (mode != "off")
+    assert has_replica(mode) == (mode not in ("off", "peer"))
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="'peer' is unknown; take one of off, stash"):
-        has_replica("peer")
+    with pytest.raises(ValueError, match="'some' is unknown; take one of off, stash"):
+        has_replica("some")
 
 
 def budget_of_stage_1(gaps: list[Gap], slack_s: float = 0.0) -> dict[int, int]:

@@ -1,0 +1,110 @@
+"""When a checkpoint is complete: all stages are stored, then one member writes the manifest.
+
+Rules. (1) A shard counts only in the era that it was written in; a fenced node's never does. (2) A
+checkpoint that fails ends nothing: training goes on, and the next one is tried. (3) The member that
+was told to complete one is replaced when it goes.
+"""
+
+from dataclasses import replace
+
+from bamboo.core.effects import CompleteCheckpoint, Effect
+from bamboo.core.events import (
+    CheckpointDamaged,
+    CheckpointDone,
+    CheckpointFailed,
+    ShardSaved,
+)
+from bamboo.core.reform import begin_reform
+from bamboo.core.state import Checkpoint, Phase, Saving, State
+from bamboo.core.transition import Transition, away, changed, live_members, stale
+from bamboo.ids import NodeId
+
+KEPT = 8
+"""So many complete checkpoints are remembered; which are deleted is decided by who writes them."""
+
+
+def save_shard(state: State, event: ShardSaved) -> Transition:
+    """Note a stage's shard."""
+    if (why := _void(state, event.node, event.era)) is not None:
+        return stale(state, why)
+    if any(done.step >= event.step for done in state.checkpoints):
+        return stale(state, f"there is a checkpoint of step {event.step} or a later one")
+    known = next((s for s in state.saving if s.step == event.step), None)
+    saving = known or Saving(step=event.step, stages=())
+    if event.stage in saving.stages:
+        return stale(state, f"stage {event.stage} of step {event.step} is stored already")
+    noted = replace(saving, stages=tuple(sorted((*saving.stages, event.stage))))
+    after = replace(state, saving=(*(s for s in state.saving if s is not known), noted))
+    reason = f"stage {event.stage} as it was before step {event.step} is stored"
+    return changed(state, after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
+
+
+def order_completion(decided: Transition) -> Transition:
+    """Tell somebody to complete each checkpoint that has all shards, and nobody at work on it."""
+    state = decided.state
+    if state.phase is Phase.FINISHED or state.reform is not None:
+        return decided
+    members = {node.id for node in live_members(state)}
+    effects: list[Effect] = []
+    out = []
+    for saving in state.saving:
+        whole = len(saving.stages) == state.grid.stages
+        if whole and saving.committer not in members and members:
+            saving = replace(saving, committer=min(members))
+            effects.append(
+                CompleteCheckpoint(to=min(members), step=saving.step, era=state.era),
+            )
+        out.append(saving)
+    if not effects:
+        return decided
+    after = replace(state, saving=tuple(out))
+    return replace(decided, state=after, effects=(*decided.effects, *effects))
+
+
+def complete(state: State, event: CheckpointDone) -> Transition:
+    """A checkpoint can be restored from now on."""
+    if (why := _void(state, event.node, event.era)) is not None:
+        return stale(state, why)
+    if any(done.step == event.step for done in state.checkpoints):
+        return stale(state, f"the checkpoint of step {event.step} is complete already")
+    made = Checkpoint(step=event.step, era=event.era)
+    kept = sorted((*state.checkpoints, made), key=lambda done: done.step)[-KEPT:]
+    after = replace(
+        state,
+        checkpoints=tuple(kept),
+        saving=tuple(s for s in state.saving if s.step > event.step),
+    )
+    return changed(state, after, (), f"the checkpoint of step {event.step} is complete")
+
+
+def give_up(state: State, event: CheckpointFailed) -> Transition:
+    """A checkpoint could not be written; training goes on."""
+    if (why := _void(state, event.node, event.era)) is not None:
+        return stale(state, why)
+    after = replace(state, saving=tuple(s for s in state.saving if s.step != event.step))
+    reason = f"the checkpoint of step {event.step} failed, training goes on: {event.reason}"
+    return changed(state, after, (), reason)
+
+
+def reject(state: State, event: CheckpointDamaged) -> Transition:
+    """A checkpoint is not what was written: take an older one, if this one was being restored."""
+    known = any(done.step == event.step for done in state.checkpoints)
+    if not known:
+        return stale(state, f"the checkpoint of step {event.step} is passed over already")
+    left = tuple(done for done in state.checkpoints if done.step != event.step)
+    after = replace(state, checkpoints=left)
+    reason = f"the checkpoint of step {event.step} is passed over: {event.reason}"
+    reform = state.reform
+    if reform is None or not reform.checkpoint or reform.base != event.step:
+        return changed(state, after, (), reason)
+    again, orders = begin_reform(after, why=reform.why, planned=False, forced=reform.forced)
+    return changed(state, again, orders, reason)
+
+
+def _void(state: State, node: NodeId, era: int) -> str | None:
+    found = state.node(node)
+    if found is None or not found.status.live:
+        return f"node {node} {'never joined' if found is None else away(found)}: it does not count"
+    if era != state.era or state.reform is not None:
+        return "the layout is another one by now"
+    return None

@@ -1,0 +1,81 @@
+"""Which layout so many nodes should have, and who of them takes which slot.
+
+Rules. (1) As many whole pipelines as there are nodes for; with fewer nodes than stages one shorter
+pipeline. (2) Whoever holds most of what a slot and its replica need gets the slot, so that little
+is sent. (3) Functions of their arguments alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from bamboo.core.aim import shadow_of
+from bamboo.core.policy import Policy
+from bamboo.core.state import Node
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout, equal_shares
+from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
+
+
+def layout_for(nodes: int, policy: Policy) -> ModelLayout:
+    """The layout for so many nodes, at least one."""
+    able = sorted(len(cut) - 1 for cut in policy.cuts)
+    stages = max((p for p in able if p <= min(nodes, policy.stages)), default=able[0])
+    pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
+    return ModelLayout(
+        grid=Grid(pipelines=pipelines, stages=stages),
+        cut=policy.cut_for(stages),
+        shares=equal_shares(policy.virtual_nodes, pipelines),
+    )
+
+
+def place(
+    nodes: Sequence[Node], layout: ModelLayout, held: Mapping[NodeId, frozenset[int]], mode: str
+) -> Assignment:
+    """Owners and shadows of every slot. `held`: the layers that each node has already."""
+    grid, zones = layout.grid, {node.id: node.zone for node in nodes}
+    slots = grid.slots()
+    if len(nodes) < len(slots):
+        chosen = _in_order(nodes, slots)
+    else:
+        chosen = _by_what_is_held(nodes, layout, held)
+        free = sorted((n for n in nodes if n.id not in chosen.values()), key=lambda n: n.id)
+        for slot in (s for s in slots if s not in chosen):
+            near = {zones[chosen[s]] for s in grid.pipeline(slot.pipeline) if s in chosen}
+            taken = min(free, key=lambda n: (n.zone not in near, n.zone, n.id))
+            free.remove(taken)
+            chosen[slot] = taken.id
+    bare = Assignment(
+        grid=grid, owners=tuple(chosen[slot] for slot in slots), shadows=(None,) * grid.size
+    )
+    if mode in BARE_MODES:
+        return bare
+    usable = frozenset(zones)
+    return bare.replace(owners={}, shadows={slot: shadow_of(bare, slot, usable) for slot in slots})
+
+
+def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId]:
+    """Neighbouring slots to one node, as evenly as can be."""
+    ids = sorted(node.id for node in nodes)
+    return {slot: ids[i * len(ids) // len(slots)] for i, slot in enumerate(slots)}
+
+
+def _by_what_is_held(
+    nodes: Sequence[Node], layout: ModelLayout, held: Mapping[NodeId, frozenset[int]]
+) -> dict[Slot, NodeId]:
+    """Slots for all that hold anything of them, the best fits first."""
+    fits = []
+    for node in nodes:
+        for slot in layout.grid.slots():
+            own = frozenset(layout.layers_of(slot))
+            beside = frozenset(layout.layers_of(layout.grid.protected(slot)))
+            have = held.get(node.id, frozenset())
+            score = 2 * len(have & own) + len(have & beside)
+            if score:
+                fits.append((-score, node.id, slot))
+    chosen: dict[Slot, NodeId] = {}
+    for _, node_id, slot in sorted(fits):
+        if slot not in chosen and node_id not in chosen.values():
+            chosen[slot] = node_id
+    return chosen

@@ -1,0 +1,375 @@
+"""A reconfiguration: all stop, say what they hold, get what they lack, and go on in a new layout.
+
+    begun  ->  planned: a boundary is agreed, the step finished  ->  all have said what they hold
+    ->  base step, layout and places are decided  ->  all have what they are to hold  ->  go on
+
+It serves all that a shadow cannot: more or fewer pipelines, fewer stages, a stage whose owner and
+shadow are both gone and which another pipeline still has, a restore from a checkpoint, waiting for
+nodes. Rules. (1) The state before a step is the same bits wherever it lies, so the base is the
+newest step for which every layer is found somewhere, alive or in a checkpoint. (2) A loss on the
+way begins another round, in which everything that is still there counts. (3) Nothing waits for a
+node that is gone.
+"""
+
+from dataclasses import dataclass, replace
+
+from bamboo.core.effects import (
+    FLEET,
+    AgreeBoundary,
+    Effect,
+    End,
+    GoOn,
+    HoldForStop,
+    Quiesce,
+    QuiesceAfter,
+    TerminateAll,
+)
+from bamboo.core.ending import end
+from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider
+from bamboo.core.place import layout_for, place
+from bamboo.core.policy import Policy
+from bamboo.core.state import (
+    Checkpoint,
+    Node,
+    NodeStatus,
+    Outcome,
+    Phase,
+    Rebuilt,
+    Reform,
+    Report,
+    State,
+)
+from bamboo.core.transition import Transition, changed, live_members, stale, with_status
+from bamboo.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A step from which all can go on."""
+
+    step: int
+    checkpoint: bool
+    total_square: float | None
+
+
+def begin_reform(
+    state: State, *, why: str, planned: bool, forced: bool = False
+) -> tuple[State, tuple[Effect, ...]]:
+    """`state`, whose version is still that before the change, with a new round begun."""
+    since = state.version + 1
+    asked = tuple(node.id for node in state.live_nodes())
+    nodes = tuple(
+        replace(n, status=NodeStatus.MEMBER) if n.status is NodeStatus.DRAINING else n
+        for n in state.nodes
+    )
+    after = replace(
+        state,
+        generation=state.generation + 1,
+        nodes=nodes,
+        phase=Phase.RECONFIGURING,
+        failovers=(),
+        transfers=(),
+        moves=(),
+        finished=(),
+        stop_ready=(),
+        stop_at_step=None,
+        saving=(),
+        reform=Reform(since=since, why=why, planned=planned, asked=asked, forced=forced),
+    )
+    kind = AgreeBoundary if planned else Quiesce
+    return after, tuple(kind(to=node, since=since) for node in asked)
+
+
+def can_recover(state: State, policy: Policy) -> bool:
+    """Whether a slot without a live copy may be found elsewhere."""
+    if not policy.elastic:
+        return False
+    peers = state.grid.pipelines > 1 and state.redundancy != "off"
+    return peers or policy.checkpoint_every > 0
+
+
+def lose_while_reforming(state: State, effects: tuple[Effect, ...], words: str) -> Transition:
+    """A node is gone (its status says so already) in the middle of a reconfiguration."""
+    reform = _reform(state)
+    if reform.base is None and not reform.planned:
+        return changed(state, state, effects, words)  # `settle` goes on without it
+    after, orders = begin_reform(state, why=reform.why, planned=False, forced=reform.forced)
+    return changed(state, after, (*effects, *orders), f"{words}; everybody stops where he is")
+
+
+# ---------------------------------------------------------------- what the nodes say
+
+
+def agree_boundary(state: State, event: BoundaryReady) -> Transition:
+    """The last answer fixes the step that all finish before they stop."""
+    if (why := _void(state, event.node, event.since)) is not None:
+        return stale(state, why)
+    reform = _reform(state)
+    if any(node == event.node for node, _ in reform.ready):
+        return stale(state, f"{event.node} has answered already")
+    ready = (*reform.ready, (event.node, event.step))
+    said = {node for node, _ in ready}
+    waiting = [node for node in reform.asked if node not in said]
+    noted = replace(reform, ready=ready)
+    reason = f"node {event.node} has begun step {event.step} and holds"
+    if waiting:
+        after = replace(state, reform=noted)
+        return changed(state, after, (), f"{reason}; waiting for {len(waiting)} more")
+    step = max(step for _, step in ready)
+    after = replace(state, reform=replace(noted, boundary=step))
+    orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
+    return changed(state, after, orders, f"{reason}; all stop after step {step}")
+
+
+def note_holdings(state: State, event: Quiesced) -> Transition:
+    """A node has stopped and says what it holds; `settle` decides when all have."""
+    if (why := _void(state, event.node, event.since)) is not None:
+        return stale(state, why)
+    reform = _reform(state)
+    if any(report.node == event.node for report in reform.reports):
+        return stale(state, f"{event.node} has said what it holds already")
+    report = Report(node=event.node, holdings=event.holdings, norms=event.norms)
+    after = replace(state, reform=replace(reform, reports=(*reform.reports, report)))
+    layers = sum(h.stop - h.first for h in event.holdings)
+    return changed(state, after, (), f"node {event.node} has stopped and holds {layers} layers")
+
+
+def note_built(state: State, event: LayoutBuilt) -> Transition:
+    """A node has all that it is to hold; the last one sets everybody going."""
+    reform, assignment = state.reform, state.assignment
+    if reform is None or reform.since != event.since or reform.base is None:
+        return stale(state, f"{event.node} speaks of a reconfiguration that is over")
+    node = state.node(event.node)
+    if node is None or not node.status.live or assignment is None:
+        return stale(state, f"{event.node} is away: its report does not count")
+    if any(one.node == event.node for one in reform.rebuilt):
+        return stale(state, f"{event.node} has said so already")
+    rebuilt = (*reform.rebuilt, Rebuilt(node=event.node, bytes=event.bytes))
+    noted = replace(state, reform=replace(reform, rebuilt=rebuilt))
+    missing = assignment.members().difference(one.node for one in rebuilt)
+    reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
+    if missing:
+        return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")
+    after, effects = _go_on(noted, reform.base)
+    moved = sum(one.bytes for one in rebuilt)
+    reason = (
+        f"all go on from step {reform.base} on {_grid(after)}: {reform.why}; "
+        f"{moved / 1e6:.1f} MB were sent"
+    )
+    return changed(state, after, effects, reason)
+
+
+def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
+    """Somebody holds that the layout does not suit those who are there."""
+    if not policy.elastic or state.assignment is None:
+        return stale(state, "there is no other layout to be had")
+    reform = state.reform
+    if reform is not None:
+        if reform.base is not None or reform.forced:
+            return stale(state, "that is being done already")
+        after = replace(state, reform=replace(reform, forced=True))
+        return changed(state, after, (), f"{event.reason}: go on with those who are there")
+    if not _at_rest(state):
+        return stale(state, "something else is under way; say it again")
+    better = layout_for(len(usable_nodes(state)), policy)
+    if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
+        return stale(state, f"{_grid(state)} suits the {len(state.live_nodes())} nodes best")
+    after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
+    return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
+
+
+def grow(before: State, decided: Transition, policy: Policy) -> Transition:
+    """Begin a reconfiguration when there are nodes for another pipeline, or for all stages."""
+    state = decided.state
+    if state is before or not policy.elastic or not _at_rest(state):
+        return decided
+    better = layout_for(len(usable_nodes(state)), policy).grid
+    whole = better.stages == policy.stages
+    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
+    if not (whole and more and better.size > state.grid.size):
+        return decided
+    why = f"there are nodes for {better.pipelines} x {better.stages}"
+    # Its version is that of the change already; the round is named by the version it ends as.
+    after, orders = begin_reform(
+        replace(state, version=state.version - 1), why=why, planned=True, forced=False
+    )
+    reason = f"{decided.reason}; {why}: a new layout at the next boundary"
+    after = replace(after, version=state.version, generation=_next(before), sentence=reason)
+    return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
+
+
+# ---------------------------------------------------------------- the decision
+
+
+def settle(before: State, decided: Transition, policy: Policy) -> Transition:
+    """Decide base, layout and places once everybody who is left has said what he holds."""
+    state, reform = decided.state, decided.state.reform
+    if state is before or reform is None or reform.base is not None:
+        return decided
+    said = {report.node for report in reform.reports}
+    live = {node.id: node for node in state.live_nodes()}
+    waiting = [node for node in reform.asked if node in live and node not in said]
+    if waiting:
+        return _with(decided, state, f"waiting for {len(waiting)} to stop")
+    reports = tuple(report for report in reform.reports if report.node in live)
+    state = replace(state, reform=replace(reform, reports=reports))
+    base = find_base(state, policy)
+    if base is None:
+        return _unrecoverable(before, decided, state)
+    nodes = usable_nodes(state)
+    if not nodes or (base.checkpoint and len(nodes) < policy.stages and not reform.forced):
+        held = replace(_reform(state), checkpoint=base.checkpoint)
+        phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
+        state = replace(state, reform=held, phase=phase)
+        return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
+    after, words = _lay_out(state, base, policy, generation=_next(before))
+    return _with(decided, after, words)
+
+
+def find_base(state: State, policy: Policy) -> Base | None:
+    """The newest step for which every layer is there; None: there is none."""
+    reform = _reform(state)
+    live = reform.planned or state.redundancy != "off"
+    holdings = [h for r in reform.reports for h in r.holdings] if live else []
+    norms = {n.step: n.total_square for r in reform.reports for n in r.norms}
+    kept = {checkpoint.step for checkpoint in checkpoints_of(state, policy)}
+    for step in sorted({h.step for h in holdings} | {h.reach for h in holdings} | kept)[::-1]:
+        norm = norms.get(step - 1)
+        layers: set[int] = set()
+        for h in holdings:
+            if h.step == step or (h.reach == step and norm is not None):
+                layers.update(range(h.first, h.stop))
+        if len(layers) == policy.cuts[0][-1]:
+            return Base(step=step, checkpoint=False, total_square=norm)
+        if step in kept:
+            return Base(step=step, checkpoint=True, total_square=norm)
+    return None
+
+
+def checkpoints_of(state: State, policy: Policy) -> tuple[Checkpoint, ...]:
+    """The complete ones; every run that writes any can begin anew."""
+    start = (Checkpoint(step=0, era=0),) if policy.checkpoint_every > 0 else ()
+    return (*start, *state.checkpoints)
+
+
+def held_at(report: Report, base: int, total_square: float | None) -> frozenset[int]:
+    """The layers that a node has as they are before step `base`."""
+    return frozenset(
+        layer
+        for h in report.holdings
+        if h.step == base or (h.reach == base and total_square is not None)
+        for layer in range(h.first, h.stop)
+    )
+
+
+def holders(reform: Reform) -> dict[int, tuple[NodeId, ...]]:
+    """By layer, who can send it as it is at the base."""
+    out: dict[int, tuple[NodeId, ...]] = {}
+    assert reform.base is not None, "a base is decided before anything is sent"
+    for report in reform.reports:
+        for layer in held_at(report, reform.base, reform.total_square):
+            out[layer] = (*out.get(layer, ()), report.node)
+    return out
+
+
+def usable_nodes(state: State) -> tuple[Node, ...]:
+    """Who may be given something: live nodes without a notice, else all live ones."""
+    live = state.live_nodes()
+    return tuple(n for n in live if n.notice_deadline_s is None) or live
+
+
+def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
+    """The state with a new layout, which begins with `generation`; words for it."""
+    reform, nodes = _reform(state), usable_nodes(state)
+    layout = layout_for(len(nodes), policy)
+    held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
+    assignment = place(nodes, layout, held, state.redundancy)
+    roles = assignment.members()
+    for node in nodes:
+        if node.id in roles:
+            state = with_status(state, node.id, NodeStatus.MEMBER)
+    after = replace(
+        state,
+        generation=generation,
+        era=generation,
+        grid=layout.grid,
+        cut=layout.cut,
+        shares=layout.shares,
+        assignment=assignment,
+        phase=Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING,
+        reform=replace(
+            reform, base=base.step, checkpoint=base.checkpoint, total_square=base.total_square
+        ),
+    )
+    newest = max((h.step for r in reform.reports for h in r.holdings), default=base.step)
+    words = f"{len(roles)} nodes on {_grid(after)}, from step {base.step} on"
+    if base.checkpoint:
+        where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
+        words = f"restored from {where} on {_grid(after)}"
+        if newest > base.step:
+            words += f", {newest - base.step} steps are done again"
+    return after, words
+
+
+def _unrecoverable(before: State, decided: Transition, state: State) -> Transition:
+    why = "and there is no checkpoint"
+    reason = f"{decided.reason}; no step is left of which every layer is there, {why}"
+    over = replace(state, reform=None, version=before.version)
+    ended = end(over, over, Outcome.UNRECOVERABLE, reason)
+    orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
+    assert ended.effects[-1] == TerminateAll(to=FLEET)
+    return replace(ended, effects=(*orders, *ended.effects))
+
+
+def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
+    """Everybody has what he is to hold: the run is what it was before, in another layout."""
+    assignment = state.assignment
+    assert assignment is not None
+    roles = assignment.members()
+    effects: list[Effect] = [
+        GoOn(to=node.id, step=base) for node in state.live_nodes() if node.id in roles
+    ]
+    for node in state.live_nodes():
+        if node.id not in roles and node.notice_deadline_s is not None:
+            state = with_status(state, node.id, NodeStatus.LEFT)
+            effects.append(End(to=node.id))
+        elif node.id not in roles:
+            state = with_status(state, node.id, NodeStatus.READY)
+    after = replace(state, reform=None, generation=state.generation + 1)
+    if after.stop_reason is not None:
+        effects += [HoldForStop(to=node.id) for node in live_members(after)]
+    return after, tuple(effects)
+
+
+def _at_rest(state: State) -> bool:
+    busy = (state.reform, state.failovers, state.transfers, state.moves, state.finished)
+    training = state.phase in (Phase.RUNNING, Phase.DEGRADED)
+    return training and not any(busy) and state.stop_reason is None
+
+
+def _void(state: State, node: NodeId, since: int) -> str | None:
+    """Why a report about a reconfiguration does not count, or None."""
+    found = state.node(node)
+    if state.reform is None or state.reform.since != since:
+        return f"{node} speaks of a reconfiguration that is over"
+    if found is None or not found.status.live:
+        return f"{node} is away: its report does not count"
+    return None
+
+
+def _with(decided: Transition, state: State, words: str) -> Transition:
+    reason = f"{decided.reason}; {words}"
+    return replace(decided, state=replace(state, sentence=reason), reason=reason)
+
+
+def _next(before: State) -> int:
+    return before.generation + 1
+
+
+def _reform(state: State) -> Reform:
+    assert state.reform is not None, "asked only while a reconfiguration is under way"
+    return state.reform
+
+
+def _grid(state: State) -> str:
+    return f"{state.grid.pipelines} x {state.grid.stages}"

@@ -1,0 +1,338 @@
+"""A node's part in a reconfiguration: stop, say what is here, get what is missing, go on.
+
+    node      (event) Quiesced      the layers that it holds, and as of which step
+    receiver  want l, part l ...    chunks of a layer's parameters and moments, some at a time
+    node      (event) LayoutBuilt   all that it is to own or shadow is here
+
+Rules. (1) State is kept by layer, so that any cut can be made of any other. (2) What a node held
+when it stopped stays until all go on: it may be asked for it, and another round may begin. (3) Only
+layers that are not here are asked for, each from one who has it; what nobody has is read from the
+checkpoint of that step, or is the state that every run begins with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
+from bamboo.core.reform import holders
+from bamboo.core.state import Holding, Norm, Reform, State
+from bamboo.errors import StorageUnavailable
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.executor import Executor
+from bamboo.runtime.mail import Letter, Mail
+from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.slots import Slot
+
+CHUNK_ELEMENTS = 1 << 18
+"""1 MiB of float32."""
+WINDOW = 4
+"""Chunks of one layer asked for and not here yet."""
+NOWHERE = Slot(pipeline=0, stage=0)
+"""Letters about layers belong to no slot."""
+
+
+class Vault(Protocol):
+    """Where checkpoints are read from."""
+
+    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
+        """Parameters and moments of these layers, named as in the final files, as they were before
+        `step`. Raises StorageUnavailable when they are not there, or not what was written."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Coming:
+    """A layer on its way here."""
+
+    source: NodeId
+    flat: Tensor | None = None
+    missing: set[int] = field(default_factory=set)
+    asked: int = WINDOW
+
+
+class Rebuild:
+    """The reconfigurations of one node. Belongs to the trainer's thread and never waits, but for
+    the reading of a checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        mail: Mail,
+        executor: Executor,
+        builder: SlotBuilder,
+        outbox: Outbox,
+        vault: Vault | None,
+    ) -> None:
+        self._me, self._mail, self._executor = me, mail, executor
+        self.builder = builder
+        """Of the newest layout."""
+        self._outbox, self._vault = outbox, vault
+        self.holding = False
+        """No step is begun until a boundary is agreed."""
+        self.since = -1
+        """The round that this node stops, or has stopped, for."""
+        self._stopping = False
+        self._stopped: list[SlotRun] = []
+        self._flat: dict[tuple[int, int], Tensor] = {}
+        """By (step, layer): what was sent here, or is sent from here."""
+        self._building = -1
+        self._state: State | None = None
+        self._coming: dict[int, Coming] = {}
+        self._bytes = 0
+        self.owned: dict[Slot, SlotRun] = {}
+        self.shadowed: dict[Slot, SlotRun] = {}
+
+    # ------------------------------------------------------------------ stopping
+
+    def agree(self, since: int, begun: int) -> None:
+        """Begin no step, and say which was begun last."""
+        self.since, self.holding = since, True
+        self._outbox.event(BoundaryReady(node=self._me, since=since, step=begun))
+
+    def stop_after(self, since: int, step: int) -> None:
+        """Finish `step`, then stop."""
+        self.since, self.holding, self._stopping = since, False, True
+        self._executor.boundary = step
+
+    def stop(self, since: int) -> None:
+        """Stop with what is here, but take the steps that only need to be taken."""
+        self.since, self.holding, self._stopping = since, False, True
+        self._executor.boundary, self._executor.frozen = None, True
+
+    def serve(self) -> None:
+        """Say what is here, once nothing moves any more. Called when nothing is ready."""
+        if not self._stopping or not (self._executor.frozen or self._at_boundary()):
+            return
+        self._stopping = False
+        self._executor.frozen = True
+        runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
+        self._stopped += runs
+        self._executor.owned, self._executor.shadowed = {}, {}
+        norms = {s: done.total_square for run in self._stopped for s, done in run.history.items()}
+        self._outbox.event(
+            Quiesced(
+                node=self._me,
+                since=self.since,
+                holdings=self._holdings(),
+                norms=tuple(Norm(step=s, total_square=x) for s, x in sorted(norms.items())),
+            )
+        )
+
+    def _at_boundary(self) -> bool:
+        runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
+        boundary = self._executor.boundary
+        if boundary is None:
+            return False
+        there = all(run.step > boundary and not run.cursor for run in runs)
+        return there and (not runs or self._mail.safe_step > boundary)
+
+    def _holdings(self) -> tuple[Holding, ...]:
+        out = []
+        for run in self._stopped:
+            layers = [index for index, _ in run.stage.layers]
+            reach = run.step + 1 if run.owner and run.exchanged else run.step
+            out.append(Holding(first=layers[0], stop=layers[-1] + 1, step=run.step, reach=reach))
+        known = {(h.step, layer) for h in out for layer in range(h.first, h.stop)}
+        for step, layer in sorted(self._flat.keys() - known):
+            out.append(Holding(first=layer, stop=layer + 1, step=step, reach=step))
+        return tuple(out)
+
+    # ------------------------------------------------------------------ the new layout
+
+    def sync(self, state: State) -> None:
+        """Begin to build what the newest state has decided, once."""
+        reform = state.reform
+        if reform is None:
+            if self.since >= 0 or self._building >= 0:
+                self._forget(state)
+            return
+        if reform.base is None or self._building == reform.since:
+            return
+        assert state.assignment is not None, "places are decided with the base"
+        self._building, self._state = reform.since, state
+        self._reach(reform)
+        self.builder = self.builder.laid_out(state.grid, state.cut, state.shares)
+        self._mail.begin_era(state.era, state.assignment, reform.base)
+        self.owned, self.shadowed, self._coming = {}, {}, {}
+        self._bytes = 0
+        self._fetch(reform, state.assignment)
+        self._build_if_whole()
+
+    def _reach(self, reform: Reform) -> None:
+        """Take the step that only lacked the norm of the whole model."""
+        if reform.total_square is None or reform.base is None:
+            return
+        for run in self._stopped:
+            if run.owner and run.exchanged and run.step == reform.base - 1:
+                key = MessageKey(kind="norm", to=run.slot, source=run.slot, step=run.step)
+                self._mail.post_to(self._me, key, (), {"total_square": reform.total_square})
+                self._executor.operations.perform(run, run.head)
+
+    def _fetch(self, reform: Reform, assignment: Assignment) -> None:
+        assert reform.base is not None
+        here = self._layers_here(reform.base)
+        missing = sorted(self._needed(assignment) - here)
+        found = holders(reform)
+        stored = frozenset(layer for layer in missing if layer not in found)
+        if stored and not self._read(reform.base, stored):
+            return
+        order = sorted(assignment.members()).index(self._me) if missing else 0
+        for layer in (layer for layer in missing if layer in found):
+            sources = found[layer]
+            coming = Coming(source=sources[(order + layer) % len(sources)])
+            self._coming[layer] = coming
+            for chunk in range(WINDOW):
+                self._tell("want", coming.source, layer, chunk)
+
+    def _needed(self, assignment: Assignment) -> set[int]:
+        slots = (*assignment.owned_by(self._me), *assignment.shadowed_by(self._me))
+        placement = self.builder.strategy.placement
+        return {layer for slot in slots for layer in placement.layers_of(slot.stage)}
+
+    def _layers_here(self, base: int) -> set[int]:
+        here = {layer for step, layer in self._flat if step == base}
+        for run in self._stopped:
+            if run.step == base:
+                here.update(index for index, _ in run.stage.layers)
+        return here
+
+    def _read(self, base: int, layers: frozenset[int]) -> bool:
+        """What no live node has; False when the checkpoint is no good, which was said then."""
+        if base == 0:
+            return True  # a stage is built with it
+        try:
+            if self._vault is None:
+                raise StorageUnavailable("this node cannot reach the run's checkpoints")
+            tensors = self._vault.load(base, layers)
+        except (StorageUnavailable, ValueError) as error:
+            self._outbox.event(CheckpointDamaged(node=self._me, step=base, reason=str(error)))
+            return False
+        for layer in layers:
+            names = self.builder.names_of(layer)
+            self._flat[(base, layer)] = torch.cat([tensors[name].reshape(-1) for name in names])
+        return True
+
+    def _build_if_whole(self) -> None:
+        state = self._state
+        if self._coming or state is None or state.reform is None or state.reform.base is None:
+            return
+        assignment, base = state.assignment, state.reform.base
+        assert assignment is not None
+        if self._me not in assignment.members():
+            return
+        needed = self._needed(assignment)
+        if base > 0 and needed - self._layers_here(base):
+            return  # a checkpoint that is no good: another round is about to begin
+        for slot in assignment.owned_by(self._me):
+            self.owned[slot] = self._build(slot, base, owner=True)
+        for slot in assignment.shadowed_by(self._me):
+            self.shadowed[slot] = self._build(slot, base, owner=False)
+        self._outbox.event(LayoutBuilt(node=self._me, since=self._building, bytes=self._bytes))
+
+    def _build(self, slot: Slot, base: int, *, owner: bool) -> SlotRun:
+        run = self.builder.build(slot, owner=owner)
+        here = self._layers_here(base)
+        layers = [index for index, _ in run.stage.layers]
+        if all(layer in here for layer in layers):
+            run.load_layers({layer: self._flat_of(base, layer) for layer in layers}, base)
+        return run
+
+    def _flat_of(self, base: int, layer: int) -> Tensor:
+        """A layer's parameters and moments, one after the other."""
+        found = self._flat.get((base, layer))
+        if found is None:
+            run = next(
+                r
+                for r in self._stopped
+                if r.step == base and any(index == layer for index, _ in r.stage.layers)
+            )
+            found = torch.cat([x.reshape(-1) for x in run.tensors_of(layer).values()])
+            self._flat[(base, layer)] = found
+        return found
+
+    def finish(self) -> None:
+        """All go on: hand the new runs over to the executor."""
+        self._executor.owned, self._executor.shadowed = self.owned, self.shadowed
+        self._clear()
+
+    def _forget(self, state: State) -> None:
+        assignment = state.assignment
+        if assignment is None or self._me not in assignment.members():
+            self._clear()  # who is in it is told to go on
+
+    def _clear(self) -> None:
+        self.since = self._building = -1
+        self.holding = self._stopping = False
+        self._executor.frozen, self._executor.boundary = False, None
+        self._stopped, self._flat, self._coming, self._state = [], {}, {}, None
+        self.owned, self.shadowed = {}, {}
+
+    # ------------------------------------------------------------------ letters
+
+    def pump(self) -> None:
+        """Take in the letters about layers; what is of a round not read here yet waits."""
+        early = []
+        while self._mail.of_layers:
+            key, letter = self._mail.of_layers.popleft()
+            since = int(letter.meta["since"])
+            if since > self._building:
+                early.append((key, letter))
+            elif since == self._building and self._state is not None:
+                self._take(key, letter)
+        self._mail.of_layers.extend(early)
+
+    def _take(self, key: MessageKey, letter: Letter) -> None:
+        layer = int(letter.meta["layer"])
+        if key.kind == "want":
+            self._send(NodeId(str(letter.meta["to"])), layer, key.index)
+        elif layer in self._coming:
+            self._came(self._coming[layer], layer, key.index, letter)
+
+    def _send(self, to: NodeId, layer: int, chunk: int) -> None:
+        assert self._state is not None
+        assert self._state.reform is not None
+        base = self._state.reform.base
+        assert base is not None
+        flat = self._flat_of(base, layer)
+        start = chunk * CHUNK_ELEMENTS
+        if chunk and start >= flat.numel():
+            return
+        key = MessageKey(kind="part", to=NOWHERE, source=NOWHERE, step=base, index=chunk)
+        about = {"since": self._building, "layer": layer, "elements": flat.numel()}
+        self._mail.post_to(to, key, (flat[start : start + CHUNK_ELEMENTS],), about)
+
+    def _came(self, coming: Coming, layer: int, chunk: int, letter: Letter) -> None:
+        elements = int(letter.meta["elements"])
+        chunks = max(1, -(-elements // CHUNK_ELEMENTS))
+        if coming.flat is None:
+            coming.flat = torch.empty(elements)
+            coming.missing = set(range(chunks))
+        if chunk not in coming.missing:
+            return
+        start = chunk * CHUNK_ELEMENTS
+        coming.flat[start : start + CHUNK_ELEMENTS] = letter.tensors[0]
+        coming.missing.remove(chunk)
+        self._bytes += letter.size_bytes()
+        if coming.asked < chunks:
+            self._tell("want", coming.source, layer, coming.asked)
+            coming.asked += 1
+        if not coming.missing:
+            assert self._state is not None
+            assert self._state.reform is not None
+            assert self._state.reform.base is not None
+            self._flat[(self._state.reform.base, layer)] = coming.flat
+            del self._coming[layer]
+            self._build_if_whole()
+
+    def _tell(self, kind: MessageKind, to: NodeId, layer: int, chunk: int) -> None:
+        key = MessageKey(kind=kind, to=NOWHERE, source=NOWHERE, step=0, index=chunk)
+        about = {"since": self._building, "layer": layer, "to": str(self._me)}
+        self._mail.post_to(to, key, (), about)

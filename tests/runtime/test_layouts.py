@@ -1,0 +1,212 @@
+"""The layout changes in the middle of a run, in any order of events: the bits are the calm run's.
+
+Pipelines come and go, stages are cut anew, a stage without owner and shadow is found in another
+pipeline. Each seed is one order; `BAMBOO_TEST_SEED` moves them all.
+"""
+
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo.config.resolve import batch_shape, resolve
+from bamboo.config.tree import JobConfig
+from bamboo.core.events import NoticeReceived, Reconsider
+from bamboo.core.policy import Policy
+from bamboo.core.state import NodeStatus, Outcome, Phase
+from bamboo.ids import NodeId
+from tests.e2e.calm import calm
+from tests.runtime.simulated import NOW_S, World, builder_of
+from tests.runtime.test_interleavings import job
+
+pytestmark = pytest.mark.timeout(120)
+
+SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
+STEPS = 4
+MODES = ("stash", "gap", "eager", "full", "peer")
+QUICK = 12
+SEEDS = [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.full) for seed in range(300)]
+
+
+def policy_of(settings: JobConfig, pipelines: int, *, checkpoint_every: int = 0) -> Policy:
+    """What a launcher would give: a cut for every number of stages up to the job's."""
+    layers = len(builder_of(settings).spec.factories)
+    most = settings.cluster.stages
+    cuts = tuple(
+        tuple(round(layers * p / stages) for p in range(stages + 1))
+        for stages in range(2, most + 1)
+    )
+    return Policy(
+        cuts=cuts,
+        virtual_nodes=batch_shape(resolve(settings)).virtual_nodes,
+        pipelines=pipelines,
+        stages=most,
+        checkpoint_every=checkpoint_every,
+    )
+
+
+def drawn(draw: random.Random, **fixed: Any) -> JobConfig:
+    settings = {
+        "stages": draw.choice((2, 3, 4)),
+        "pipelines": draw.choice((1, 2)),
+        "virtual_nodes": 4,
+        "tied": draw.random() < 0.3,
+        "redundancy": draw.choice(MODES),
+        "steps": STEPS,
+    }
+    return job(**(settings | fixed))
+
+
+def world_of(settings: JobConfig, draw: random.Random, *, extra: int, pipelines: int) -> World:
+    return World(settings, draw, standbys=extra, policy=policy_of(settings, pipelines))
+
+
+def calmly(world: World, settings: JobConfig) -> None:
+    """The run's losses, and the tensors of every pipeline, are the calm run's."""
+    world.settle()
+    expected = calm(settings, STEPS)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    assert world.losses() == expected.losses, world.report()
+    for pipeline in range(world.state.grid.pipelines):
+        found = world.tensors(pipeline)
+        assert found.keys() == expected.tensors.keys()
+        for name, tensor in expected.tensors.items():
+            assert torch.equal(found[name], tensor), f"{name} of pipeline {pipeline}"
+
+
+def go(world: World) -> None:
+    """For a random while."""
+    target = world.operations + world.draw.randint(0, 60)
+    world.run(until=lambda: world.operations >= target)
+
+
+def to_the_end(world: World, settings: JobConfig) -> None:
+    world.run(until=lambda: False)
+    calmly(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pipelines_come_while_it_trains(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=1)
+    stages = settings.cluster.stages
+    world = world_of(settings, draw, extra=2 * stages, pipelines=3)
+    for node in world.standbys:
+        if draw.random() < 0.5:
+            go(world)
+        if not world.over:
+            world.join(node)
+    to_the_end(world, settings)
+    assert world.state.grid.pipelines > 1 or not any("a new layout" in r for r in world.reasons)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_node_is_lost_of_several_pipelines(seed: int) -> None:
+    """Whatever is lost, as long as another pipeline has each of its layers."""
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=2)
+    world = world_of(settings, draw, extra=draw.choice((0, 1, 2)), pipelines=2)
+    for node in world.standbys:
+        world.join(node)
+    go(world)
+    if world.over:
+        return
+    grid, assignment = world.state.grid, world.state.assignment
+    assert assignment is not None
+    if world.state.reform is None:
+        pipeline = draw.randrange(grid.pipelines)
+        count = draw.randint(1, grid.stages)
+        for slot in draw.sample(grid.pipeline(pipeline), count):
+            node = assignment.owner(slot)
+            others = {assignment.owner(s) for s in grid.pipeline(1 - pipeline)}
+            if world.nodes[node].running and node not in others:
+                world.kill(node)
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fewer_stages_and_more_again(seed: int) -> None:
+    """Nodes leave one by one with notices or are lost with a shadow; others come."""
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=1, stages=4, redundancy=draw.choice(MODES[:4]))
+    world = world_of(settings, draw, extra=3, pipelines=1)
+    go(world)
+    _take_one(world)
+    go(world)
+    if not world.over:
+        world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    go(world)
+    for node in world.standbys:
+        if not world.over:
+            world.join(node)
+        go(world)
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=2, redundancy=draw.choice(("peer", "stash")))
+    world = world_of(settings, draw, extra=settings.cluster.stages, pipelines=3)
+    go(world)
+    for node in world.standbys:
+        if not world.over:
+            world.join(node)
+    world.run(until=lambda: world.state.reform is not None)
+    for _ in range(draw.randint(0, 40)):
+        if not world.over:
+            world.step()
+    assignment, grid = world.state.assignment, world.state.grid
+    if world.over or assignment is None or world.unreported:
+        return
+    kept = {assignment.owner(slot) for slot in grid.pipeline(0)}
+    spare = [n.id for n in world.nodes.values() if n.running and n.id not in kept]
+    if world.state.reform is not None and world.state.reform.base is not None:
+        # What the base is made of may lie anywhere by now: only what was never asked may go.
+        spare = [n for n in spare if n in world.standbys and n not in assignment.members()]
+    if spare:
+        world.kill(draw.choice(spare))
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:60])
+def test_a_notice_without_shadows_is_a_new_layout_at_a_boundary(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, redundancy=draw.choice(("peer", "off")))
+    world = world_of(settings, draw, extra=1, pipelines=2)
+    for node in world.standbys:
+        world.join(node)
+    go(world)
+    if world.over or world.state.assignment is None:
+        return
+    leaver = draw.choice(sorted(world.state.assignment.members()))
+    world.commit(NoticeReceived(node=leaver, deadline_s=NOW_S + 60))
+    to_the_end(world, settings)
+    assert not any("done again" in reason for reason in world.reasons)
+
+
+def _take_one(world: World) -> None:
+    assignment = world.state.assignment
+    if world.over or assignment is None or world.state.reform is not None:
+        return
+    live = [n for n in world.state.live_nodes() if n.status is NodeStatus.MEMBER]
+    covered = [
+        n.id
+        for n in live
+        if all(assignment.shadow(s) is not None for s in assignment.owned_by(n.id))
+    ]
+    if not covered or world.state.phase is not Phase.RUNNING:
+        return
+    node: NodeId = world.draw.choice(covered)
+    if world.draw.random() < 0.5:
+        world.kill(node)
+    else:
+        world.commit(NoticeReceived(node=node, deadline_s=NOW_S + 60))
+
+
+def test_the_policy_of_these_tests_cuts_the_model_whole() -> None:
+    settings = replace(job(stages=4), train=replace(job().train, steps=1))
+    assert all(cut[0] == 0 and cut[-1] == 4 for cut in policy_of(settings, 1).cuts)
