@@ -80,3 +80,17 @@ def test_each_sample_once_over_two_pipelines_of_which_the_other_loses_a_node() -
         (run.directory / "samples.jsonl").write_text(f"{whole}{json.dumps(short)}\n")
         first = verify_samples(run.directory, lambda step, steps: None)["first_difference"]
         assert (first["step"], first["kind"], first["microbatch"]) == (4, "missing", 4)
+
+
+def test_a_microbatch_in_the_place_of_another_is_found_in_what_was_used() -> None:
+    """The plan is the true one: the losses that were summed are not, and the record says so."""
+    with cluster(job(steps=6)) as run:
+        run.start(faults=dict.fromkeys(range(4), "repeated_microbatch:3,5,2"))
+        assert run.finish().outcome == "done", run.report()
+        ledger(run)
+        body = verify_samples(run.directory, lambda step, steps: None)
+        first = body["first_difference"]
+        assert body["equal"] is False
+        assert (first["step"], first["kind"], first["microbatch"]) == (3, "missing", 5)
+        assert first["sample"] == load_data(run.job).sample_indices(3, 5)[0]
+        assert first["sentence"].endswith(" is missing: recorded 0-4,6-7 of 0-7")
