@@ -1,8 +1,9 @@
-"""The launcher's own records of a run: `metrics.jsonl` and `events/launcher.jsonl`."""
+"""The launcher's own records of a run: `metrics.jsonl`, `samples.jsonl`, its part of `events/`."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 from bamboo.telemetry.writer import LineWriter
 from cli.progress import Progress
@@ -14,10 +15,14 @@ class FileBooks:
 
     def __init__(self, folder: RunFolder) -> None:
         self._metrics = LineWriter(folder.metrics)
+        self._samples = LineWriter(folder.samples)
         self._events = LineWriter(folder.events / "launcher.jsonl")
 
     def metric(self, record: MetricRecord) -> None:
         self._metrics.write(record.to_json())
+
+    def samples(self, record: SamplesRecord) -> None:
+        self._samples.write(record.to_json())
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
         """`kind` at `at_s`, with the progress's generation and step."""
@@ -34,4 +39,5 @@ class FileBooks:
 
     def close(self) -> None:
         self._metrics.close()
+        self._samples.close()
         self._events.close()

@@ -18,6 +18,7 @@ from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.ports import Store
+from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from cli.chaos import Chaos
 from cli.follow import Decision, Follower
@@ -81,6 +82,8 @@ class Books(Protocol):
     """Where records are kept while the run goes on."""
 
     def metric(self, record: MetricRecord) -> None: ...
+
+    def samples(self, record: SamplesRecord) -> None: ...
 
     def event(
         self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
@@ -230,6 +233,9 @@ class Launcher:
         if record.get("kind") != "step":
             return
         step, loss = int(record["step"]), float(record["loss"])
+        if "used" in record:
+            # Every time that it is said: `verify --samples` holds each record against the data.
+            self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
         repeated = step in self._losses
         if self._losses.setdefault(step, loss).hex() == loss.hex() and repeated:
             return

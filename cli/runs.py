@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def samples(self) -> Path:
+        """What each committed step used, as the node said that took it."""
+        return self.path / "samples.jsonl"
+
+    @property
     def decisions(self) -> Path:
         return self.path / "decisions.jsonl"
 

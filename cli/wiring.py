@@ -91,13 +91,16 @@ def run_preflight(job: JobConfig) -> dict[str, Any]:
     return _answer(process.returncode, out, err, what="the preflight", good=(0,))
 
 
-def run_verify(folder: Path, *, told: Callable[[int, int], None]) -> dict[str, Any]:
-    """Train the run again calmly in a process of its own; `told` is called with (step, steps).
+def run_verify(
+    folder: Path, *, told: Callable[[int, int], None], samples: bool = False
+) -> dict[str, Any]:
+    """Train the run again calmly in a process of its own, or with `samples` check what its steps
+    used; `told` is called with (step, steps).
 
     Raises InputError when the run cannot be compared here.
     """
     process = subprocess.Popen(
-        [*_python("bamboo.runtime.verify"), str(folder)],
+        [*_python(f"bamboo.runtime.verify{'_samples' if samples else ''}"), str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

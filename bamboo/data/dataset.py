@@ -45,11 +45,14 @@ class Dataset:
 
     def sample_indices(self, step: int, index: int) -> list[int]:
         """The windows of global microbatch `index` of `step`, steps counted from 0."""
-        first = step * self._batch + index * self._microbatch
-        out = []
-        for position in range(first, first + self._microbatch):
+        position = step * self._batch + index * self._microbatch
+        end = position + self._microbatch
+        out: list[int] = []
+        while position < end:
             data_epoch, place = divmod(position, self.samples)
-            out.append(int(self._permutation(data_epoch)[place]))
+            part = self._permutation(data_epoch)[place : place + end - position]
+            out += part.tolist()
+            position += len(part)
         return out
 
     def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:

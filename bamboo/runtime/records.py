@@ -17,6 +17,8 @@ from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import mean_loss
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.telemetry.samples import used
 from bamboo.topology.slots import Slot
 
 LOSSES_KEPT = 64
@@ -27,8 +29,9 @@ them, while the store was away."""
 class Records:
     """The records of one node."""
 
-    def __init__(self, *, me: NodeId, tokens: int, outbox: Outbox) -> None:
-        self._me, self._tokens, self._outbox = me, tokens, outbox
+    def __init__(self, *, me: NodeId, builder: SlotBuilder, outbox: Outbox) -> None:
+        self._me, self._tokens, self._outbox = me, builder.tokens, outbox
+        self._data = builder.dataset
         self._losses: dict[int, dict[str, Any]] = {}
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
@@ -45,6 +48,7 @@ class Records:
             "tokens": self._tokens,
             "gradient_norm": math.sqrt(done.total_square),
             "clip_factor": factor,
+            "used": used(done.losses, lambda m: self._data.sample_indices(step, m)),
             "t_s": time.time(),
         }
         self._losses[step] = record

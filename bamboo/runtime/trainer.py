@@ -106,7 +106,7 @@ class Trainer:
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )
-        self._records = Records(me=me, tokens=builder.tokens, outbox=outbox)
+        self._records = Records(me=me, builder=builder, outbox=outbox)
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = self._replicas_acknowledged

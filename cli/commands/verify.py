@@ -1,4 +1,5 @@
-"""`bamboo verify`: is the run, bit for bit, what a calm one gives; were its decisions right?"""
+"""`bamboo verify`: is the run, bit for bit, what a calm one gives; were its decisions right; was
+each sample used once?"""
 
 import json
 import sys
@@ -8,40 +9,45 @@ import click
 from bamboo.errors import InputError, VerifyDiffers
 from cli import runs, wiring
 from cli.decisions import check_decisions
-from cli.views.verify import decisions_text, verify_text
+from cli.views.verify import decisions_text, samples_text, verify_text
 
 
 @click.command("verify")
 @click.argument("run")
 @click.option("--decisions", is_flag=True, help="Recompute every decision from the log instead.")
+@click.option("--samples", is_flag=True, help="Check that each sample was used once instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(run: str, decisions: bool, as_json: bool) -> None:
+def command(run: str, decisions: bool, samples: bool, as_json: bool) -> None:
     """Train a run again calmly and compare every bit.
 
     It takes about as long as the run did, in one process.
     """
+    if decisions and samples:
+        raise click.UsageError("--decisions and --samples are two checks; ask for one at a time")
     folder = runs.find(runs.home(), run)
     if decisions:
         body = check_decisions(folder)
         text = decisions_text(body)
+    elif samples:
+        _check_receipt(folder)
+        body = {"run": folder.id, **wiring.run_verify(folder.path, told=_tell, samples=True)}
+        text = samples_text(folder.id, body)
     else:
         _check_ended(folder)
         body = wiring.run_verify(folder.path, told=_tell)
         text = verify_text(folder.id, body)
     click.echo(json.dumps(body) if as_json else text)
     if not body["equal"]:
-        raise VerifyDiffers(f"run {folder.id} is not what it must be: {body['first_difference']}")
+        first = body["first_difference"]
+        said = first["sentence"] if samples else first
+        raise VerifyDiffers(f"run {folder.id} is not what it must be: {said}")
 
 
 def _check_ended(folder: runs.RunFolder) -> None:
     """Raise InputError where there is no final state to compare."""
     if folder.final_manifest.exists():
         return
-    if not folder.receipt.exists():
-        raise InputError(
-            f"run {folder.id} has no receipt: it goes on, or was killed; `bamboo status "
-            f"{folder.id}` says which, and verify works once a run has ended in order"
-        )
+    _check_receipt(folder)
     outcome = folder.read_json(folder.receipt)["outcome"]
     raise InputError(
         f"run {folder.id} ended {outcome} without a final state; only a run that ended in order "
@@ -49,7 +55,16 @@ def _check_ended(folder: runs.RunFolder) -> None:
     )
 
 
+def _check_receipt(folder: runs.RunFolder) -> None:
+    """Raise InputError where the run has not ended, as far as its folder says."""
+    if not folder.receipt.exists():
+        raise InputError(
+            f"run {folder.id} has no receipt: it goes on, or was killed; `bamboo status "
+            f"{folder.id}` says which, and verify works once a run has ended in order"
+        )
+
+
 def _tell(step: int, steps: int) -> None:
     """A counter on the terminal's error stream; nothing where nobody watches."""
     if sys.stderr.isatty():
-        click.echo(f"\rcalm run: step {step}/{steps}", err=True, nl=step == steps)
+        click.echo(f"\rverified: step {step}/{steps}", err=True, nl=step == steps)

@@ -21,6 +21,24 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
     )
 
 
+def samples_text(run: str, body: Mapping[str, Any]) -> str:
+    """How many samples were used, each once; or the first step that used others."""
+    if not body["equal"]:
+        return f"{run}: {body['first_difference']['sentence']}"
+    whole, rest = body["epochs"], body["samples_of_last_epoch"]
+    each = f"{body['samples_in_epoch']:,}"
+    parts = [f"{count(whole, 'whole data epoch')} of {each}"] if whole else []
+    if rest:
+        parts.append(f"{rest:,} of the {'next' if whole else each}")
+    text = (
+        f"{run}: {count(body['steps'], 'step')} used {count(body['samples'], 'sample')}, "
+        f"each exactly once in its data epoch: {' and '.join(parts)}"
+    )
+    if body["undone_steps"]:
+        text += f"\n  {count(body['undone_steps'], 'step')} recorded beyond them were taken back"
+    return text
+
+
 def decisions_text(body: Mapping[str, Any]) -> str:
     """How many decisions were recomputed, or the first that comes out otherwise."""
     if body["equal"]:

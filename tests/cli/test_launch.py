@@ -151,6 +151,9 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
+    used = bench.json("verify", "proof", "--samples")
+    assert (used["equal"], used["steps"], used["samples"]) == (True, 800, 6400)
+    assert (used["epochs"], used["undone_steps"]) == (6400 // used["samples_in_epoch"], 0)
     status = bench.json("status", "pro")
     assert (status["phase"], status["step"], status["outcome"]) == ("finished", 800, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]

@@ -11,6 +11,7 @@ from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -109,10 +110,14 @@ class FakeScreen:
 class FakeBooks:
     def __init__(self) -> None:
         self.metrics: list[MetricRecord] = []
+        self.used: list[SamplesRecord] = []
         self.events: list[tuple[str, Mapping[str, Any]]] = []
 
     def metric(self, record: MetricRecord) -> None:
         self.metrics.append(record)
+
+    def samples(self, record: SamplesRecord) -> None:
+        self.used.append(record)
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
         self.events.append((kind, data))

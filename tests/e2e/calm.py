@@ -1,18 +1,22 @@
 """What a run is held against: the calm reference of the same semantics, computed once per job."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bamboo.config.resolve import resolve
+from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import DataConfig, JobConfig, ModelConfig, TrainConfig
-from bamboo.data import load_data
+from bamboo.data import Dataset, load_data
+from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.models import build_model
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
+from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.cluster import Cluster
 
 
@@ -40,7 +44,8 @@ def _calm(model: ModelConfig, data: DataConfig, train: TrainConfig, steps: int) 
 
 
 def difference(run: Cluster, steps: int | None = None) -> str:
-    """The first loss or final tensor that is not, bit for bit, the calm run's; "" when all are."""
+    """The first loss or final tensor that is not, bit for bit, the calm run's, or the first sample
+    that was not used once; "" when all is well."""
     expected, found = calm(run.job, steps), run.losses()
     if expected.losses.keys() != found.keys():
         return f"losses of steps {sorted(expected.losses.keys() ^ found.keys())}"
@@ -55,7 +60,31 @@ def difference(run: Cluster, steps: int | None = None) -> str:
     for name, tensor in expected.tensors.items():
         if not torch.equal(tensors[name], tensor):
             return f"tensor {name}"
-    return ""
+    return samples_difference(run.job, run.metrics("step"), steps)
+
+
+def samples_difference(
+    job: JobConfig, step_records: Iterable[Mapping[str, Any]], steps: int | None = None
+) -> str:
+    """The first step, microbatch or sample that was not used exactly once, by what the nodes
+    recorded; "" when all were."""
+    job = resolve(job)
+    data = _data(job.data, job.model, job.train)
+    addressing = Addressing(
+        microbatches=batch_shape(job).total,
+        microbatch=job.train.microbatch,
+        data_samples=data.samples,
+        samples_of=data.sample_indices,
+    )
+    records = [SamplesRecord.of_step(r["step"], r["used"]) for r in step_records]
+    steps = job.train.steps if steps is None else steps
+    found = check_coverage(records, steps=steps, data=addressing).difference
+    return "" if found is None else f"samples: {found.sentence}"
+
+
+@lru_cache(maxsize=64)
+def _data(data: DataConfig, model: ModelConfig, train: TrainConfig) -> Dataset:
+    return load_data(JobConfig(model=model, data=data, train=train))
 
 
 def assert_calm(run: Cluster) -> None:

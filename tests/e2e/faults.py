@@ -106,6 +106,20 @@ def doubled_gradient(where: str) -> None:
     Stage.forward, Stage.backward = forward, backward  # type: ignore[method-assign, assignment]
 
 
+def repeated_microbatch(where: str) -> None:
+    """`step,left out,again`: in that step one microbatch is computed in the place of another."""
+    step, left_out, again = map(int, where.split(","))
+    honest = SlotRun.next_step
+
+    def next_step(self: SlotRun) -> None:
+        honest(self)
+        true = self.batch.microbatches_of(self.plan.blocks[self.slot.pipeline])
+        wrong = tuple(again if m == left_out else m for m in true)
+        self.microbatches = wrong if self.step == step else true
+
+    SlotRun.next_step = next_step  # type: ignore[method-assign]
+
+
 class _Overflowing(torch.autograd.Function):
     """The identity, whose gradient is not finite."""
 
@@ -174,6 +188,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         dropped_resend,
         flipped_bit,
         doubled_gradient,
+        repeated_microbatch,
         overflow,
         noted_comparisons,
         crash,

@@ -17,7 +17,7 @@ from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.runtime.trainer import Goodbye
-from tests.e2e.calm import calm
+from tests.e2e.calm import calm, samples_difference
 from tests.runtime.simulated import NOW_S, World
 
 pytestmark = pytest.mark.timeout(120)
@@ -64,6 +64,8 @@ def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
     world.settle()
     expected = calm(settings, steps)
     assert world.losses() == expected.losses, world.report()
+    steps_told = [record for record in world.records if record["kind"] == "step"]
+    assert not samples_difference(settings, steps_told, steps)
     for pipeline in range(settings.cluster.pipelines):
         found = world.tensors(pipeline)
         assert found.keys() == expected.tensors.keys()
