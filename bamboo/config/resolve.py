@@ -13,11 +13,14 @@ from bamboo.topology.virtual_nodes import BatchShape
 
 
 def resolve(job: JobConfig) -> JobConfig:
-    """Fill in virtual nodes (0: the smallest power of two >= pipelines) and one figure a stage
-    for the virtual device. Resolving twice changes nothing."""
+    """Fill in the most pipelines (0: those of the start), virtual nodes (0: the smallest power of
+    two >= the most pipelines) and one figure a stage for the virtual device. Resolving twice
+    changes nothing."""
     train, cluster = job.train, job.cluster
-    if train.virtual_nodes == 0 and cluster.pipelines >= 1:
-        train = replace(train, virtual_nodes=1 << (cluster.pipelines - 1).bit_length())
+    if cluster.max_pipelines == 0:
+        cluster = replace(cluster, max_pipelines=cluster.pipelines)
+    if train.virtual_nodes == 0 and cluster.max_pipelines >= 1:
+        train = replace(train, virtual_nodes=1 << (cluster.max_pipelines - 1).bit_length())
     forward_ms, backward_ms = cluster.virtual_forward_ms, cluster.virtual_backward_ms
     if len(forward_ms) == 1:
         forward_ms *= max(cluster.stages, 1)

@@ -66,6 +66,8 @@ class ClusterConfig:
     """The grid, the redundancy, and the time limits of the members; only `threads` decides bits."""
 
     pipelines: int = 1
+    max_pipelines: int = 0
+    """The run grows to so many while there are nodes; 0: as many as `pipelines`."""
     stages: int = 4
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
@@ -94,6 +96,10 @@ class ClusterConfig:
     forming_timeout_s: float = 120.0
     step_timeout_s: float = 120.0
     """A step that makes no progress for so long ends the run with a fault, never a hang."""
+    patience_s: float = 30.0
+    """So long lost nodes are waited for before the run is laid out anew for those that are left."""
+    park_s: float = 3600.0
+    """So long a run without enough nodes waits for capacity before it ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +146,20 @@ class ChaosConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    """What is kept beyond the nodes, for the day that too many of them go at once."""
+
+    every_steps: int = 0
+    """0: no checkpoints; what no live node holds is lost then, and the run with it."""
+    url: str = ""
+    """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder."""
+    keep: int = 2
+    """So many of the newest are kept."""
+    keep_hours: float = 0.0
+    """Younger ones than this are kept too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
     """What ends a run before its last step."""
 
@@ -157,6 +177,7 @@ class JobConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     cloud: CloudConfig = field(default_factory=CloudConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     file: str = ""

@@ -15,6 +15,7 @@ from typing import Any
 from bamboo.checkpoint.final import write_stage
 from bamboo.core.effects import (
     AgreeBoundary,
+    CompleteCheckpoint,
     Drain,
     Effect,
     End,
@@ -34,6 +35,7 @@ from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.boundary import Boundaries
+from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.device import device_of
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.gaps import gap_budget_of
@@ -42,7 +44,7 @@ from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.preempt import Preemptions
-from bamboo.runtime.rebuild import Rebuild, Vault
+from bamboo.runtime.rebuild import Rebuild
 from bamboo.runtime.records import Records, ReplicaCheck, peak_tensor_bytes
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
@@ -83,7 +85,7 @@ class Trainer:
         outbox: Outbox,
         preemptions: Preemptions,
         run_dir: Path | None,
-        vault: Vault | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         job = builder.job
         self._me, self._job, self._transport = me, job, transport
@@ -117,6 +119,7 @@ class Trainer:
         )
         self.executor.background = self._background
         self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
+        self._checkpoints, self._era = checkpoints, 0
         self.gone_seen_s: dict[str, float] = {}
         """Monotonic time at which this node saw a peer's connection end."""
         self._stopping = False
@@ -135,7 +138,7 @@ class Trainer:
             executor=self.executor,
             builder=builder,
             outbox=outbox,
-            vault=vault,
+            vault=checkpoints,
         )
         self.log_watch = LogWatch(job.cluster.step_timeout_s)
         self._said_finished: tuple[Slot, ...] = ()
@@ -235,6 +238,7 @@ class Trainer:
             # Also where no End is addressed to: a node that came too late to be a member.
             self._goodbye = Goodbye.ENDED
             return
+        self._era = state.era
         if state.reform is not None:
             self._stop_for(state)
         elif state.assignment is not None:
@@ -312,6 +316,9 @@ class Trainer:
                 self._set_hold()
             case GoOn():
                 self._go_on()
+            case CompleteCheckpoint(step=step, era=era):
+                assert self._checkpoints is not None, "only nodes that store stages are asked"
+                self._checkpoints.complete(step, era, decided.state.grid.stages)
             case Promote(slot=slot, victim=victim):
                 self._promote(slot, victim, decided)
             case Resend(slot=slot):
@@ -388,6 +395,8 @@ class Trainer:
         self._records.stepped(run, done, factor)
         if run.owner:
             self.transfers.boundary(run)
+            if self._checkpoints is not None:
+                self._checkpoints.boundary(run, self._era)
         else:
             self.transfers.followed(run)
         self._end_recoveries()

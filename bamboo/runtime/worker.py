@@ -9,11 +9,14 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
+from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, read_begin
@@ -25,6 +28,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import Store
+from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import Follower, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
@@ -38,14 +42,14 @@ LEAVE_DEADLINE_S = 5.0
 FENCED_STATUS = 3
 
 
-def main(config: Mapping[str, str]) -> int:
-    """Run a worker to its end; its exit status."""
+def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int:
+    """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
     store = open_store(config["store_url"], run)
     begin = read_begin(store)
     driver = Driver(store, begin.policy, str(node))
     try:
-        goodbye = _Worker(config, store, driver).live()
+        goodbye = _Worker(config, store, driver, bucket).live()
     except Exception as error:
         traceback.print_exc()
         _say_fault(driver, node, error)
@@ -89,8 +93,14 @@ def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
 
 
 class _Worker:
-    def __init__(self, config: Mapping[str, str], store: Store, driver: Driver) -> None:
-        self._config, self._store, self._driver = config, store, driver
+    def __init__(
+        self,
+        config: Mapping[str, str],
+        store: Store,
+        driver: Driver,
+        bucket: OpenObjects | None,
+    ) -> None:
+        self._config, self._store, self._driver, self._bucket = config, store, driver, bucket
         self._me = NodeId(config["node"])
         self._job = job_from_json(store.document("job"))
         run_dir = config.get("run_dir", "")
@@ -108,6 +118,7 @@ class _Worker:
         follower = Follower(self._store, self._driver)
         poster = Poster(self._store, self._driver, log, me, lambda: follower.state)
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
+        checkpoints = self._checkpoints(strategy, poster)
         trainer = Trainer(
             me=me,
             builder=builder,
@@ -115,7 +126,10 @@ class _Worker:
             outbox=poster,
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             run_dir=self._run_dir,
+            checkpoints=checkpoints,
         )
+        if checkpoints is not None:
+            self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread(
             "follow",
             lambda: follow_log(follower, trainer.tell, trainer.log_watch.answered, self._stop),
@@ -145,6 +159,23 @@ class _Worker:
         transport.close()
         self._store.close()
         return goodbye
+
+    def _checkpoints(self, strategy: Strategy, poster: Poster) -> Checkpoints | None:
+        config = self._job.checkpoint
+        if not config.every_steps:
+            return None
+        if not config.url and self._run_dir is None:
+            raise InputError("checkpoint.url is empty and this node has no folder of the run")
+        url = config.url or str(cast("Path", self._run_dir) / "checkpoints")
+        return Checkpoints(
+            me=self._me,
+            run=RunId(self._config["run"]),
+            semantic_hash=strategy.semantics.hash(),
+            objects=open_objects(url, bucket=self._bucket),
+            config=config,
+            scratch=Path(tempfile.gettempdir()) / f"bamboo-{self._me}",
+            outbox=poster,
+        )
 
     def _transport(self) -> ZmqTransport:
         cluster = self._job.cluster

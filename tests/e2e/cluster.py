@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.load import job_to_json
+from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Decision, Driver, create_run
 from bamboo.coord.open import open_store
-from bamboo.core.events import Event
-from bamboo.core.policy import Policy
+from bamboo.core.events import Event, PeerLost
 from bamboo.core.state import Phase, State, initial_state
 from bamboo.data import load_data
-from bamboo.ids import RunId
+from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics
 from bamboo.runtime.transport import RunKeys
@@ -49,7 +49,7 @@ class Cluster:
         self.store = open_store(server.url, RUN)
         job = self.job
         self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
-        policy = Policy(suspect_s=job.cluster.suspect_s, gone_s=job.cluster.gone_s)
+        policy = policy_of(job, self._cuts())
         created = create_run(
             self.store,
             state=initial_state(run=RUN, grid=self.grid, redundancy=job.cluster.redundancy),
@@ -70,6 +70,15 @@ class Cluster:
         self._agent = socket.socket(socket.AF_UNIX)
         self._agent.bind(str(directory / "agent"))
         self._agent.listen(64)
+
+    def _cuts(self) -> list[tuple[int, ...]]:
+        """A cut for every number of stages up to the job's."""
+        layers, most = len(build_model(self.job).factories), self.grid.stages
+        shorter = (
+            tuple(round(layers * p / stages) for p in range(stages + 1))
+            for stages in range(2, most)
+        )
+        return [*shorter, self._strategy().placement.cut]
 
     def _strategy(self) -> Strategy:
         job, grid = self.job, self.grid
@@ -123,6 +132,10 @@ class Cluster:
         self.processes[node].signal(signal.SIGKILL)
         self.killed.add(node)
         return stamp
+
+    def lost(self, node: str) -> None:
+        """Report a node as the fleet does whose instance has ended."""
+        self.append(PeerLost(node=NodeId(node), reporter="fleet", cause="its instance ended"))
 
     # ------------------------------------------------------------------ what the run says
 

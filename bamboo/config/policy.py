@@ -1,0 +1,22 @@
+"""The figures that decisions use, as a job gives them."""
+
+from collections.abc import Iterable
+
+from bamboo.config.tree import JobConfig
+from bamboo.core.policy import Policy
+
+
+def policy_of(job: JobConfig, cuts: Iterable[tuple[int, ...]]) -> Policy:
+    """The policy of a resolved job. `cuts`: for each number of stages that a pipeline may have
+    while there are too few nodes, and for the job's own, the first layer of each stage and the
+    layer count."""
+    cluster = job.cluster
+    return Policy(
+        suspect_s=cluster.suspect_s,
+        gone_s=cluster.gone_s,
+        cuts=tuple(sorted(cuts, key=len)),
+        virtual_nodes=job.train.virtual_nodes,
+        pipelines=cluster.max_pipelines,
+        stages=cluster.stages,
+        checkpoint_every=job.checkpoint.every_steps,
+    )

@@ -1,0 +1,203 @@
+"""A node's part in checkpoints: store its stages behind the training, complete one, read one.
+
+Rules. (1) The training pays for one copy in memory at the boundary and for nothing else; a save
+that would have to wait for the one before is given up and said. (2) What cannot be stored is said
+and ends nothing. (3) What is read is believed only as far as its digest goes.
+"""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from bamboo.checkpoint.catalogue import load_tensors, steps
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, shard_name
+from bamboo.checkpoint.retention import choose, delete
+from bamboo.checkpoint.shards import commit, save_shard
+from bamboo.config.tree import CheckpointConfig
+from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
+from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.ids import NodeId, RunId
+from bamboo.ports import ObjectStore
+from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.slot_run import SlotRun, layer_of
+
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """A stage as it was before `step`."""
+
+    step: int
+    era: int
+    stage: int
+    tensors: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """All `stages` of a checkpoint are stored."""
+
+    step: int
+    era: int
+    stages: int
+
+
+class Checkpoints:
+    """The checkpoints of a run, as one node writes and reads them."""
+
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        run: RunId,
+        semantic_hash: str,
+        objects: ObjectStore,
+        config: CheckpointConfig,
+        scratch: Path,
+        outbox: Outbox,
+    ) -> None:
+        self._me, self._run, self._semantic_hash = me, run, semantic_hash
+        self._objects, self._config, self._scratch = objects, config, scratch
+        self._outbox = outbox
+        self._queue: queue.SimpleQueue[Save | Complete] = queue.SimpleQueue()
+        self._writing = False
+
+    # ------------------------------------------------------------------ by the trainer
+
+    def boundary(self, run: SlotRun, era: int) -> None:
+        """An owned slot stands before a step: keep a copy, if this is a step to keep and it falls
+        to this pipeline to store the stage."""
+        every, slot = self._config.every_steps, run.slot
+        mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
+        if not every or not mine or run.step % every:
+            return
+        if self._busy(slot.stage):
+            reason = "the one before is still being written; take a larger checkpoint.every_steps"
+            self._failed(run.step, era, reason)
+            return
+        tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
+        self._queue.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+
+    def complete(self, step: int, era: int, stages: int) -> None:
+        """All stages are stored: write the manifest."""
+        self._queue.put(Complete(step=step, era=era, stages=stages))
+
+    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
+        """Parameters and moments of these layers as they were before `step`.
+
+        Raises StorageUnavailable when they are not there, or not what was written.
+        """
+        text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
+        if text is None:
+            raise StorageUnavailable(f"the checkpoint of step {step} has no manifest any more")
+        manifest = Manifest.from_json(text)
+        if manifest.semantic_hash != self._semantic_hash:
+            raise StorageUnavailable(f"the checkpoint of step {step} is of other semantics")
+        names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
+        return load_tensors(self._objects, manifest, names, scratch=self._made_scratch())
+
+    def _busy(self, stage: int) -> bool:
+        del stage
+        return self._writing or not self._queue.empty()
+
+    # ------------------------------------------------------------------ behind it
+
+    def work(self, stop: threading.Event) -> None:
+        """The thread's body: store what is to be stored until `stop` is set and all is done."""
+        while True:
+            try:
+                item = self._queue.get(timeout=POLL_S)
+            except queue.Empty:
+                if stop.is_set():
+                    return
+                continue
+            self._writing = True
+            self.write(item)
+            self._writing = False
+
+    def write(self, item: Save | Complete) -> None:
+        """Do one thing, and say how it came out."""
+        try:
+            if isinstance(item, Save):
+                self._save(item)
+            else:
+                self._complete(item)
+        except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
+            self._failed(item.step, item.era, str(error))
+
+    def take(self) -> Save | Complete | None:
+        """The next thing to be written, for who has no thread."""
+        return None if self._queue.empty() else self._queue.get()
+
+    def _save(self, item: Save) -> None:
+        shard = save_shard(
+            self._objects,
+            item.tensors,
+            step=item.step,
+            generation=item.era,
+            stage=item.stage,
+            scratch=self._made_scratch(),
+        )
+        self._objects.put_new(_description(shard.name), json.dumps(asdict(shard)).encode())
+        self._outbox.event(
+            ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
+        )
+
+    def _complete(self, item: Complete) -> None:
+        shards = []
+        for stage in range(item.stages):
+            name = shard_name(step=item.step, generation=item.era, stage=stage)
+            text = self._objects.get(_description(name))
+            if text is None:
+                raise StorageUnavailable(f"{name} was stored and is gone")
+            raw = json.loads(text)
+            shards.append(Shard(**(raw | {"tensors": tuple(raw["tensors"])})))
+        manifest = Manifest(
+            run=self._run,
+            semantic_hash=self._semantic_hash,
+            step=item.step,
+            generation=item.era,
+            created_at_s=time.time(),
+            shards=tuple(shards),
+        )
+        commit(self._objects, manifest)
+        self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
+        self._forget_old(item.step)
+
+    def _forget_old(self, newest: int) -> None:
+        created: dict[int, float] = {}
+        torn = []
+        for step in steps(self._objects):
+            text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
+            if text is None:
+                torn.append(step)
+            else:
+                created[step] = Manifest.from_json(text).created_at_s
+        for step in choose(
+            created_at_s=created,
+            torn=torn,
+            newest_good=newest,
+            keep=self._config.keep,
+            keep_s=self._config.keep_hours * 3600,
+            now_s=time.time(),
+        ):
+            delete(self._objects, step)
+
+    def _failed(self, step: int, era: int, reason: str) -> None:
+        self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
+
+    def _made_scratch(self) -> Path:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        return self._scratch
+
+
+def _description(shard: str) -> str:
+    """The name of the object that describes a shard."""
+    return shard.removesuffix(".safetensors") + ".json"

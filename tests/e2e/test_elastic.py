@@ -1,0 +1,196 @@
+"""Pipelines come and go, stages are cut anew, whole groups of nodes are lost at one instant.
+
+Real processes and SIGKILL by pid; every run ends with the calm run's bits.
+"""
+
+import os
+import random
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from bamboo.config.tree import CheckpointConfig
+from bamboo.coord.driver import read_begin
+from bamboo.core.events import LayoutBuilt, NoticeReceived, Reconsider
+from bamboo.core.machine import transition
+from bamboo.core.state import Phase, State
+from bamboo.ids import NodeId
+from bamboo.models import build_layer, build_model
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from tests.e2e.calm import assert_calm
+from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.jobs import job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1"))
+EVERY = 5
+WRITING = 5
+"""Steps of some 15 ms that a checkpoint takes to be written, behind them."""
+
+
+def trains(run: Cluster, grid: Grid, timeout_s: float = 60.0) -> State:
+    """Wait until the run trains on this grid."""
+    return run.wait(
+        lambda s: (s.grid == grid and s.reform is None) or s.phase is Phase.FINISHED,
+        timeout_s,
+        f"a grid {grid.pipelines} x {grid.stages}",
+    )
+
+
+def states(run: Cluster) -> list[State]:
+    """Every state of the run, in order."""
+    begin = read_begin(run.store)
+    out = [begin.state]
+    for d in run.decisions():
+        if d.event is not None:
+            out.append(transition(out[-1], d.event, now_s=d.now_s, policy=begin.policy).state)
+    return out
+
+
+def restores(run: Cluster) -> list[str]:
+    return [d.reason for d in run.decisions() if "restored from" in d.reason]
+
+
+def bases(run: Cluster) -> list[int]:
+    """The step of each checkpoint that was gone back to."""
+    found = [state.reform for state in states(run) if state.reform is not None]
+    return sorted({r.base for r in found if r.checkpoint and r.base is not None})
+
+
+def test_pipelines_one_two_three_one() -> None:
+    """D 1 -> 2 -> 3 as nodes come, -> 1 as they are lost; only what is missing is sent."""
+    settings = job(
+        steps=120, stages=2, pipelines=1, max_pipelines=3, virtual_nodes=4, redundancy="stash"
+    )
+    with cluster(settings) as run:
+        run.start(2)
+        run.wait_step(5)
+        for pipelines in (2, 3):
+            run.start(2)
+            trains(run, Grid(pipelines=pipelines, stages=2))
+            run.wait_step(max(run.losses()) + 3)
+        state = run.state()
+        assert state.assignment is not None
+        for pipeline in (1, 2):
+            for slot in Grid(pipelines=3, stages=2).pipeline(pipeline):
+                run.kill(state.assignment.owner(slot))
+        trains(run, Grid(pipelines=1, stages=2))
+        assert_calm(run)
+        assert not restores(run)
+        _moved_least(run)
+
+
+def _moved_least(run: Cluster) -> None:
+    """12 bytes a parameter of each layer that a node must hold and did not hold."""
+    found = states(run)
+    for before, after in pairwise(found):
+        if before.reform is None or after.reform is not None or before.reform.base is None:
+            continue
+        assert before.assignment is not None
+        reform, layers = before.reform, _layer_bytes(run)
+        held = {
+            r.node: {x for h in r.holdings for x in range(h.first, h.stop)} for r in reform.reports
+        }
+        least = 0
+        for node in before.assignment.members():
+            slots = (*before.assignment.owned_by(node), *before.assignment.shadowed_by(node))
+            needs = {x for s in slots for x in range(before.cut[s.stage], before.cut[s.stage + 1])}
+            least += sum(layers[x] for x in needs - held.get(node, set()))
+        last = next(d for d in run.decisions() if d.version == after.version)
+        assert isinstance(last.event, LayoutBuilt)
+        sent = sum(one.bytes for one in reform.rebuilt) + last.event.bytes
+        assert sent == least
+
+
+def _layer_bytes(run: Cluster) -> list[int]:
+    spec = build_model(run.job)
+    built = [build_layer(spec, i, 0) for i in range(len(spec.factories))]
+    return [12 * sum(p.numel() for p in layer.parameters()) for layer in built]
+
+
+def test_stages_four_two_four() -> None:
+    """Two of four nodes go and nobody comes: two stages; later two come: four again."""
+    with cluster(job(steps=150, redundancy="stash")) as run:
+        run.start()
+        run.wait_step(5)
+        for stage in (1, 3):
+            run.kill(run.owner(Slot(pipeline=0, stage=stage)))
+            run.wait_step(max(run.losses()) + 5)
+        run.append(Reconsider(reporter="fleet", reason="no node came"))
+        trains(run, Grid(pipelines=1, stages=2))
+        run.wait_step(max(run.losses()) + 5)
+        run.start(2)
+        trains(run, Grid(pipelines=1, stages=4))
+        assert_calm(run)
+        assert not restores(run)
+        _moved_least(run)
+
+
+def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
+    """Owner and shadow of a stage are gone: the other pipeline has it, no checkpoint is read."""
+    settings = job(steps=60, stages=3, pipelines=2, redundancy="eager")
+    settings = replace(settings, checkpoint=CheckpointConfig(every_steps=EVERY))
+    with cluster(settings) as run:
+        run.start(8)
+        run.wait_step(12)
+        for node in [run.owner(Slot(pipeline=0, stage=stage)) for stage in (1, 2)]:
+            run.kill(node)
+        assert_calm(run)
+        assert not restores(run)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_random_kills_without_replicas(seed: int) -> None:
+    """Mode peer, two pipelines, a new node for each that is lost."""
+    draw = random.Random(SEED * 1000 + seed)
+    settings = job(steps=400, stages=2, pipelines=2, redundancy="peer")
+    with cluster(settings) as run:
+        run.start(5)
+        for kill in range(20):
+            run.wait_step(max(run.losses(), default=0) + draw.randint(2, 6))
+            state = trains(run, Grid(pipelines=2, stages=2))
+            assert state.phase is not Phase.FINISHED, f"it was over before kill {kill}"
+            assert state.assignment is not None
+            run.kill(draw.choice(sorted(state.assignment.members())))
+            run.start_one()
+        assert_calm(run)
+
+
+@pytest.mark.parametrize("taken", [(1, 2), (0, 1, 2, 3)])
+@pytest.mark.parametrize("mode", ["stash", "off"])
+def test_many_at_one_instant_and_a_checkpoint(mode: str, taken: tuple[int, ...]) -> None:
+    """Half of the nodes, neighbours, or all of them: restored when others are there."""
+    settings = replace(
+        job(steps=80, redundancy=mode), checkpoint=CheckpointConfig(every_steps=EVERY)
+    )
+    with cluster(settings) as run:
+        run.start()
+        run.wait(lambda s: len(s.checkpoints) >= 2, 60, "two checkpoints")
+        run.wait_step(max(run.losses()) + 2)
+        nodes = [run.owner(Slot(pipeline=0, stage=stage)) for stage in taken]
+        for node in nodes:
+            run.kill(node)
+        if len(taken) == 4:
+            for node in nodes:  # nobody is left to miss them: the fleet does
+                run.lost(node)
+        run.wait(lambda s: s.reform is not None, 30, "the restore")
+        reached = max(run.losses()) + 1
+        run.start(len(taken))
+        assert_calm(run)
+        assert len(restores(run)) >= 1
+        assert reached - bases(run)[0] <= EVERY + WRITING
+
+
+def test_a_notice_without_replicas_loses_nothing() -> None:
+    with cluster(job(steps=60, redundancy="off")) as run:
+        run.start(5)
+        run.wait_step(5)
+        node = run.owner(Slot(pipeline=0, stage=2))
+        run.append(NoticeReceived(node=NodeId(node), deadline_s=time.time() + 30))
+        run.wait(lambda s: all(n.id != node or not n.status.live for n in s.nodes), 30, "it left")
+        assert_calm(run)
+        assert not restores(run)
