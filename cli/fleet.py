@@ -36,7 +36,7 @@ class RunFleet:
         kills: Path,
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
-        standbys: int = 0,
+        nodes: int,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -46,15 +46,15 @@ class RunFleet:
         self._records: list[Mapping[str, object]] = []
         self._on_demand = on_demand_usd_per_hour
         self._note = note
-        self._standbys = standbys
+        self._nodes = nodes
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
     def reconcile(self, state: State) -> None:
-        """Keep a node for each slot, and the standbys, until the run is to end: what is lost or
-        has a notice is replaced at once."""
+        """Keep as many nodes as the run may have until it is to end: what is lost or has a notice
+        is replaced at once."""
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
@@ -66,7 +66,7 @@ class RunFleet:
                     if n.notice_deadline_s is not None or not n.status.live
                 }
                 self._end_left_over(state)
-                report = self._fleet.ensure(state.grid.size + self._standbys, leaving=leaving)
+                report = self._fleet.ensure(self._nodes, leaving=leaving)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))

@@ -24,6 +24,7 @@ from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records
 from cli.money import Rented, bill
+from cli.patience import Patience, parked
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
 TURN_S = 0.2
@@ -130,6 +131,7 @@ class Launcher:
         self.progress = progress
         self._store_is_ours = store_is_ours
         self._chaos = Chaos(job.chaos)
+        self._patience = Patience(job.cluster)
         self._metrics_after = "0"
         self._losses: dict[int, float] = {}
         self._in_ledger: dict[InstanceId, bool] = {}
@@ -322,6 +324,11 @@ class Launcher:
 
     def _watch_deadlines(self) -> None:
         state, now_s, cluster = self.progress.state, self._ports.now(), self._job.cluster
+        event = self._patience.due(state, now_s=now_s)
+        if event is not None:
+            self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
+        if parked(state):
+            self._moved_at_s = now_s
         if state.phase is Phase.FORMING:
             waited_s = now_s - self.progress.started_at_s
             if waited_s > cluster.forming_timeout_s:

@@ -21,8 +21,8 @@ from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import job_to_json, load_job
+from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ids import RunId, run_id
@@ -190,7 +190,7 @@ class _Attempt:
             state=initial_state(
                 run=self._folder.id, grid=grid_of(job), redundancy=cluster.redundancy
             ),
-            policy=Policy(suspect_s=cluster.suspect_s, gone_s=cluster.gone_s),
+            policy=policy_of(job, planned.cuts),
             documents={
                 "job": job_to_json(job),
                 "strategy": planned.strategy.to_json(),

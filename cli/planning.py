@@ -17,6 +17,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.cost import Timing
+from bamboo.planner.partition import partition
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.profile import LayerFacts, gpt_facts
 from bamboo.topology.grid import Grid
@@ -44,6 +45,8 @@ class Planned:
     request: Mapping[str, Any]
     """The arguments of RunInstances."""
     catalogue: Catalogue
+    cuts: tuple[tuple[int, ...], ...]
+    """For the job's number of stages, and for each smaller one."""
     unigram_entropy_nats: float
 
 
@@ -67,7 +70,7 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
-        standbys=job.cluster.standbys,
+        standbys=nodes_of(job) - grid_of(job).size,
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut
@@ -90,8 +93,20 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         usd_per_hour=price * plan.instances,
         request=run_instances(spec, ec2_settings(job)),
         catalogue=catalogue,
+        cuts=_cuts(layer_facts(job, seen["layers"]), plan.cut),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
+
+
+def _cuts(facts: Sequence[LayerFacts], cut: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    costs = [layer.cost for layer in facts]
+    return (*(partition(costs, stages) for stages in range(2, len(cut) - 1)), cut)
+
+
+def nodes_of(job: JobConfig) -> int:
+    """The nodes that a run keeps while the cloud has them: of the largest grid, and standbys."""
+    cluster = job.cluster
+    return cluster.max_pipelines * cluster.stages + cluster.standbys
 
 
 def ec2_settings(job: JobConfig) -> Ec2Settings:

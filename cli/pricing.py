@@ -16,7 +16,7 @@ from bamboo.planner.value import samples_per_usd, tokens_per_usd, usd_per_hour
 from cli import wiring
 from cli.follow import all_records
 from cli.live import live_store
-from cli.planning import cheapest_pool, grid_of, plan_job, zone_prices
+from cli.planning import cheapest_pool, nodes_of, plan_job, zone_prices
 from cli.runs import RunFolder
 
 GIVEN = "given with --samples-per-s"
@@ -28,7 +28,7 @@ def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -
     catalogue = load_catalogue()
     pool, _ = cheapest_pool(job, catalogue)
     kind = catalogue.find(pool.instance_type)
-    count = grid_of(job).size + job.cluster.standbys
+    count = nodes_of(job)
     source = GIVEN
     if samples_per_s <= 0:
         planned = plan_job(job, wiring.run_preflight(job), run=RunId("cost"), now_s=0.0)

@@ -211,7 +211,7 @@ def run_fleet(
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings
+    from cli.planning import ec2_settings, nodes_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
     from cloud.provider import Market
@@ -230,7 +230,7 @@ def run_fleet(
         journal=folder.cloud,
         kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
-        standbys=job.cluster.standbys,
+        nodes=nodes_of(job),
         note=note,
     )
 

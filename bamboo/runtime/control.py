@@ -21,7 +21,7 @@ from bamboo.core.state import State
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
-from bamboo.runtime.trainer import Decided
+from bamboo.runtime.decided import Decided
 from bamboo.telemetry.schema import EventRecord
 from bamboo.telemetry.writer import LineWriter
 

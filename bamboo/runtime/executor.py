@@ -109,6 +109,12 @@ class Executor:
         return bool(self.owned) and taken and self.settled()
 
     @property
+    def begun_step(self) -> int:
+        """The last step that any owned slot has begun; -1 before the first."""
+        owned = self.owned.values()
+        return max((run.step if run.cursor else run.step - 1 for run in owned), default=-1)
+
+    @property
     def cursor(self) -> str:
         """Where each owned slot stands, for people: `0.2 step 31 at 2B5`."""
         return ", ".join(f"{s} step {r.step} at {r.head}" for s, r in self.owned.items())

@@ -118,6 +118,21 @@ def peak_tensor_bytes(executor: Executor, mail: Mail) -> int:
     return state + graphs + mail.peak_stash_bytes
 
 
+def progress_of(executor: Executor, mail: Mail) -> dict[str, Any]:
+    """What a node's lease carries: step, counts of operations, bytes of tensors."""
+    return {
+        "step": max((run.step for run in executor.owned.values()), default=0),
+        "ops": dict(executor.operations.counts),
+        "tensor_bytes": peak_tensor_bytes(executor, mail),
+    }
+
+
+def acknowledged(mail: Mail, executor: Executor) -> bool:
+    """Whether every shadow stands where the slot stands that this node owns."""
+    shadow, safe = mail.assignment.shadow, mail.safe
+    return all(shadow(s) is None or safe[s] >= run.step for s, run in executor.owned.items())
+
+
 class ReplicaCheck:
     """Compares owner and shadow after every step, when the job asks for it."""
 

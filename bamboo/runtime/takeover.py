@@ -7,6 +7,7 @@ norm and the sums of tied parameters for its pipeline, the whole reduced gradien
 
 from collections.abc import Mapping
 
+from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from bamboo.runtime.exchange import TOTAL, tie_index
 from bamboo.runtime.mail import Mail
@@ -41,6 +42,18 @@ def tell_what_was_reduced(mail: Mail, run: SlotRun) -> None:
         for slot in grid.column(run.slot.stage):
             if slot != run.slot:
                 _send_reduced(mail, run.slot, slot, step, done)
+
+
+def declare_safe(
+    mail: Mail, me: NodeId, owned: Mapping[Slot, SlotRun], shadowed: Mapping[Slot, SlotRun]
+) -> None:
+    """Say again what is safe by this node's word: somebody may be new."""
+    for slot, run in owned.items():
+        if mail.assignment.shadow(slot) is None and not mail.guarded(slot):
+            mail.declare_safe(slot, run.step)
+    for slot, run in shadowed.items():
+        if mail.assignment.shadow(slot) == me:
+            mail.declare_safe(slot, run.step)
 
 
 def _send_norm(mail: Mail, source: Slot, to: Slot, step: int, done: Reduced) -> None:

@@ -7,12 +7,9 @@ is said as events and records through `Outbox`, which never blocks.
 
 import time
 from collections import deque
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from bamboo.checkpoint.final import write_stage
 from bamboo.core.effects import (
     AgreeBoundary,
     CompleteCheckpoint,
@@ -30,14 +27,16 @@ from bamboo.core.effects import (
     Stay,
     StopAt,
 )
-from bamboo.core.events import NodeFinished, StopReady
+from bamboo.core.events import StopReady
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
 from bamboo.runtime.boundary import Boundaries
 from bamboo.runtime.checkpoints import Checkpoints
+from bamboo.runtime.decided import Decided, Goodbye
 from bamboo.runtime.device import device_of
 from bamboo.runtime.executor import Completed, Executor, Interrupted
+from bamboo.runtime.finish import Finish
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.log_watch import LogWatch
 from bamboo.runtime.mail import Mail
@@ -45,32 +44,13 @@ from bamboo.runtime.operations import Operations
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.rebuild import Rebuild
-from bamboo.runtime.records import Records, ReplicaCheck, peak_tensor_bytes
+from bamboo.runtime.records import Records, ReplicaCheck, acknowledged, progress_of
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
-from bamboo.runtime.takeover import resend, tell_what_was_reduced
+from bamboo.runtime.takeover import declare_safe, resend, tell_what_was_reduced
 from bamboo.runtime.transfer import Transfers
 from bamboo.runtime.trouble import Trouble
 from bamboo.topology.slots import Slot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """One decision of the log, as this node read it."""
-
-    state: State
-    """After the decision."""
-    effects: tuple[Effect, ...]
-    read_s: float
-    """Monotonic time at which it was read here."""
-
-
-class Goodbye(StrEnum):
-    """Why a trainer came to its end."""
-
-    ENDED = "ended"
-    LEFT = "left"
-    FENCED = "fenced"
 
 
 class Trainer:
@@ -89,7 +69,7 @@ class Trainer:
     ) -> None:
         job = builder.job
         self._me, self._job, self._transport = me, job, transport
-        self._outbox, self._preemptions, self._run_dir = outbox, preemptions, run_dir
+        self._outbox, self._preemptions = outbox, preemptions
         self.mail = Mail(transport, me)
         self.device = device_of(job.cluster, builder.strategy.placement.cut)
         operations = Operations(
@@ -111,7 +91,7 @@ class Trainer:
         self._records = Records(me=me, builder=builder, outbox=outbox)
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
-            self.executor.settled = self._replicas_acknowledged
+            self.executor.settled = lambda: acknowledged(self.mail, self.executor)
         self._inbound: deque[Decided] = deque()
         self.executor.attention = lambda: bool(self._inbound)
         self.transfers = Transfers(
@@ -141,7 +121,7 @@ class Trainer:
             vault=checkpoints,
         )
         self.log_watch = LogWatch(job.cluster.step_timeout_s)
-        self._said_finished: tuple[Slot, ...] = ()
+        self.finish = Finish(me=me, executor=self.executor, outbox=outbox, run_dir=run_dir)
         self._goodbye: Goodbye | None = None
 
     # ------------------------------------------------------------------ from other threads
@@ -157,12 +137,7 @@ class Trainer:
 
     def progress(self) -> dict[str, Any]:
         """What the node's lease carries: step, counts of operations, bytes of tensors."""
-        owned = self.executor.owned.values()
-        return {
-            "step": max((run.step for run in owned), default=0),
-            "ops": dict(self.executor.operations.counts),
-            "tensor_bytes": peak_tensor_bytes(self.executor, self.mail),
-        }
+        return progress_of(self.executor, self.mail)
 
     # ------------------------------------------------------------------ the life of a node
 
@@ -172,9 +147,9 @@ class Trainer:
             if not (self.executor.owned or self.executor.shadowed or self._inbound):
                 self.rest(0.05)
                 continue
-            result = self.executor.run(linger=self._finished_and_said)
+            result = self.executor.run(linger=self.finish.said)
             if isinstance(result, Completed):
-                self._say_finished()
+                self.say_finished()
             else:
                 self._attend(result)
         return self._goodbye
@@ -203,25 +178,17 @@ class Trainer:
         ending = self._boundaries.draining or self._stopping or self._trouble.faulted
         self.executor.hold = ending or self.rebuild.holding
 
-    @property
-    def _finished_and_said(self) -> bool:
-        return bool(self.executor.owned) and self._said_finished == tuple(self.executor.owned)
-
-    def _say_finished(self) -> None:
-        """Write the final state of the owned stages of pipeline 0, then say so."""
+    def say_finished(self) -> None:
+        """The last step is taken: write the final state of what is owned here, and say so."""
         if self._trouble.faulted or self._replicas_differ():
             self.mail.collect(0.05)
             return
-        step = self.executor.last_step + 1
-        for slot, run in self.executor.owned.items():
+        for run in self.executor.owned.values():
             if run.recovery is not None:
                 # Its victim had nothing left to do but to write the final state.
                 self._end_recovery(run, run.recovery)
-            if slot.pipeline == 0 and self._run_dir is not None:
-                write_stage(self._run_dir / "final", slot.stage, run.tensors(), step)
-        self._said_finished = tuple(self.executor.owned)
         self._records.memory(self.executor, self.mail, self.device)
-        self._outbox.event(NodeFinished(node=self._me, step=self.executor.last_step))
+        self.finish.say()
 
     # ------------------------------------------------------------------ decisions
 
@@ -256,7 +223,7 @@ class Trainer:
         self._stopping = False
         for run in self.executor.owned.values():
             run.recovery = None
-        self._said_finished = ()
+        self.finish.take_back()
         self.rebuild.sync(state)
         self._set_hold()
 
@@ -287,26 +254,17 @@ class Trainer:
             run = self.executor.owned.pop(slot)
             run.owner, run.recovery = False, None
             self.executor.shadowed[slot] = run
-            self._said_finished = ()
+            self.finish.take_back()
         self.transfers.sync(state)
         self._boundaries.move(state.moves)
-        self._declare_all()
-
-    def _declare_all(self) -> None:
-        """Say again what is safe by this node's word: somebody may be new."""
-        for slot, run in self.executor.owned.items():
-            if self.mail.assignment.shadow(slot) is None and not self.mail.guarded(slot):
-                self.mail.declare_safe(slot, run.step)
-        for slot, run in self.executor.shadowed.items():
-            if self.mail.assignment.shadow(slot) == self._me:
-                self.mail.declare_safe(slot, run.step)
+        declare_safe(self.mail, self._me, self.executor.owned, self.executor.shadowed)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
         match effect:
             case Start():
                 self._start()
             case AgreeBoundary(since=since):
-                self.rebuild.agree(since, self._begun_step())
+                self.rebuild.agree(since, self.executor.begun_step)
                 self._set_hold()
             case QuiesceAfter(since=since, step=step):
                 self.rebuild.stop_after(since, step)
@@ -332,7 +290,7 @@ class Trainer:
             case HoldForStop():
                 self._stopping = True
                 self._set_hold()
-                self._outbox.event(StopReady(node=self._me, step=self._begun_step()))
+                self._outbox.event(StopReady(node=self._me, step=self.executor.begun_step))
             case StopAt(step=step):
                 self.executor.last_step = step
                 self._stopping = False
@@ -343,11 +301,6 @@ class Trainer:
                 self._goodbye = Goodbye.ENDED
             case _:
                 pass  # effects to the fleet are not ours
-
-    def _begun_step(self) -> int:
-        """The last step that any owned slot has begun; -1 before the first."""
-        owned = self.executor.owned.values()
-        return max((run.step if run.cursor else run.step - 1 for run in owned), default=-1)
 
     def _start(self) -> None:
         assignment = self.mail.assignment
@@ -364,8 +317,7 @@ class Trainer:
             self.executor.operations.step_replica(run, run.replica_step)
         self.executor.gap_budget = {}
         run.owner = True
-        state = decided.state
-        failover = next((f for f in state.failovers if f.slot == slot), None)
+        failover = next((f for f in decided.state.failovers if f.slot == slot), None)
         run.recovery = Recovery(
             victim=victim,
             planned=failover is not None and failover.planned,
@@ -384,7 +336,7 @@ class Trainer:
         self.mail.declare_safe(slot, run.step)
         self.transfers.boundary(run)
         self._records.promoted()
-        self._said_finished = ()
+        self.finish.take_back()
 
     def stepped(self, run: SlotRun, done: Reduced, factor: float) -> None:
         """Acknowledge, record, forget what nobody can ask for any more."""
@@ -411,12 +363,6 @@ class Trainer:
         if (difference := self._replicas.difference(self.mail)) is not None:
             self._trouble.fail(difference)
         return difference is not None
-
-    def _replicas_acknowledged(self) -> bool:
-        """Whether every shadow stands where the slot stands that this node owns."""
-        shadow, safe = self.mail.assignment.shadow, self.mail.safe
-        owned = self.executor.owned.items()
-        return all(shadow(slot) is None or safe[slot] >= run.step for slot, run in owned)
 
     def _end_recoveries(self) -> None:
         """A slot has caught up when nobody can ask any more for what only its victim had."""

@@ -30,11 +30,12 @@ from bamboo.models import build_model
 from bamboo.ports import Store
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import Follower, Poster, follow_log, report_to_agent, watch_peers
+from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.slots import SlotBuilder
-from bamboo.runtime.trainer import Goodbye, Trainer
+from bamboo.runtime.trainer import Trainer
 from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.topology.strategy import Strategy
 

@@ -71,7 +71,7 @@ class Parts:
             kills=self.kills,
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
-            standbys=1,
+            nodes=5,
             now=lambda: self.now_s,
         )
 

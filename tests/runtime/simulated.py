@@ -26,11 +26,12 @@ from bamboo.data import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.decided import Decided
 from bamboo.runtime.executor import Completed
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.slots import SlotBuilder
-from bamboo.runtime.trainer import Decided, Trainer
+from bamboo.runtime.trainer import Trainer
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 
@@ -148,9 +149,9 @@ class Node:
         if not (executor.owned or executor.shadowed or trainer._inbound):
             trainer.rest(0.0)
             return
-        result = trainer.executor.run(linger=trainer._finished_and_said)
+        result = trainer.executor.run(linger=trainer.finish.said)
         if isinstance(result, Completed):
-            trainer._say_finished()
+            trainer.say_finished()
         else:
             trainer._attend(result)
 

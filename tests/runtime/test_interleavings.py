@@ -16,7 +16,7 @@ from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig
 from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
-from bamboo.runtime.trainer import Goodbye
+from bamboo.runtime.decided import Goodbye
 from tests.e2e.calm import calm, samples_difference
 from tests.runtime.simulated import NOW_S, World
 

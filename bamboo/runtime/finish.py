@@ -1,0 +1,41 @@
+"""The end of training on a node: the final state of its stages on disk, then the word that it is.
+
+Rule: it is said for all that the node owns, and said again when it owns something else.
+"""
+
+from pathlib import Path
+
+from bamboo.checkpoint.final import write_stage
+from bamboo.core.events import NodeFinished
+from bamboo.ids import NodeId
+from bamboo.runtime.executor import Executor
+from bamboo.runtime.outbox import Outbox
+from bamboo.topology.slots import Slot
+
+
+class Finish:
+    """What one node has said of its end."""
+
+    def __init__(
+        self, *, me: NodeId, executor: Executor, outbox: Outbox, run_dir: Path | None
+    ) -> None:
+        self._me, self._executor, self._outbox, self._run_dir = me, executor, outbox, run_dir
+        self._said: tuple[Slot, ...] = ()
+
+    @property
+    def said(self) -> bool:
+        """Whether it was said for all that the node owns now."""
+        return bool(self._executor.owned) and self._said == tuple(self._executor.owned)
+
+    def take_back(self) -> None:
+        """The node owns something else now."""
+        self._said = ()
+
+    def say(self) -> None:
+        """Write the stages of pipeline 0 that the node owns, then say so."""
+        step = self._executor.last_step + 1
+        for slot, run in self._executor.owned.items():
+            if slot.pipeline == 0 and self._run_dir is not None:
+                write_stage(self._run_dir / "final", slot.stage, run.tensors(), step)
+        self._said = tuple(self._executor.owned)
+        self._outbox.event(NodeFinished(node=self._me, step=self._executor.last_step))

@@ -1,0 +1,67 @@
+"""When waiting for nodes has been long enough: what the launcher then says to the run.
+
+Rule: the launcher only says that nobody came; what follows from it the core decides.
+"""
+
+from bamboo.config.tree import ClusterConfig
+from bamboo.core.events import Event, Reconsider, RunFailed
+from bamboo.core.state import Outcome, Phase, State
+
+_TRAINING = (Phase.RUNNING, Phase.DEGRADED)
+
+
+class Patience:
+    """Told every state of a run, with the time."""
+
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._cluster = cluster
+        self._short_since_s: float | None = None
+        self._parked_since_s: float | None = None
+        self._said_at: int | None = None
+        """The generation in which it was said last."""
+
+    def due(self, state: State, *, now_s: float) -> Event | None:
+        """What is to be said now, if anything."""
+        return self._parked(state, now_s) or self._short(state, now_s)
+
+    def _short(self, state: State, now_s: float) -> Event | None:
+        here = sum(1 for node in state.live_nodes() if node.notice_deadline_s is None)
+        waits = parked(state)
+        if not waits and (state.phase not in _TRAINING or here >= state.grid.size):
+            self._short_since_s = None
+            return None
+        if self._short_since_s is None:
+            self._short_since_s = now_s
+        waited_s = now_s - self._short_since_s
+        if here < 1 or waited_s < self._cluster.patience_s or self._said_at == state.generation:
+            return None
+        self._said_at = state.generation
+        return Reconsider(
+            reporter="launcher",
+            reason=f"no further node came within cluster.patience_s = {self._cluster.patience_s:g}",
+        )
+
+    def _parked(self, state: State, now_s: float) -> Event | None:
+        if not parked(state):
+            self._parked_since_s = None
+            return None
+        if self._parked_since_s is None:
+            self._parked_since_s = now_s
+        if now_s - self._parked_since_s < self._cluster.park_s:
+            return None
+        return RunFailed(
+            reporter="launcher",
+            outcome=Outcome.UNRECOVERABLE,
+            reason=f"too few nodes for cluster.park_s = {self._cluster.park_s:g} s; what was "
+            "saved is kept, `bamboo resume` goes on from it",
+        )
+
+
+def parked(state: State) -> bool:
+    """Whether a run waits for nodes: everybody who is left has said what he holds."""
+    reform = state.reform
+    if reform is None or reform.base is not None:
+        return False
+    said = {report.node for report in reform.reports}
+    asked = {node.id for node in state.live_nodes() if node.id in reform.asked}
+    return asked <= said
