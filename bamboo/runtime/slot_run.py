@@ -182,6 +182,11 @@ class SlotRun:
         self.history[self.step] = found
         return found
 
+    def forget(self, step: int) -> None:
+        """Nobody will ask for what the steps before this one came to."""
+        for old in [s for s in self.history if s < step]:
+            del self.history[old]
+
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and moments, named as in the final files."""
         whole: tuple[Sequence[Tensor], ...] = (

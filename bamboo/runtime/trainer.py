@@ -195,11 +195,9 @@ class Trainer:
     def _apply(self, decided: Decided) -> None:
         state = decided.state
         me = state.node(self._me)
-        if me is not None and me.status is NodeStatus.GONE:
-            self._goodbye = Goodbye.FENCED
-            return
-        if me is not None and me.status is NodeStatus.LEFT:
-            self._goodbye = Goodbye.LEFT
+        if me is not None and not me.status.live:
+            gone = me.status is NodeStatus.GONE
+            self._goodbye = Goodbye.FENCED if gone else Goodbye.LEFT
             return
         if state.phase is Phase.FINISHED:
             # Also where no End is addressed to: a node that came too late to be a member.
@@ -354,10 +352,8 @@ class Trainer:
         self._end_recoveries()
         self._replicas_differ()  # before their hashes are forgotten
         self.mail.prune(self.transfers.replicas_from())
-        bound = self.mail.safe_step
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
-            for step in [s for s in other.history if s < bound]:
-                del other.history[step]
+            other.forget(self.mail.safe_step)
 
     def _replicas_differ(self) -> bool:
         if (difference := self._replicas.difference(self.mail)) is not None:
