@@ -22,7 +22,7 @@ from cli.runs import RunFolder
 
 if TYPE_CHECKING:
     from cli.fleet import RunFleet
-    from cli.launcher import Append
+    from cli.ports import Append
     from cloud.local.start import LocalCloud
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"

@@ -172,11 +172,7 @@ class Fleet:
         """What the cloud shows but for those `leaving`, corrected by what it has answered: its list
         may lag behind, and a fresh instance must not be started twice, nor an ended one counted."""
         now_s = self._now()
-        shown = {o.instance: o for o in self._provider.describe(self._run)}
-        if self._unanswered is not None and any(
-            o.token == self._unanswered.token for o in shown.values()
-        ):
-            self._unanswered = None  # it was heard: another wish needs another token
+        shown = {o.instance: o for o in self._describe()}
         self._unseen = {
             i: o
             for i, o in self._unseen.items()
@@ -192,9 +188,16 @@ class Fleet:
 
     def _left(self) -> list[InstanceId]:
         """What the cloud shows as live, believe it or not, and what it does not show yet."""
-        shown = self._provider.describe(self._run)
+        shown = self._describe()
         unseen = self._unseen.keys() - self._ended - {o.instance for o in shown}
         return [*(o.instance for o in shown if o.state.live), *sorted(unseen)]
+
+    def _describe(self) -> tuple[Observed, ...]:
+        shown = self._provider.describe(self._run)
+        wish = self._unanswered
+        if wish is not None and sum(o.token == wish.token for o in shown) >= wish.count:
+            self._unanswered = None  # it was heard: another wish needs another token
+        return shown
 
     def _is_as_desired(self, observed: Sequence[Observed], count: int) -> bool:
         live = {o.instance for o in observed if o.state.live}

@@ -104,9 +104,9 @@ def start_local_cloud(
 ) -> LocalCloud:
     """Start a local cloud for one run and wait until all of it answers.
 
-    It ends when this process does, unless `LocalCloud.hold` says otherwise.
-    `store_url` empty: an embedded Valkey whose data lies in `run_dir/store`. `agent_command` empty: `python -m cli.main agent`.
-    `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
+    It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
+    embedded Valkey whose data lies in `run_dir/store`. `agent_command` empty: `python -m cli.main
+    agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
     """
