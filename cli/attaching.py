@@ -13,8 +13,7 @@ from bamboo.ports import Store
 from cli import background, lock, wiring
 from cli.look import store_may_answer
 from cli.ports import Screen
-from cli.runs import RunFolder
-from cli.terms import is_detached
+from cli.runs import RunFolder, is_detached
 from cli.watching import Watcher
 
 TURN_S = 0.2

@@ -4,6 +4,7 @@ receipt.
     start:    local cloud, store, endpoint  \
     take up:  find both, hold the cloud     /  ->  fleet  ->  the launcher's loop  ->  all ended
                                                                                  ->  receipt
+    take up what has no cloud any more:  read its store, books, receipt
 
 Rule: whatever ends the run, everything that was started is ended and seen to be gone, and a receipt
 is left. A launcher that leaves a detached run ends nothing.
@@ -32,7 +33,7 @@ from cli.launcher import Launcher
 from cli.look import empty_progress
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
-from cli.ports import Ports, Screen
+from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.signals import Interrupts
 from cli.terms import terms_of
@@ -58,15 +59,16 @@ def launch(
 def take_up(
     folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """As `launch`, for a detached run whose launcher is gone. Raises InputError, and changes
-    nothing, when there is no local cloud any more."""
+    """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, it
+    is settled by what its store holds. Raises InputError, and changes nothing, for a run that never
+    could be reached."""
     cloud = wiring.local_cloud_of(folder)
-    if not cloud.alive():
-        raise InputError(
-            f"run {folder.id} has lost its local cloud, see logs/cloud.log in {folder.path}; "
-            "nothing of it runs any more"
-        )
     attempt = _Attempt(folder, screen, interrupts, ready)
+    if not cloud.alive():
+        cloud.stop()  # sees that nothing is left of it
+        with wiring.store_left_by(folder, cloud) as store:
+            booked = read_booked(folder)
+            return attempt.settled(lambda: attempt.close(store, booked))
     with interrupts.listening(), wiring.store_of(folder.id, cloud.store_url) as store:
         interrupts.start_counting()
         attempt.hold(cloud)
@@ -92,6 +94,7 @@ class _Attempt:
         self._interrupts = interrupts
         self._ready = ready
         self._left = False
+        self._over_at_s: float | None = None
         self._started_s = runs.started_at_s(folder)
         self.progress = empty_progress(folder, self._job, started_s=self._started_s)
 
@@ -142,6 +145,32 @@ class _Attempt:
         hours = self._job.budget.max_hours
         cloud.hold(alone_s=ALONE_S, until_s=self._started_s + hours * 3600 if hours > 0 else 0.0)
 
+    def close(self, store: Store, booked: Booked) -> None:
+        """Write down the rest of a run that ended while nobody led it."""
+        folder = self._folder
+        self._screen.note(f"{folder.id}: its local cloud is gone; writing its receipt")
+        self.progress = replace(self.progress, now_s=time.time())
+        self._ready()
+        fleet = wiring.former_fleet(
+            folder, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
+        )
+        with ExitStack() as stack:
+            launcher = self._launcher(stack, store, fleet, booked, store_is_ours=True)
+            try:
+                launcher.catch_up()
+            finally:
+                self.progress = launcher.progress
+            self._save_decisions(store)
+        self._over_at_s = _last_sign_of_life_s(folder, store)
+        if not self.progress.finished:
+            hours = self._job.budget.max_hours
+            over_budget = 0 < hours <= (self._over_at_s - self._started_s) / 3600
+            self._ended(
+                Outcome.BUDGET if over_budget else Outcome.FAULT,
+                f"its local cloud ended after step {self.progress.step}, while it had no launcher; "
+                "see logs/cloud.log in the run's folder",
+            )
+
     def _lead(self, stack: ExitStack, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
         folder, job = self._folder, self._job
         fleet = wiring.run_fleet(
@@ -151,11 +180,29 @@ class _Attempt:
             on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
             note=self._screen.note,
         )
-        books = FileBooks(folder)
-        stack.callback(books.close)
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
         stack.callback(self._unless_left, fleet.terminate_all)
-        launcher = Launcher(
+        launcher = self._launcher(stack, store, fleet, booked, store_is_ours=cloud.has_store)
+        self._interrupts.start_counting()
+        self._ready()
+        try:
+            launcher.run()
+        finally:
+            self.progress = launcher.progress
+        self._left = not self.progress.finished
+
+    def _launcher(
+        self,
+        stack: ExitStack,
+        store: Store,
+        fleet: Fleet,
+        booked: Booked,
+        *,
+        store_is_ours: bool,
+    ) -> Launcher:
+        books = FileBooks(self._folder)
+        stack.callback(books.close)
+        return Launcher(
             ports=Ports(
                 store=store,
                 append=wiring.appender(store, "launcher"),
@@ -167,18 +214,11 @@ class _Attempt:
                 leave=lambda: self._interrupts.leaving,
             ),
             follower=Follower(),
-            job=job,
+            job=self._job,
             progress=self.progress,
-            store_is_ours=cloud.store_url.startswith(f"unix://{cloud.socket_dir}/"),
+            store_is_ours=store_is_ours,
             booked=booked,
         )
-        self._interrupts.start_counting()
-        self._ready()
-        try:
-            launcher.run()
-        finally:
-            self.progress = launcher.progress
-        self._left = not self.progress.finished
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:
@@ -243,7 +283,7 @@ class _Attempt:
         rented = rented_from_journal(
             journal, on_demand_usd_per_hour=terms.catalogue.on_demand_prices()
         )
-        now_s = time.time()
+        now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
         self.progress = self.progress.at(now_s=now_s, usd=total.usd)
         body = receipt_body(
@@ -255,3 +295,10 @@ class _Attempt:
         )
         save_receipt(self._folder, body)
         return body
+
+
+def _last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
+    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
+    files = [p.stat().st_mtime for p in (folder.cloud, folder.resolved) if p.exists()]
+    _, leases = store.leases()
+    return max([*files, *(lease.beaten_at_s for lease in leases.values())])

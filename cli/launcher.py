@@ -78,19 +78,19 @@ class Launcher:
         """Go on until the run is over, the user asks twice, or this launcher is to leave. Raises
         BambooError when the store or the cloud is gone; unless it left, the caller terminates the
         fleet whatever comes out of this."""
-        self._catch_up()
+        self.catch_up()
         while not self.progress.finished:
-            self._turn(timeout_s=TURN_S)
             if self._ports.leave():
                 return self.progress
+            self._turn(timeout_s=TURN_S)
             if self._ports.interrupts() >= 2:
                 return self._stop_at_once()
         self._let_leave()
         return self.progress
 
-    def _catch_up(self) -> None:
-        """Read all that there is before anything is done: who takes up a run must not act on a
-        state of long ago."""
+    def catch_up(self) -> None:
+        """Read and book all that there is, before anything else is done: who takes up a run must
+        not act on a state of long ago."""
         store = self._ports.store
         while not self._ports.leave():
             try:

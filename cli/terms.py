@@ -60,10 +60,5 @@ def terms_of(folder: RunFolder) -> Terms:
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
         unigram_entropy_nats=None if entropy is None else float(entropy),
-        detached=is_detached(folder),
+        detached=runs.is_detached(folder),
     )
-
-
-def is_detached(folder: RunFolder) -> bool:
-    """Whether the run goes on without a launcher."""
-    return bool(folder.read_json(folder.resolved).get("detached", False))

@@ -9,7 +9,6 @@ from cli import runs
 from cli.attaching import attend
 from cli.screen import end_text, open_screen
 from cli.signals import Interrupts
-from cli.terms import is_detached
 
 
 @click.command("attach")
@@ -27,7 +26,7 @@ def command(run: str, as_json: bool) -> int:
     printed, and the exit code is the run's.
     """
     folder = runs.find(runs.home(), run)
-    detached = is_detached(folder)
+    detached = runs.is_detached(folder)
     if folder.receipt.exists():
         click.echo(f"run {folder.id} has ended", err=True)
         body = folder.read_json(folder.receipt)

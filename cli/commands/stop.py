@@ -11,7 +11,6 @@ from bamboo.errors import BambooError, InputError
 from cli import background, runs, wiring
 from cli.follow import Follower
 from cli.live import live_store
-from cli.terms import is_detached
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""
@@ -31,7 +30,7 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
             StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
             deadline_s=10.0,
         )
-        detached = is_detached(folder)
+        detached = runs.is_detached(folder)
         if detached:
             background.keep(folder)  # somebody has to end its instances
         if no_wait:

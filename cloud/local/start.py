@@ -37,6 +37,11 @@ class LocalCloud:
         self._process = process
         self._held: socket.socket | None = None
 
+    @property
+    def has_store(self) -> bool:
+        """Whether the run's store is its own embedded one, not one that the user named."""
+        return self.store_url.startswith(f"unix://{self.socket_dir}/")
+
     def alive(self) -> bool:
         """Whether its host process runs."""
         if self._process is not None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cloud.local.session import is_member, members
@@ -265,6 +266,83 @@ def test_a_lost_local_cloud_ends_a_detached_run_with_a_receipt(bench: Bench) -> 
         os.kill(run.cloud_pid, signal.SIGKILL)
         assert run.receipt()["outcome"] == "fault"
         run.assert_gone()
+
+
+def test_nobody_comes_back_in_time(bench: Bench) -> None:
+    hours = 40 / 3600
+    with detached(bench, "alone", f"budget.max_hours={hours}") as run:
+        run.kill_launcher()
+        wait_until(lambda: not run.socket_dir.exists(), what="its end", timeout_s=60.0)
+        wait_until(lambda: not members(run.cloud_pid), what="all gone", timeout_s=GONE_S)
+        assert "no launcher came back in time" in (run.folder / "logs" / "cloud.log").read_text()
+        status = run.status()
+        assert (status["phase"], "bamboo attach alone" in status["sentence"]) == ("lost", True)
+        assert bench.run("stop", "alone").returncode == 2
+        done = bench.run("attach", "alone")
+        assert done.returncode == 4, done.stderr
+        receipt = run.receipt()
+        assert receipt["outcome"] == "budget"
+        assert 40.0 <= receipt["wall_s"] < 55.0
+        assert "while it had no launcher" in receipt["sentence"]
+        assert all(i["seconds"] < 45.0 for i in receipt["bill"]["instances"])
+        assert run.steps() == list(range(receipt["step"]))
+        assert len(run.steps()) > max(10, status["step"])  # those of the time alone too
+        run.assert_gone()
+    assert bench.json("verify", "alone", "--decisions")["equal"] is True
+    assert [row["outcome"] for row in bench.json("list")] == ["budget"]
+
+
+@contextmanager
+def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]", int, int]]:
+    """`launch --detach` while the local cloud starts; itself, its launcher's pid, the cloud's."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", run, "--detach"],
+        cwd=bench.folder,
+        env=bench.environment | {"PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    cloud = 0
+    try:
+        log = bench.home / run / "logs" / "cloud.log"
+        wait_until(log.exists, what="the start of the local cloud", timeout_s=60.0)
+        launcher = only_child(process.pid)
+        cloud = only_child(launcher)
+        yield process, launcher, cloud
+    finally:
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
+
+
+def only_child(pid: int) -> int:
+    def look() -> int | None:
+        children = psutil.Process(pid).children()
+        return children[0].pid if children else None
+
+    return wait_until(look, what=f"a child of {pid}")
+
+
+def test_an_interrupt_undoes_the_start(bench: Bench) -> None:
+    with detaching(bench, "undone") as (process, launcher, _):
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        wait_until(lambda: not is_member(launcher, launcher), what="its launcher is gone")
+    receipt = json.loads((bench.home / "undone" / "receipt.json").read_text())
+    assert receipt["sentence"] == "interrupted before training began"
+
+
+def test_a_launcher_that_dies_in_the_start_leaves_nothing(bench: Bench) -> None:
+    with detaching(bench, "stillborn") as (process, launcher, cloud):
+        os.kill(launcher, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "the launcher in the background ended" in err
+        wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
+    done = bench.run("attach", "stillborn")
+    assert (done.returncode, "run stillborn has no local cloud" in done.stderr) == (2, True)
 
 
 def test_what_only_the_start_finds_to_be_wrong_is_told_where_it_was_asked(bench: Bench) -> None:
