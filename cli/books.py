@@ -1,13 +1,50 @@
-"""The launcher's own records of a run: `metrics.jsonl`, `samples.jsonl`, its part of `events/`."""
+"""The launcher's own records of a run: `metrics.jsonl`, `samples.jsonl`, `events/launcher.jsonl`.
 
+Rule: each step and each decision stands in them once, however many launchers a run has had: a later
+one reads what is there (`read_booked`) and writes the rest.
+"""
+
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 from bamboo.telemetry.writer import LineWriter
 from cli.progress import Progress
 from cli.runs import RunFolder
+
+PREEMPTION_ORDERED = "PreemptionOrdered"
+"""The event written before a listed preemption is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """What stands in the books."""
+
+    version: int = -1
+    """Decisions up to this one."""
+    losses: frozenset[tuple[int, str]] = frozenset()
+    """Step (the first is 0) and the bits of its loss."""
+    ordered: frozenset[int] = frozenset()
+    """Places of the listed preemptions that were asked for."""
+
+
+def read_booked(folder: RunFolder) -> Booked:
+    """What earlier launchers wrote. Call it before the books are opened, and only as the launcher:
+    a line whose writer died is cut off. Raises InputError for a file that is damaged otherwise."""
+    events = _events(folder)
+    for path in (folder.metrics, events):
+        _drop_torn_line(path)
+    data = [(record.kind, record.data) for record in read_events(events)]
+    return Booked(
+        version=max((int(d["version"]) for _, d in data if "version" in d), default=-1),
+        losses=frozenset((m.step, m.loss.hex()) for m in read_metrics(folder.metrics)),
+        ordered=frozenset(int(d["listed"]) for kind, d in data if kind == PREEMPTION_ORDERED),
+    )
 
 
 class FileBooks:
@@ -16,7 +53,7 @@ class FileBooks:
     def __init__(self, folder: RunFolder) -> None:
         self._metrics = LineWriter(folder.metrics)
         self._samples = LineWriter(folder.samples)
-        self._events = LineWriter(folder.events / "launcher.jsonl")
+        self._events = LineWriter(_events(folder))
 
     def metric(self, record: MetricRecord) -> None:
         self._metrics.write(record.to_json())
@@ -41,3 +78,15 @@ class FileBooks:
         self._metrics.close()
         self._samples.close()
         self._events.close()
+
+
+def _events(folder: RunFolder) -> Path:
+    return folder.events / "launcher.jsonl"
+
+
+def _drop_torn_line(path: Path) -> None:
+    if path.exists():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)

@@ -6,6 +6,7 @@ cluster, drawn from the job's seed, so the same job is hit at the same times of 
 """
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from bamboo.config.tree import ChaosConfig
@@ -20,16 +21,34 @@ class Order:
 
     instance: InstanceId
     notice_s: float
+    listed: int | None = None
+    """Its place in the job's list; None: a random one."""
 
 
 class Chaos:
-    """Gives each order once. `clock` times are seconds of the launcher's clock."""
+    """Gives each order once, also over several launchers of a run: the later one is told the places
+    of the listed ones that were `ordered`. Times are Unix times."""
 
-    def __init__(self, config: ChaosConfig) -> None:
+    def __init__(self, config: ChaosConfig, *, ordered: Collection[int] = ()) -> None:
         self._config = config
-        self._listed = [kill for kill in config.kill if kill.notice_s > 0]
+        self._listed = {
+            place: kill
+            for place, kill in enumerate(config.kill)
+            if kill.notice_s > 0 and place not in ordered
+        }
         self._chance = random.Random(config.seed)
         self._next_at_s: float | None = None
+
+    def begin(self, at_s: float) -> None:
+        """The random ones count from here; only the first call does anything."""
+        if self._next_at_s is None and self._rate_per_s > 0:
+            self._next_at_s = at_s + self._chance.expovariate(self._rate_per_s)
+
+    def skip(self, until_s: float) -> None:
+        """Leave out the random ones before `until_s`: an earlier launcher ordered them, or there
+        was none to do so."""
+        if self._next_at_s is not None:
+            self._draw(until_s)
 
     def due(self, state: State, *, steps_finished: int, now_s: float) -> list[Order]:
         """The orders of this moment; none while the cluster forms or after it ended."""
@@ -39,28 +58,35 @@ class Chaos:
 
     def _due_listed(self, state: State, steps_finished: int) -> list[Order]:
         orders = []
-        for kill in [k for k in self._listed if k.step <= steps_finished]:
-            self._listed.remove(kill)
+        for place, kill in [p for p in self._listed.items() if p[1].step <= steps_finished]:
+            del self._listed[place]
             assert state.assignment is not None
             owner = state.assignment.owner(Slot(pipeline=kill.pipeline, stage=kill.stage))
             node = state.node(owner)
             if node is not None and node.status.live:
-                orders.append(Order(instance=node.instance, notice_s=kill.notice_s))
+                orders.append(Order(instance=node.instance, notice_s=kill.notice_s, listed=place))
         return orders
 
     def _due_random(self, state: State, now_s: float) -> list[Order]:
-        rate_per_s = self._config.kills_per_hour / 3600
-        if rate_per_s <= 0:
-            return []
-        if self._next_at_s is None:
-            self._next_at_s = now_s + self._chance.expovariate(rate_per_s)
+        self.begin(now_s)
         orders = []
-        while self._next_at_s <= now_s:
-            self._next_at_s += self._chance.expovariate(rate_per_s)
-            which, noticed = self._chance.random(), self._chance.random()
+        for which, noticed in self._draw(now_s):
             live = sorted(state.live_nodes(), key=lambda node: node.id)
             if live:
                 notice_s = self._config.notice_s if noticed < self._config.notice_share else 0.0
                 node = live[int(which * len(live))]
                 orders.append(Order(instance=node.instance, notice_s=notice_s))
         return orders
+
+    @property
+    def _rate_per_s(self) -> float:
+        return self._config.kills_per_hour / 3600
+
+    def _draw(self, now_s: float) -> list[tuple[float, float]]:
+        """Two drawn numbers for each random kill up to `now_s`: which node, and whether it gets a
+        notice."""
+        drawn = []
+        while self._next_at_s is not None and self._next_at_s <= now_s:
+            self._next_at_s += self._chance.expovariate(self._rate_per_s)
+            drawn.append((self._chance.random(), self._chance.random()))
+        return drawn

@@ -24,6 +24,38 @@ GRACE_S = 120.0
 """So long after its deadline an instance with a notice is left to the cloud."""
 
 
+class FormerFleet:
+    """What is left of the fleet of a run whose local cloud is gone: its bill."""
+
+    def __init__(
+        self, *, journal: Path, kills: Path, on_demand_usd_per_hour: Mapping[str, float]
+    ) -> None:
+        self._journal, self._kills = journal, kills
+        self._on_demand = on_demand_usd_per_hour
+
+    def reconcile(self, state: State) -> None:
+        """Nothing can be started."""
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        """It ended with its cloud."""
+
+    def terminate_all(self) -> None:
+        """They ended with their cloud."""
+
+    def rented(self) -> Sequence[Rented]:
+        records = [json.loads(line) for line in Tail(self._journal).lines()]
+        return rented_from_journal(records, on_demand_usd_per_hour=self._on_demand)
+
+    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+        """There is nobody to order it from."""
+
+    def kill_stamps_s(self) -> Mapping[str, float]:
+        return kill_stamps_s(self._kills)
+
+    def alive(self) -> bool:
+        return False
+
+
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said."""
 

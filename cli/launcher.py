@@ -6,25 +6,26 @@ memory and a fleet of values. One turn blocks for at most `TURN_S`, in the wait 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import Event, PeerLost, RunFailed, StopRequested
-from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.events import PeerLost, RunFailed, StopRequested
+from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
-from bamboo.ports import Store
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
+from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.follow import Decision, Follower
-from cli.ledger import ledger_records
-from cli.money import Rented, bill
+from cli.ledger import ledger_records, priced
+from cli.money import bill
 from cli.patience import Patience, parked
+from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
 TURN_S = 0.2
@@ -42,79 +43,11 @@ PATIENCE_S = 60.0
 """Beyond the job's own time limits: members end a run that stands still, this is for the rest."""
 
 
-class Fleet(Protocol):
-    """The instances of the run, as the launcher may change and see them."""
-
-    def reconcile(self, state: State) -> None:
-        """Start what is missing (only while forming), end what is not wanted; within seconds."""
-
-    def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """End one instance; safe when it is gone already."""
-
-    def terminate_all(self) -> None:
-        """End every instance of the run; safe to call again."""
-
-    def rented(self) -> Sequence[Rented]:
-        """Every instance that the run ever had."""
-
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
-        """Have the cloud take an instance away. Raises BambooError where it cannot be ordered."""
-
-    def kill_stamps_s(self) -> Mapping[str, float]:
-        """Instance -> time.monotonic() of this machine just before it was killed; where known."""
-
-    def alive(self) -> bool:
-        """Whether the cloud answers at all."""
-
-
-class Screen(Protocol):
-    """Where progress is shown; never blocks."""
-
-    def decided(self, progress: Progress, decision: Decision) -> None: ...
-
-    def stepped(self, progress: Progress) -> None: ...
-
-    def turned(self, progress: Progress) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class Books(Protocol):
-    """Where records are kept while the run goes on."""
-
-    def metric(self, record: MetricRecord) -> None: ...
-
-    def samples(self, record: SamplesRecord) -> None: ...
-
-    def event(
-        self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
-    ) -> None: ...
-
-
-class Append(Protocol):
-    """Runs the transition and commits it: `coord.Driver.append`."""
-
-    def __call__(self, event: Event, *, deadline_s: float) -> object:
-        """Raises StoreUnavailable when the store does not answer by the deadline."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """All that the loop touches."""
-
-    store: Store
-    append: Append
-    fleet: Fleet
-    screen: Screen
-    books: Books
-    now: Callable[[], float]
-    """Unix time."""
-    interrupts: Callable[[], int]
-    """How often the user has asked for the end: once is at a step boundary, twice is at once."""
-
-
 class Launcher:
-    """One attached run. `run` returns how it looked at its end."""
+    """The launcher of one run. `run` returns how it looked at its end, or when this one left.
+
+    `booked` is what earlier launchers of the same run have written down: it is not written again.
+    """
 
     def __init__(
         self,
@@ -124,31 +57,56 @@ class Launcher:
         job: JobConfig,
         progress: Progress,
         store_is_ours: bool,
+        booked: Booked | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
         self._job = job
         self.progress = progress
         self._store_is_ours = store_is_ours
-        self._chaos = Chaos(job.chaos)
+        self._booked = booked or Booked()
+        self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
         self._metrics_after = "0"
-        self._losses: dict[int, float] = {}
+        self._losses = set(self._booked.losses)
+        self._steps = {step for step, _ in self._losses}
         self._in_ledger: dict[InstanceId, bool] = {}
         self._due_at_s: dict[str, float] = {}
         self._asked_to_stop = False
-        self._moved_at_s = progress.started_at_s
-        self._store_answered_at_s = progress.started_at_s
+        self._began_at_s = progress.now_s
+        self._moved_at_s = progress.now_s
+        self._store_answered_at_s = progress.now_s
 
     def run(self) -> Progress:
-        """Go on until the run is over or the user asks twice. Raises BambooError when the store
-        or the cloud is gone; the caller terminates the fleet whatever comes out of this."""
+        """Go on until the run is over, the user asks twice, or this launcher is to leave. Raises
+        BambooError when the store or the cloud is gone; unless it left, the caller terminates the
+        fleet whatever comes out of this."""
+        self.catch_up()
         while not self.progress.finished:
+            if self._ports.leave():
+                return self.progress
             self._turn(timeout_s=TURN_S)
             if self._ports.interrupts() >= 2:
                 return self._stop_at_once()
         self._let_leave()
         return self.progress
+
+    def catch_up(self) -> None:
+        """Read and book all that there is, before anything else is done: who takes up a run must
+        not act on a state of long ago."""
+        store = self._ports.store
+        while not self._ports.leave():
+            try:
+                while decisions := self._follower.poll(store, timeout_s=0.0):
+                    for decision in decisions:
+                        self._decided(decision)
+                while self._read_metrics():
+                    pass
+                self._in_ledger = priced(store)
+                break
+            except StoreUnavailable as error:
+                self._store_away(error)
+        self._chaos.skip(self._ports.now())
 
     # ------------------------------------------------------------------ one turn
 
@@ -170,14 +128,19 @@ class Launcher:
     def _read(self, *, timeout_s: float) -> None:
         for decision in self._follower.poll(self._ports.store, timeout_s=timeout_s):
             self._decided(decision)
-        records = self._ports.store.records("metrics", after_id=self._metrics_after, timeout_s=0.0)
-        for record_id, record in records:
-            self._metrics_after = record_id
-            self._measured(json.loads(record))
+        self._read_metrics()
         if self._due("leases", LEASES_EVERY_S):
             _, leases = self._ports.store.leases()
             for node, lease in leases.items():
                 self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+
+    def _read_metrics(self) -> bool:
+        """Whether any came."""
+        records = self._ports.store.records("metrics", after_id=self._metrics_after, timeout_s=0.0)
+        for record_id, record in records:
+            self._metrics_after = record_id
+            self._measured(json.loads(record))
+        return bool(records)
 
     def _control(self) -> None:
         if self.progress.finished:
@@ -210,13 +173,17 @@ class Launcher:
             reason=decision.reason,
             at_s=decision.now_s,
         )
-        self._ports.screen.decided(self.progress, decision)
-        self._ports.books.event(
-            type(decision.event).__name__,
-            self.progress,
-            at_s=decision.now_s,
-            data={"reason": decision.reason},
-        )
+        if decision.state.assignment is not None:
+            self._chaos.begin(decision.now_s)
+        if decision.state.version > self._booked.version:
+            self._ports.screen.decided(self.progress, decision)
+            self._ports.books.event(
+                type(decision.event).__name__,
+                self.progress,
+                at_s=decision.now_s,
+                data={"reason": decision.reason, "version": decision.state.version},
+            )
+        # Performed again even when booked: its author may have died in between. It does no harm.
         for effect in decision.effects:
             match effect:
                 case TerminateInstance():
@@ -238,9 +205,11 @@ class Launcher:
         if "used" in record:
             # Every time that it is said: `verify --samples` holds each record against the data.
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
-        repeated = step in self._losses
-        if self._losses.setdefault(step, loss).hex() == loss.hex() and repeated:
+        if (step, loss.hex()) in self._losses:
             return
+        repeated = step in self._steps
+        self._losses.add((step, loss.hex()))
+        self._steps.add(step)
         self._spent()
         self._ports.books.metric(
             MetricRecord(
@@ -298,6 +267,13 @@ class Launcher:
             self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
         )
         for order in orders:
+            if order.listed is not None:
+                self._ports.books.event(
+                    PREEMPTION_ORDERED,
+                    self.progress,
+                    at_s=self._ports.now(),
+                    data={"listed": order.listed, "instance": order.instance},
+                )
             self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
 
     def _ask_to_stop(self) -> None:
@@ -330,7 +306,7 @@ class Launcher:
         if parked(state):
             self._moved_at_s = now_s
         if state.phase is Phase.FORMING:
-            waited_s = now_s - self.progress.started_at_s
+            waited_s = now_s - self._began_at_s
             if waited_s > cluster.forming_timeout_s:
                 here = len(state.live_nodes())
                 self._fail(

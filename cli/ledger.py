@@ -1,14 +1,32 @@
 """What the launcher writes into the run's ledger: prices as they begin and end, throughput, value.
 
-Pure: from progress and the instances to records.
+From progress and the instances to records, and back to which prices are written.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bamboo.coord.ledger import LedgerRecord, PriceRecord, ThroughputRecord, ValueRecord
+from bamboo.coord.ledger import (
+    STREAM,
+    LedgerRecord,
+    PriceRecord,
+    ThroughputRecord,
+    ValueRecord,
+    decode_record,
+)
 from bamboo.ids import InstanceId, ZoneId
+from bamboo.ports import Store
+from cli.follow import all_records
 from cli.money import Rented, bill
 from cli.progress import Progress
+
+
+def priced(store: Store) -> dict[InstanceId, bool]:
+    """Instance -> whether the end of its price stands in the ledger too."""
+    found: dict[InstanceId, bool] = {}
+    for record in map(decode_record, all_records(store, STREAM)):
+        if isinstance(record, PriceRecord):
+            found[record.instance] = record.until_s is not None
+    return found
 
 
 def ledger_records(

@@ -27,7 +27,7 @@ from cli.progress import (
     with_kill_stamp,
     with_metric,
 )
-from cli.runs import RunFolder, started_at_s
+from cli.runs import RunFolder, is_detached, started_at_s
 from cli.stamps import kill_stamps_s
 
 LOST = "lost"
@@ -111,7 +111,7 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
         )
     if metrics:
         progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
-    return status_body(progress) | {
-        "phase": LOST,
-        "sentence": "launcher and store are gone without a receipt; nothing of it runs any more",
-    }
+    sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
+    if is_detached(folder):
+        sentence += f"; `bamboo attach {folder.id}` writes its receipt"
+    return status_body(progress) | {"phase": LOST, "sentence": sentence}

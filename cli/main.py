@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
     "cost": "Price a job, or say what a run cost, on-demand against spot.",
     "schedule": "Draw a pipeline schedule and its figures.",
+    "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",
     "logs": "Show the events of a run's nodes.",
@@ -30,7 +31,7 @@ COMMANDS: dict[str, str] = {
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 
-HIDDEN = ("agent",)
+HIDDEN = ("agent", "launcher")
 """Verbs that programs call, not people."""
 
 

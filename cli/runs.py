@@ -169,6 +169,11 @@ def all_runs(base: Path) -> list[RunFolder]:
     return [folder for _, folder in sorted(found, key=lambda item: (item[0], item[1].id))]
 
 
+def is_detached(folder: RunFolder) -> bool:
+    """Whether the run was launched with --detach: it goes on without a launcher."""
+    return bool(folder.read_json(folder.resolved).get("detached", False))
+
+
 def started_at_s(folder: RunFolder) -> float:
     """Unix time of the launch."""
     return float(folder.read_json(folder.resolved)["started_s"])

@@ -3,7 +3,11 @@
 Both say the same; the views hold all of the text.
 """
 
+import shutil
+import sys
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 import click
 from rich.console import Console
@@ -14,6 +18,8 @@ from cli.follow import Decision
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line
 from cli.views.preemption import preemption_line
+from cli.views.quantities import fold
+from cli.views.receipt import receipt_text, summary_text
 
 PLAIN_STEP_LINES = 20
 """About so many step lines in a whole run."""
@@ -97,6 +103,13 @@ class LiveScreen:
     def _draw(self, progress: Progress) -> None:
         self._drawn_at_s = progress.now_s
         self._live.update(screen(progress), refresh=True)
+
+
+def end_text(body: Mapping[str, Any]) -> str:
+    """What stands on standard output at the end of a run, from its receipt; folded in a terminal,
+    that it may be read there."""
+    text = summary_text(body) + "\n" + receipt_text(body)
+    return fold(text, width=shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
 
 
 def open_screen(*, terminal: bool, to_stderr: bool) -> PlainScreen | LiveScreen:

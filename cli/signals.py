@@ -2,6 +2,9 @@
 
 Before the loop runs there is no step to finish, so a signal there is KeyboardInterrupt as usual,
 and the launcher's cleanup runs. SIGTERM and SIGHUP have nobody waiting: they are at once.
+
+The launcher of a detached run has no user in front of it: there the two mean that it is to go, and
+the run goes on; Ctrl-C means nothing.
 """
 
 import signal
@@ -13,15 +16,23 @@ AT_ONCE = 2
 
 
 class Interrupts:
-    """Counts requests; 0: none, 1: at the next step boundary, 2 and more: at once."""
+    """Counts requests; 0: none, 1: at the next step boundary, 2 and more: at once. `detached`: none
+    is counted once the run goes on, but the process may have to leave."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, detached: bool = False) -> None:
+        self._detached = detached
         self._count = 0
+        self._leaving = False
         self._gentle = False
 
     @property
     def count(self) -> int:
         return self._count
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this process is to go and to leave the run alone."""
+        return self._leaving
 
     def start_counting(self) -> None:
         """From here on the loop reads `count`: signals raise nothing any more."""
@@ -39,6 +50,9 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self._detached and self._gentle:
+            self._leaving = self._leaving or number != signal.SIGINT
+            return
         self._count += 1 if number == signal.SIGINT else AT_ONCE
         if not self._gentle:
             # A second one must not break into the cleanup that this one begins.

@@ -6,6 +6,7 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +22,8 @@ from bamboo.ports import Store, WorkerStarter
 from cli.runs import RunFolder
 
 if TYPE_CHECKING:
-    from cli.fleet import RunFleet
-    from cli.launcher import Append
+    from cli.fleet import FormerFleet, RunFleet
+    from cli.ports import Append
     from cloud.local.start import LocalCloud
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
@@ -42,6 +43,33 @@ def check_external_store(url: str, run: RunId) -> None:
     from bamboo.coord.open import check_store
 
     check_store(url, run=run)
+
+
+@contextmanager
+def store_left_by(folder: RunFolder, cloud: "LocalCloud") -> Iterator[Store]:
+    """The store of a run whose local cloud is gone: the user's own still answers, an embedded one
+    is started again over its data for as long as the block lasts. Raises BambooError."""
+    if not cloud.has_store:
+        with store_of(folder.id, cloud.store_url) as store:
+            yield store
+        return
+    from cloud.local.host import make_directory
+    from cloud.local.valkey import start_valkey
+
+    directory = make_directory()
+    try:
+        child = start_valkey(
+            data_dir=folder.path / "store",
+            socket_path=directory / "valkey.sock",
+            log_path=folder.path / "logs" / "store.log",
+        )
+        try:
+            with store_of(folder.id, child.url) as store:
+                yield store
+        finally:
+            child.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
@@ -166,7 +194,7 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
 
     endpoint = folder.live_endpoint()
     if endpoint is None or "cloud" not in endpoint:
-        raise InputError(f"run {folder.id} has no local cloud that could take an instance")
+        raise InputError(f"run {folder.id} has no local cloud; see the logs in {folder.path}")
     return LocalCloud(Ready(**endpoint["cloud"]))
 
 
@@ -232,6 +260,19 @@ def run_fleet(
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
         note=note,
+    )
+
+
+def former_fleet(
+    folder: RunFolder, *, on_demand_usd_per_hour: Mapping[str, float]
+) -> "FormerFleet":
+    """The instances of a run whose local cloud is gone, for its bill."""
+    from cli.fleet import FormerFleet
+
+    return FormerFleet(
+        journal=folder.cloud,
+        kills=folder.kills,
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
     )
 
 

@@ -7,6 +7,7 @@ between leaves a trace. What the cloud shows by tag is the truth; the file expla
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.errors import BambooError
-from bamboo.ids import InstanceId, RunId
+from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.provider import (
     CloudRefused,
     CloudThrottled,
@@ -22,8 +23,10 @@ from cloud.provider import (
     InstanceState,
     Launched,
     LaunchSpec,
+    Market,
     Observed,
     Offer,
+    Pool,
     Provider,
     Refusal,
     RefusalKind,
@@ -85,9 +88,14 @@ class Fleet:
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
         # A later launcher of the same run goes on where the earlier one stopped.
+        _drop_torn_line(intents)
         earlier = read_intents(intents)
-        self._launches = sum(1 for i in earlier if i["intent"] == "launch")
+        wishes = [i for i in earlier if i["intent"] == "launch"]
+        self._launches = len(wishes)
         self._unwanted = {InstanceId(i["instance"]) for i in earlier if i["intent"] == "terminate"}
+        # Its last wish may have been heard although nobody has read the answer.
+        if wishes and now() - float(wishes[-1]["t"]) < SHOWN_WITHIN_S:
+            self._unanswered = _wish(run, wishes[-1])
 
     def ensure(self, count: int, *, leaving: Collection[InstanceId] = ()) -> Report:
         """Bring the fleet to `count` wanted instances as far as the cloud gives them now. Those
@@ -127,8 +135,9 @@ class Fleet:
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now and for ever: it is not wanted any more."""
-        self._unwanted.add(instance)
-        self._write("terminate", instance=instance, reason=reason)
+        if instance not in self._unwanted:
+            self._unwanted.add(instance)
+            self._write("terminate", instance=instance, reason=reason)
         self._provider.terminate([instance])
         self._ended.add(instance)
 
@@ -163,7 +172,7 @@ class Fleet:
         """What the cloud shows but for those `leaving`, corrected by what it has answered: its list
         may lag behind, and a fresh instance must not be started twice, nor an ended one counted."""
         now_s = self._now()
-        shown = {o.instance: o for o in self._provider.describe(self._run)}
+        shown = {o.instance: o for o in self._describe()}
         self._unseen = {
             i: o
             for i, o in self._unseen.items()
@@ -179,9 +188,16 @@ class Fleet:
 
     def _left(self) -> list[InstanceId]:
         """What the cloud shows as live, believe it or not, and what it does not show yet."""
-        shown = self._provider.describe(self._run)
+        shown = self._describe()
         unseen = self._unseen.keys() - self._ended - {o.instance for o in shown}
         return [*(o.instance for o in shown if o.state.live), *sorted(unseen)]
+
+    def _describe(self) -> tuple[Observed, ...]:
+        shown = self._provider.describe(self._run)
+        wish = self._unanswered
+        if wish is not None and sum(o.token == wish.token for o in shown) >= wish.count:
+            self._unanswered = None  # it was heard: another wish needs another token
+        return shown
 
     def _is_as_desired(self, observed: Sequence[Observed], count: int) -> bool:
         live = {o.instance for o in observed if o.state.live}
@@ -222,6 +238,10 @@ class Fleet:
                 "launch",
                 token=spec.token,
                 pool=str(spec.pool),
+                instance_type=spec.pool.instance_type,
+                zone=spec.pool.zone,
+                market=spec.pool.market,
+                expires_at_s=spec.expires_at_s,
                 count=spec.count,
                 reason=action.reason,
             )
@@ -277,6 +297,31 @@ class Fleet:
         record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
         with self._intents.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def _wish(run: RunId, intent: Mapping[str, Any]) -> LaunchSpec:
+    """The launch that an intent announced, with its token."""
+    pool = Pool(
+        instance_type=str(intent["instance_type"]),
+        zone=ZoneId(str(intent["zone"])),
+        market=Market(str(intent["market"])),
+    )
+    return LaunchSpec(
+        run=run,
+        pool=pool,
+        count=int(intent["count"]),
+        token=str(intent["token"]),
+        expires_at_s=int(intent["expires_at_s"]),
+    )
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off a last line whose writer died: it announced nothing that was then done."""
+    if path.exists():
+        text = path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            os.truncate(path, whole)
 
 
 def read_intents(path: Path) -> tuple[Mapping[str, Any], ...]:

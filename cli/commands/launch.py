@@ -1,19 +1,16 @@
-"""`bamboo launch`: train a job on spot instances, and stay attached until it ends."""
+"""`bamboo launch`: train a job on spot instances; stay attached until it ends, or let it go on."""
 
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
 
 import click
 
-from cli import launching
-from cli.screen import open_screen
+from cli import background, launching
+from cli.screen import end_text, open_screen
 from cli.views.plan import plan_body, plan_text, requests_text
-from cli.views.quantities import fold
-from cli.views.receipt import receipt_text, summary_text
 
 
 @click.command("launch")
@@ -28,6 +25,7 @@ from cli.views.receipt import receipt_text, summary_text
     help="Override a key of the job.",
 )
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
+@click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
     "--json",
     "as_json",
@@ -41,12 +39,14 @@ def command(
     dry_run: bool,
     overrides: tuple[str, ...],
     check_replicas: bool,
+    detach: bool,
     as_json: bool,
 ) -> int:
     """Train a job on spot instances.
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
-    boundary, a second one at once.
+    boundary, a second one at once. With --detach the run goes on in the background: attach to it
+    again, or stop it, by its id.
     """
     if check_replicas:
         overrides = (*overrides, "cluster.check_replicas=true")
@@ -61,14 +61,20 @@ def command(
         click.echo(requests_text(prepared.planned.request))
         click.echo("dry run: nothing was started")
         return 0
-    folder = launching.claim(prepared, source=job, started_s=time.time())
+    folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
+    if detach:
+        click.echo(f"{folder.id}: starting the local cloud", err=as_json)
+        background.start(folder, held, fresh=True)
+        click.echo(
+            json.dumps({"run": folder.id, "detached": True})
+            if as_json
+            else f"{folder.id} goes on in the background\n"
+            f"  bamboo attach {folder.id}   watches it\n"
+            f"  bamboo stop {folder.id}   ends it at a step boundary"
+        )
+        return 0
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
-        body = launching.run_attached(prepared, folder, screen)
-    if as_json:
-        click.echo(json.dumps(body))
-    else:
-        text = summary_text(body) + "\n" + receipt_text(body)
-        if sys.stdout.isatty():
-            text = fold(text, width=shutil.get_terminal_size().columns)
-        click.echo(text)
+        body = launching.run_attached(folder, screen)
+    held.close()
+    click.echo(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])

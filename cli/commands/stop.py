@@ -8,12 +8,14 @@ import click
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, InputError
-from cli import runs, wiring
+from cli import background, runs, wiring
 from cli.follow import Follower
 from cli.live import live_store
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""
+RECEIPT_S = 60.0
+LOOK_S = 0.1
 
 
 @click.command("stop")
@@ -28,6 +30,9 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
             StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
             deadline_s=10.0,
         )
+        detached = runs.is_detached(folder)
+        if detached:
+            background.keep(folder)  # somebody has to end its instances
         if no_wait:
             _say(folder.id, None, "asked to stop", as_json=as_json)
             return
@@ -39,9 +44,23 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
             if state is None:
                 raise InputError(f"run {folder.id} has an empty log")
             if state.phase is Phase.FINISHED:
+                if detached:
+                    _await_receipt(folder)
                 _say(folder.id, state.outcome, state.sentence, as_json=as_json)
                 return
     raise BambooError(f"run {folder.id} did not stop within {WAIT_S:g} s; interrupt its launcher")
+
+
+def _await_receipt(folder: runs.RunFolder) -> None:
+    """Its launcher works in the background: wait until it has ended everything, and said so."""
+    end_s = time.monotonic() + RECEIPT_S
+    while not folder.receipt.exists():
+        if time.monotonic() > end_s:
+            raise BambooError(
+                f"run {folder.id} has stopped, but its launcher has left no receipt within "
+                f"{RECEIPT_S:g} s; see logs/launcher.log in {folder.path}"
+            )
+        time.sleep(LOOK_S)
 
 
 def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:

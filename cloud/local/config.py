@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
     """One JSON line on the host's standard input. `store_url` empty: start an embedded store.
-    `attached`: end when standard input ends. `agent_environment` goes to every agent."""
+    `agent_environment` goes to every agent."""
 
     run: str
     run_dir: str
@@ -16,7 +16,6 @@ class HostConfig:
     preload: tuple[str, ...]
     worker_entry: str
     store_url: str
-    attached: bool
     agent_command: tuple[str, ...]
     agent_environment: Mapping[str, str] = field(default_factory=dict)
     spot_usd_per_hour: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

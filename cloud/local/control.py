@@ -2,8 +2,11 @@
 
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
 `{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
-"grant": …}`, `{"op": "shutdown"}`.
+"grant": …}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
+
+Whoever has asked to `hold` is a launcher for as long as its connection is open: the kernel closes
+it when the launcher ends, however it ends.
 """
 
 import json
@@ -31,9 +34,13 @@ class ControlServer:
         path: Path,
         selector: selectors.BaseSelector,
         handle: Callable[[Mapping[str, Any]], Answer],
+        alone: Callable[[], None],
     ) -> None:
+        """`alone` is called when the last of those who hold has gone."""
         self._selector = selector
         self._handle = handle
+        self._alone = alone
+        self._holders: set[socket.socket] = set()
         self._received: dict[socket.socket, bytes] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -64,13 +71,18 @@ class ControlServer:
                 return
             *lines, self._received[connection] = received.split(b"\n")
             for line in lines:
-                connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
+                answer = self._answer(line, connection)
+                connection.sendall(json.dumps(answer).encode() + b"\n")
         except OSError:
             self._drop(connection)
 
-    def _answer(self, line: bytes) -> Answer:
+    def _answer(self, line: bytes, connection: socket.socket) -> Answer:
         try:
-            return self._handle(json.loads(line))
+            request = json.loads(line)
+            answer = self._handle(request)
+            if request["op"] == "hold":
+                self._holders.add(connection)
+            return answer
         except (InputError, ValueError, KeyError, TypeError) as error:
             return {"ok": False, "error": str(error) or repr(error)}
 
@@ -78,6 +90,10 @@ class ControlServer:
         self._selector.unregister(connection)
         del self._received[connection]
         connection.close()
+        if connection in self._holders:
+            self._holders.remove(connection)
+            if not self._holders:
+                self._alone()
 
 
 class ControlClient:
@@ -116,26 +132,52 @@ class ControlClient:
             }
         )
 
+    def hold(self, *, alone_s: float, until_s: float = 0.0) -> socket.socket:
+        """Be a launcher of this cloud until the socket is closed. From the first such call on the
+        cloud outlives its launchers: by `alone_s` after the last one has gone, or until the Unix
+        time `until_s` if that is given."""
+        connection = self._connect()
+        try:
+            self._ask({"op": "hold", "alone_s": alone_s, "until_s": until_s}, connection)
+        except BambooError:
+            connection.close()
+            raise
+        return connection
+
     def shutdown(self) -> None:
         """Ask for the end; returns when it is under way."""
         self._call({"op": "shutdown"})
 
     def _call(self, request: Mapping[str, Any]) -> Answer:
+        with self._connect() as connection:
+            return self._ask(request, connection)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(CALL_DEADLINE_S)
+        try:
+            connection.connect(str(self._path))
+        except OSError as error:
+            connection.close()
+            raise self._silent(error) from error
+        return connection
+
+    def _silent(self, error: OSError) -> BambooError:
+        return BambooError(
+            f"the local cloud at {self._path} does not answer: {error}; is the run still on?"
+        )
+
+    def _ask(self, request: Mapping[str, Any], connection: socket.socket) -> Answer:
         received = b""
         try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(CALL_DEADLINE_S)
-                connection.connect(str(self._path))
-                connection.sendall(json.dumps(request).encode() + b"\n")
-                while not received.endswith(b"\n"):
-                    part = connection.recv(1 << 20)
-                    if not part:
-                        raise ConnectionError("it hung up")
-                    received += part
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            while not received.endswith(b"\n"):
+                part = connection.recv(1 << 20)
+                if not part:
+                    raise ConnectionError("it hung up")
+                received += part
         except OSError as error:
-            raise BambooError(
-                f"the local cloud at {self._path} does not answer: {error}; is the run still on?"
-            ) from error
+            raise self._silent(error) from error
         answer: Answer = json.loads(received)
         if not answer["ok"]:
             raise InputError(str(answer["error"]))

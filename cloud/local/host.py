@@ -77,6 +77,9 @@ class Host:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
         self._store: ValkeyChild | None = None
+        self._detached = False
+        self._alone_s, self._alone_until_s = 0.0, 0.0
+        self._alone_end_s: float | None = None
 
     def start(self) -> Ready:
         """Start all parts; raises BambooError when one does not come up."""
@@ -106,10 +109,13 @@ class Host:
         services.wait_for_zygote(
             self._zygote,
             log=places.logs / "zygote.log",
-            launcher=0 if config.attached else None,
+            launcher=0,
         )
         self._control = ControlServer(
-            path=places.control, selector=self._selector, handle=self._handle
+            path=places.control,
+            selector=self._selector,
+            handle=self._handle,
+            alone=self._count_alone,
         )
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
         self._selector.register(0, selectors.EVENT_READ, self._launcher_spoke)
@@ -239,8 +245,28 @@ class Host:
         if os.read(0, 4096):
             return
         self._selector.unregister(0)
-        if self._config.attached:
+        if not self._detached:
             self._end("the launcher is gone")
+
+    def _hold(self, *, alone_s: float, until_s: float) -> None:
+        """A launcher of a detached run is here; what happens when it goes is told by it."""
+        self._detached = True
+        self._alone_s, self._alone_until_s = alone_s, until_s
+        self._alone_end_s = None
+
+    def _count_alone(self) -> None:
+        """The last launcher went: nobody may ever come again, so this must have an end."""
+        if self._ending:
+            return
+        until_s, now_s = self._alone_until_s, time.time()
+        left_s = max(0.0, until_s - now_s) if until_s > 0 else self._alone_s
+        self._alone_end_s = time.monotonic() + left_s
+        self._after(left_s, self._end_if_alone)
+        log.info("the launcher is gone; the end comes in %.0f s unless another one comes", left_s)
+
+    def _end_if_alone(self) -> None:
+        if self._alone_end_s is not None and time.monotonic() >= self._alone_end_s:
+            self._end("no launcher came back in time")
 
     def _end(self, why: str) -> None:
         self._ending = self._ending or why
@@ -258,6 +284,9 @@ class Host:
         match request["op"]:
             case "shutdown":
                 self._end("asked to")
+                return {"ok": True}
+            case "hold":
+                self._hold(alone_s=float(request["alone_s"]), until_s=float(request["until_s"]))
                 return {"ok": True}
             case "instances" | "preempt" | "refuse":
                 return self._instances.handle(request)

@@ -20,20 +20,20 @@ def members(session: int) -> tuple[int, ...]:
     Zombies are left out: they run nothing and only wait for their parent. A session number is not
     given away again while any member lives.
     """
-    found = []
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        # The command's name stands in parentheses and may hold spaces or parentheses itself.
-        fields = stat[stat.rindex(")") + 2 :].split()
-        state, session_id = fields[0], int(fields[3])
-        if session_id == session and state not in ("Z", "X"):
-            found.append(int(entry.name))
-    return tuple(sorted(found))
+    here = (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+    return tuple(sorted(pid for pid in here if is_member(pid, session)))
+
+
+def is_member(pid: int, session: int) -> bool:
+    """Whether process `pid` lives and belongs to `session`; a zombie does not live."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    # The command's name stands in parentheses and may hold spaces or parentheses itself.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    state, session_id = fields[0], int(fields[3])
+    return session_id == session and state not in ("Z", "X")
 
 
 def kill_members(session: int, *, spare: int, deadline_s: float) -> tuple[int, ...]:

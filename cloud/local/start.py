@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from bamboo.errors import BambooError, InputError
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.services import python_command
-from cloud.local.session import kill_members, members
+from cloud.local.session import is_member, kill_members, members
 
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 15.0
@@ -34,13 +35,35 @@ class LocalCloud:
         self.socket_dir = Path(ready.socket_dir)
         self.control = ControlClient(self.control_path)
         self._process = process
+        self._held: socket.socket | None = None
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the run's store is its own embedded one, not one that the user named."""
+        return self.store_url.startswith(f"unix://{self.socket_dir}/")
 
     def alive(self) -> bool:
         """Whether its host process runs."""
         if self._process is not None:
             return self._process.poll() is None
         # Read from an old file, the number may be another's by now; the directory's name is not.
-        return self.socket_dir.exists() and self.pid in members(self.pid)
+        return self.socket_dir.exists() and is_member(self.pid, self.pid)
+
+    def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
+        """Be the launcher of a detached run, until `release` or the end of this process. The cloud
+        then goes on by itself for `alone_s`, or until the Unix time `until_s` if that is given.
+        Raises BambooError when it does not answer."""
+        held, self._held = self._held, self.control.hold(alone_s=alone_s, until_s=until_s)
+        if held is not None:
+            held.close()  # only now: it was never alone
+
+    def release(self) -> None:
+        """Hold it no longer; safe to call again."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def stop(self, *, deadline_s: float = STOP_DEADLINE_S) -> None:
         """End it in order, then by force, and see that no process of its session and no directory
@@ -58,8 +81,7 @@ class LocalCloud:
         # Only when the reaper itself was killed is there a directory left to remove here.
         shutil.rmtree(self.socket_dir, ignore_errors=True)
         ended = self._ended()
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        self.release()
         if left or not ended or self.socket_dir.exists():
             raise BambooError(
                 f"the local cloud left processes {left} or {self.socket_dir}; end them by hand"
@@ -79,7 +101,6 @@ def start_local_cloud(
     preload: Sequence[str] = ("bamboo.runtime.worker",),
     worker_entry: str = "bamboo.runtime.worker:main",
     store_url: str = "",
-    attached: bool = True,
     region: str = "us-east-1",
     agent_command: Sequence[str] = (),
     agent_environment: Mapping[str, str] | None = None,
@@ -88,9 +109,9 @@ def start_local_cloud(
 ) -> LocalCloud:
     """Start a local cloud for one run and wait until all of it answers.
 
-    `store_url` empty: an embedded Valkey whose data lies in `run_dir/store`. `attached`: it ends
-    when this process does. `agent_command` empty: `python -m cli.main agent`.
-    `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
+    It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
+    embedded Valkey whose data lies in `run_dir/store`. `agent_command` empty: `python -m cli.main
+    agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
     """
@@ -108,7 +129,6 @@ def start_local_cloud(
         preload=tuple(preload),
         worker_entry=worker_entry,
         store_url=store_url,
-        attached=attached,
         agent_command=tuple(agent_command) or tuple(python_command("cli.main", "agent")),
         agent_environment=dict(agent_environment or {}),
         spot_usd_per_hour=dict(spot_usd_per_hour or {}),

@@ -34,7 +34,9 @@ def test_a_listed_kill_follows_its_stage_to_whoever_owns_it_now() -> None:
     chaos = Chaos(ChaosConfig(kill=(Kill(step=3, stage=2, notice_s=7.0),)))
     state = world.driver.state()
     assert chaos.due(state, steps_finished=2, now_s=0.0) == []
-    assert chaos.due(state, steps_finished=4, now_s=0.0) == [Order(instance=_id(1), notice_s=7.0)]
+    assert chaos.due(state, steps_finished=4, now_s=0.0) == [
+        Order(instance=_id(1), notice_s=7.0, listed=0)
+    ]
     assert chaos.due(state, steps_finished=4, now_s=0.0) == []
 
 

@@ -16,8 +16,9 @@ from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from cli.follow import Decision, Follower
-from cli.launcher import Launcher, Ports
+from cli.launcher import Launcher
 from cli.money import Rented
+from cli.ports import Ports
 from cli.progress import Progress
 
 START_S = 1_000_000.0

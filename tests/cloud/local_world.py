@@ -25,7 +25,6 @@ GONE_S = 15.0
 def start(
     run_dir: Path,
     *,
-    attached: bool = True,
     preload: str = "dummy_worker",
     deadline_s: float = READY_DEADLINE_S,
 ) -> LocalCloud:
@@ -35,7 +34,6 @@ def start(
         run_dir=run_dir,
         preload=(preload,),
         worker_entry="dummy_worker:main",
-        attached=attached,
         agent_command=(sys.executable, str(ACTORS / "dummy_agent.py")),
         spot_usd_per_hour=PRICES,
         deadline_s=deadline_s,

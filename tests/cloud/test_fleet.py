@@ -169,6 +169,43 @@ def test_a_later_launcher_goes_on_with_new_tokens_and_old_decisions(
     assert all(len(token) <= 64 for token in tokens)
 
 
+def test_a_wish_whose_launcher_died_is_not_made_twice(provider, clock, tmp_path) -> None:
+    class Mortal(FakeProvider):
+        """Its caller dies during the first launch: heard by the cloud or not."""
+
+        heard = True
+
+        def launch(self, specs) -> LaunchAnswer:
+            if not self.heard:
+                self.calls += [("launch", spec) for spec in specs]
+                raise KeyboardInterrupt
+            answer = super().launch(specs)
+            if len(launches(self)) == 1:
+                raise KeyboardInterrupt
+            return answer
+
+    for heard in (True, False):
+        folder = tmp_path / str(heard)
+        folder.mkdir()
+        mortal = Mortal(listed=provider.listed)
+        mortal.heard = heard
+        with pytest.raises(KeyboardInterrupt):
+            make_fleet(mortal, clock, folder).ensure(2)
+        mortal.heard = True
+        later = make_fleet(mortal, clock, folder)
+        assert later.ensure(2).live == 2
+        # What was heard is there; what was not is asked for in the same words.
+        assert len({spec.token for spec in launches(mortal)}) == 1
+        assert len(launches(mortal)) == (1 if heard else 2)
+        first = mortal.describe(RUN)[0].instance
+        later.terminate(first, reason="lost")
+        later.terminate(first, reason="lost, says the next launcher too")
+        assert later.ensure(2).live == 2
+        assert len({spec.token for spec in launches(mortal)}) == 2
+        intents = [i["intent"] for i in read_intents(folder / "intents.jsonl")]
+        assert intents == ["launch", "terminate", "launch"]
+
+
 def test_a_request_that_no_pool_takes_is_an_error_at_once(fleet, provider) -> None:
     wrong = ScriptedRefusal(kind=RefusalKind.REFUSED, code="InvalidAMIID.NotFound")
     provider.script = [wrong, wrong]

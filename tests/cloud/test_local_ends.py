@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _actors_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ACTORS))
+    monkeypatch.setenv("PYTHONPATH", f"{ACTORS}{os.pathsep}{ROOT}")
 
 
 @pytest.fixture
@@ -121,7 +122,9 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from tests.cloud.local_world import start, provider_of, fleet_of, running
-cloud = start(Path(sys.argv[1]), attached=sys.argv[2] == "attached")
+cloud = start(Path(sys.argv[1]))
+if sys.argv[2] == "detached":
+    cloud.hold(alone_s=float(sys.argv[3]))
 provider = provider_of(cloud)
 running(fleet_of(provider, Path(sys.argv[1])), cloud, 1)
 sys.stdout.write(cloud.ready.line().decode())
@@ -130,12 +133,12 @@ sys.stdin.read()
 """
 
 
-def launched_elsewhere(run_dir: Path, how: str) -> tuple[LocalCloud, "subprocess.Popen[bytes]"]:
+def launched_elsewhere(run_dir: Path, *how: str) -> tuple[LocalCloud, "subprocess.Popen[bytes]"]:
     """A local cloud whose launcher is another process."""
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{ACTORS}{os.pathsep}{root}"}
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(run_dir), how],
+        [sys.executable, "-c", LAUNCHER, str(run_dir), *how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
@@ -157,12 +160,35 @@ def test_an_attached_cloud_ends_with_its_launcher(tmp_path) -> None:
 
 
 def test_a_detached_cloud_goes_on_and_another_process_can_end_it(tmp_path) -> None:
-    cloud, launcher = launched_elsewhere(tmp_path, "detached")
+    cloud, launcher = launched_elsewhere(tmp_path, "detached", "600")
     kill(launcher)
     (instance,) = cloud.control.instances()
     assert instance["state"] == "running"
     assert alive(instance["pid"])
     cloud.stop()
+    expect_nothing_left(cloud)
+
+
+def test_a_detached_cloud_that_nobody_comes_back_to_ends(tmp_path) -> None:
+    cloud, launcher = launched_elsewhere(tmp_path, "detached", "1")
+    kill(launcher)
+    expect_nothing_left(cloud)
+    assert "no launcher came back in time" in (tmp_path / "logs" / "cloud.log").read_text()
+
+
+def test_a_launcher_that_comes_back_in_time_stops_the_clock(tmp_path) -> None:
+    cloud, launcher = launched_elsewhere(tmp_path, "detached", "3")
+    kill(launcher)
+    log = tmp_path / "logs" / "cloud.log"
+    wait_until(lambda: "the launcher is gone" in log.read_text(), what="the clock to run")
+    cloud.hold(alone_s=600.0)
+    other, until_s = LocalCloud(cloud.ready), time.time() + 4.0
+    other.hold(alone_s=600.0)
+    cloud.release()
+    wait_until(lambda: time.time() > until_s, what="the first clock to run down", timeout_s=10.0)
+    assert other.alive()
+    other.hold(alone_s=600.0, until_s=1.0)  # a time long past: it ends as soon as it is alone
+    other.release()
     expect_nothing_left(cloud)
 
 

@@ -1,0 +1,74 @@
+"""Being attached to a run that another process leads: watch it, and keep it led.
+
+A detached run whose launcher is gone gets a new one in the background; the lock of the run sees to
+it that there is one, however many are attached. Leaving ends nothing.
+"""
+
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ports import Store
+from cli import background, lock, wiring
+from cli.look import store_may_answer
+from cli.ports import Screen
+from cli.runs import RunFolder, is_detached
+from cli.watching import Watcher
+
+TURN_S = 0.2
+LOOK_EVERY_S = 1.0
+"""How often it is seen whether the run has a launcher."""
+
+
+def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
+    """Watch the run to its end; the receipt's content.
+
+    Raises InputError when the run goes without leaving a receipt.
+    """
+    detached = is_detached(folder)
+    watcher = Watcher(folder, screen)
+    look_at_s = 0.0
+    noted = ""
+    with ExitStack() as stack:
+        store: Store | None = None
+        while not folder.receipt.exists():
+            if time.monotonic() >= look_at_s:
+                _see_that_it_is_led(folder, screen, detached=detached)
+                look_at_s = time.monotonic() + LOOK_EVERY_S
+            try:
+                store = store or _store(folder, stack)
+                if store is not None:
+                    watcher.turn(store, timeout_s=TURN_S)
+                    noted = ""
+                    continue
+                trouble = "it is still starting"
+            except StoreUnavailable:
+                trouble = "its store does not answer at present"
+            if watcher.progress.finished:
+                trouble = "the run is over; its instances are being ended"
+            if trouble != noted:
+                screen.note(f"{folder.id}: {trouble}")
+                noted = trouble
+            time.sleep(TURN_S)
+    return folder.read_json(folder.receipt)
+
+
+def _see_that_it_is_led(folder: RunFolder, screen: Screen, *, detached: bool) -> None:
+    if not lock.is_free(folder) or folder.receipt.exists():
+        return
+    if not detached:
+        raise InputError(
+            f"run {folder.id} has lost its launcher, and as it was not launched with --detach its "
+            "local cloud ends with it, within 15 s"
+        )
+    screen.note(f"{folder.id}: it has no launcher; starting one")
+    background.keep(folder)
+
+
+def _store(folder: RunFolder, stack: ExitStack) -> Store | None:
+    """A connection for as long as we are attached; None while there is nothing to connect to."""
+    endpoint = folder.live_endpoint()
+    if endpoint is None or not store_may_answer(str(endpoint["store_url"])):
+        return None
+    return stack.enter_context(wiring.store_of(folder.id, str(endpoint["store_url"])))

@@ -1,0 +1,304 @@
+"""One launcher's part of a run: from the start, or from where an earlier launcher left it, to its
+receipt.
+
+    start:    local cloud, store, endpoint  \
+    take up:  find both, hold the cloud     /  ->  fleet  ->  the launcher's loop  ->  all ended
+                                                                                 ->  receipt
+    take up what has no cloud any more:  read its store, books, receipt
+
+Rule: whatever ends the run, everything that was started is ended and seen to be gone, and a receipt
+is left. A launcher that leaves a detached run ends nothing.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from bamboo.config.load import job_to_json
+from bamboo.config.policy import policy_of
+from bamboo.core.state import Outcome, Phase, initial_state
+from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
+from bamboo.ports import Store
+from bamboo.telemetry.reader import Tail
+from cli import runs, wiring
+from cli.books import Booked, FileBooks, read_booked
+from cli.decisions import save_decisions
+from cli.finish import receipt_body, save_manifest, save_receipt
+from cli.follow import Follower
+from cli.launcher import Launcher
+from cli.look import empty_progress
+from cli.money import bill, rented_from_journal
+from cli.planning import grid_of
+from cli.ports import Fleet, Ports, Screen
+from cli.runs import RunFolder
+from cli.signals import Interrupts
+from cli.terms import terms_of
+
+if TYPE_CHECKING:
+    from cloud.local.start import LocalCloud
+
+ALONE_S = 3600.0
+"""A detached run without any launcher is ended after so long; `budget.max_hours` says otherwise."""
+
+
+def launch(
+    folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
+) -> dict[str, Any] | None:
+    """Start a claimed run and lead it to its end; the receipt's content, or None when this launcher
+    left it. `ready` is called once the run can be reached. Raises InputError for wrong input that
+    only the start could find; a receipt is left then too."""
+    attempt = _Attempt(folder, screen, interrupts, ready)
+    with interrupts.listening():
+        return attempt.settled(attempt.start)
+
+
+def take_up(
+    folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
+) -> dict[str, Any] | None:
+    """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, it
+    is settled by what its store holds. Raises InputError, and changes nothing, for a run that never
+    could be reached."""
+    cloud = wiring.local_cloud_of(folder)
+    attempt = _Attempt(folder, screen, interrupts, ready)
+    if not cloud.alive():
+        cloud.stop()  # sees that nothing is left of it
+        with wiring.store_left_by(folder, cloud) as store:
+            booked = read_booked(folder)
+            return attempt.settled(lambda: attempt.close(store, booked))
+    with interrupts.listening(), wiring.store_of(folder.id, cloud.store_url) as store:
+        interrupts.start_counting()
+        attempt.hold(cloud)
+        booked = read_booked(folder)
+        wiring.appender(store, "launcher")  # a store that does not answer now ends nothing
+        return attempt.settled(lambda: attempt.go_on(cloud, store, booked))
+
+
+class _Attempt:
+    """The state of one launcher between its start and its receipt."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        screen: Screen,
+        interrupts: Interrupts,
+        ready: Callable[[], None],
+    ) -> None:
+        self._terms = terms_of(folder)
+        self._job = self._terms.job
+        self._folder = folder
+        self._screen = screen
+        self._interrupts = interrupts
+        self._ready = ready
+        self._left = False
+        self._over_at_s: float | None = None
+        self._started_s = runs.started_at_s(folder)
+        self.progress = empty_progress(folder, self._job, started_s=self._started_s)
+
+    def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
+        """Do it, and settle the run however it ended; None when it goes on without us."""
+        try:
+            part()
+        except KeyboardInterrupt:
+            self._ended(Outcome.STOPPED, "interrupted before training began")
+        except BambooError as error:
+            self._ended(Outcome.FAULT, str(error))
+            if isinstance(error, InputError) and self.progress.state.version == 0:
+                self._settle()
+                raise
+        return None if self._left else self._settle()
+
+    def start(self) -> None:
+        """Start everything, follow the run to its end, end everything."""
+        folder, job = self._folder, self._job
+        self._screen.note(f"{folder.id}: starting the local cloud")
+        with ExitStack() as stack:
+            cloud = wiring.start_cloud(
+                folder,
+                job,
+                spot_usd_per_hour=self._terms.catalogue.spot_prices(
+                    job.cloud.instance_types, job.cloud.zones
+                ),
+            )
+            stack.callback(self._unless_left, cloud.stop)
+            self._write_endpoint(cloud)
+            store = stack.enter_context(wiring.store_of(folder.id, cloud.store_url))
+            self._create(store)
+            if self._terms.detached:
+                self.hold(cloud)
+            self._lead(stack, cloud, store, Booked())
+
+    def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
+        """Follow a run that goes on already; to its end, as if we had started it."""
+        self._screen.note(f"{self._folder.id}: a new launcher takes up the run")
+        self.progress = replace(self.progress, now_s=time.time())
+        with ExitStack() as stack:
+            stack.callback(self._unless_left, cloud.stop)
+            self._write_endpoint(cloud)
+            self._lead(stack, cloud, store, booked)
+
+    def hold(self, cloud: "LocalCloud") -> None:
+        """Make the local cloud outlive its launchers, though not for ever."""
+        hours = self._job.budget.max_hours
+        cloud.hold(alone_s=ALONE_S, until_s=self._started_s + hours * 3600 if hours > 0 else 0.0)
+
+    def close(self, store: Store, booked: Booked) -> None:
+        """Write down the rest of a run that ended while nobody led it."""
+        folder = self._folder
+        self._screen.note(f"{folder.id}: its local cloud is gone; writing its receipt")
+        self.progress = replace(self.progress, now_s=time.time())
+        self._ready()
+        fleet = wiring.former_fleet(
+            folder, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
+        )
+        with ExitStack() as stack:
+            launcher = self._launcher(stack, store, fleet, booked, store_is_ours=True)
+            try:
+                launcher.catch_up()
+            finally:
+                self.progress = launcher.progress
+            self._save_decisions(store)
+        self._over_at_s = _last_sign_of_life_s(folder, store)
+        if not self.progress.finished:
+            hours = self._job.budget.max_hours
+            over_budget = 0 < hours <= (self._over_at_s - self._started_s) / 3600
+            self._ended(
+                Outcome.BUDGET if over_budget else Outcome.FAULT,
+                f"its local cloud ended after step {self.progress.step}, while it had no launcher; "
+                "see logs/cloud.log in the run's folder",
+            )
+
+    def _lead(self, stack: ExitStack, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
+        folder, job = self._folder, self._job
+        fleet = wiring.run_fleet(
+            folder,
+            job,
+            cloud,
+            on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
+            note=self._screen.note,
+        )
+        stack.callback(self._unless_left, lambda: self._save_decisions(store))
+        stack.callback(self._unless_left, fleet.terminate_all)
+        launcher = self._launcher(stack, store, fleet, booked, store_is_ours=cloud.has_store)
+        self._interrupts.start_counting()
+        self._ready()
+        try:
+            launcher.run()
+        finally:
+            self.progress = launcher.progress
+        self._left = not self.progress.finished
+
+    def _launcher(
+        self,
+        stack: ExitStack,
+        store: Store,
+        fleet: Fleet,
+        booked: Booked,
+        *,
+        store_is_ours: bool,
+    ) -> Launcher:
+        books = FileBooks(self._folder)
+        stack.callback(books.close)
+        return Launcher(
+            ports=Ports(
+                store=store,
+                append=wiring.appender(store, "launcher"),
+                fleet=fleet,
+                screen=self._screen,
+                books=books,
+                now=time.time,
+                interrupts=lambda: self._interrupts.count,
+                leave=lambda: self._interrupts.leaving,
+            ),
+            follower=Follower(),
+            job=self._job,
+            progress=self.progress,
+            store_is_ours=store_is_ours,
+            booked=booked,
+        )
+
+    def _unless_left(self, end: Callable[[], None]) -> None:
+        if not self._left:
+            end()
+
+    def _write_endpoint(self, cloud: "LocalCloud") -> None:
+        body = {
+            "store_url": cloud.store_url,
+            "cloud": asdict(cloud.ready),
+            "launcher_pid": os.getpid(),
+        }
+        runs.write_json(self._folder.endpoint, body, private=True)
+
+    def _create(self, store: Store) -> None:
+        from bamboo.coord.driver import create_run
+
+        job, terms = self._job, self._terms
+        cluster = job.cluster
+        created = create_run(
+            store,
+            state=initial_state(
+                run=self._folder.id, grid=grid_of(job), redundancy=cluster.redundancy
+            ),
+            policy=policy_of(job, terms.cuts),
+            documents={
+                "job": job_to_json(job),
+                "strategy": terms.strategy.to_json(),
+                "data": json.dumps(
+                    {
+                        "digest": terms.strategy.semantics.data_digest,
+                        "unigram_entropy_nats": terms.unigram_entropy_nats,
+                    }
+                ),
+                "limits": json.dumps({"frame_bytes": terms.frame_bytes}),
+                **wiring.transport_keys(job),
+            },
+            at_s=time.time(),
+        )
+        if not created:
+            raise RunExists(
+                f"the store holds a run {self._folder.id} already; take another --run id"
+            )
+
+    def _save_decisions(self, store: Store) -> None:
+        try:
+            save_decisions(self._folder, store)
+        except StoreUnavailable as error:
+            self._screen.note(f"the decision log is lost with its store: {error}")
+
+    def _ended(self, outcome: Outcome, sentence: str) -> None:
+        """The launcher ended it, not the members: note it, unless they had ended it before."""
+        if self.progress.finished:
+            self._screen.note(sentence)
+            return
+        state = replace(self.progress.state, phase=Phase.FINISHED, outcome=outcome)
+        self.progress = replace(self.progress, state=state, ending=sentence)
+
+    def _settle(self) -> dict[str, Any]:
+        """Write manifest and receipt from what lies on disk now; the receipt's content."""
+        terms = self._terms
+        journal = [json.loads(line) for line in Tail(self._folder.cloud).lines()]
+        rented = rented_from_journal(
+            journal, on_demand_usd_per_hour=terms.catalogue.on_demand_prices()
+        )
+        now_s = self._over_at_s or time.time()
+        total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
+        self.progress = self.progress.at(now_s=now_s, usd=total.usd)
+        body = receipt_body(
+            self.progress,
+            total,
+            samples_per_step=self._job.train.batch,
+            unigram_entropy_nats=terms.unigram_entropy_nats,
+            final_note=save_manifest(self._folder, self.progress),
+        )
+        save_receipt(self._folder, body)
+        return body
+
+
+def _last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
+    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
+    files = [p.stat().st_mtime for p in (folder.cloud, folder.resolved) if p.exists()]
+    _, leases = store.leases()
+    return max([*files, *(lease.beaten_at_s for lease in leases.values())])

@@ -1,0 +1,147 @@
+"""A launcher in the background: a process in a session of its own that leads a detached run.
+
+The parent hands over the run's lock and the end of a pipe, and waits until the child says in one
+JSON line that the run can be reached, or why not: `{"ok": true}` or `{"error": …, "exit_code": …}`.
+Its output is `logs/launcher.log` in the run's folder.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bamboo.errors import BambooError, InputError
+from cli import attempt, lock
+from cli.lock import Lock
+from cli.runs import RunFolder
+from cli.screen import PlainScreen, end_text
+from cli.signals import Interrupts
+
+READY_DEADLINE_S = 180.0
+GIVE_UP_S = 60.0
+"""So long may a launcher that is to give up its start take to clear away what it started."""
+_INTERRUPTED = 130
+
+
+def start(folder: RunFolder, held: Lock, *, fresh: bool) -> None:
+    """Start a launcher and hand it the lock; returns when the run can be reached. `fresh`: for a
+    run that was just claimed, else for one that goes on without a launcher.
+
+    Raises what the launcher could not do. An interrupt during a fresh start undoes the start.
+    """
+    answers, speaks = os.pipe()
+    logs = folder.path / "logs"
+    logs.mkdir(exist_ok=True)
+    command = [sys.executable, "-P", "-m", "cli.main", "launcher", folder.id]
+    fds = ["--lock-fd", str(held.descriptor), "--ready-fd", str(speaks)]
+    try:
+        with (logs / "launcher.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *fds, *(["--fresh"] if fresh else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(held.descriptor, speaks),
+            )
+    finally:
+        os.close(speaks)
+        held.close()
+    try:
+        line = _line(answers, deadline_s=READY_DEADLINE_S)
+    except KeyboardInterrupt:
+        if not fresh:
+            raise  # the new launcher is needed with or without us
+        process.send_signal(signal.SIGINT)
+        line = _line(answers, deadline_s=GIVE_UP_S)
+    finally:
+        os.close(answers)
+    if process.poll() is None:
+        process.returncode = 0  # it is meant to outlive us
+    _raise_unless_ok(folder, line)
+
+
+def keep(folder: RunFolder) -> bool:
+    """Start a launcher for a detached run that has none; whether that was so. Raises what the
+    launcher could not do, InputError where nothing is left of the run."""
+    held = lock.take(folder)
+    if held is None:
+        return False
+    if folder.receipt.exists():  # the last launcher has just gone, its work done
+        held.close()
+        return False
+    start(folder, held, fresh=False)
+    return True
+
+
+def live(folder: RunFolder, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
+    """Be the launcher in the background; the exit status."""
+    held = Lock(lock_fd)
+    os.set_inheritable(ready_fd, False)
+    told = False
+
+    def tell(answer: dict[str, Any]) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+                os.write(ready_fd, json.dumps(answer).encode() + b"\n")
+            os.close(ready_fd)
+
+    lead: Callable[..., dict[str, Any] | None] = attempt.launch if fresh else attempt.take_up
+    screen, interrupts = PlainScreen(), Interrupts(detached=True)
+    try:
+        body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))
+    except BambooError as error:
+        tell({"error": str(error), "exit_code": error.exit_code})
+        raise
+    if body is None:
+        screen.note(f"{folder.id}: this launcher leaves; the run goes on")
+        held.close()
+        return 0
+    tell({"error": body["sentence"], "exit_code": body["exit_code"]})
+    screen.note(end_text(body))
+    held.close()
+    return int(body["exit_code"])
+
+
+def _line(descriptor: int, *, deadline_s: float) -> bytes:
+    """What the launcher said, or nothing when it ended without a word. Raises BambooError at the
+    deadline."""
+    end_s = time.monotonic() + deadline_s
+    received = b""
+    while not received.endswith(b"\n"):
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, end_s - time.monotonic()))
+        if not readable:
+            raise BambooError(
+                f"the launcher in the background said nothing for {deadline_s:g} s; "
+                "see logs/launcher.log in the run's folder"
+            )
+        part = os.read(descriptor, 65536)
+        if not part:
+            return b""
+        received += part
+    return received
+
+
+def _raise_unless_ok(folder: RunFolder, line: bytes) -> None:
+    if not line:
+        log = folder.path / "logs" / "launcher.log"
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise BambooError(f"the launcher in the background ended; its log ends: {last[0]}")
+    answer = json.loads(line)
+    if "ok" in answer:
+        return
+    match answer["exit_code"]:
+        case InputError.exit_code:
+            raise InputError(answer["error"])
+        case code if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        case _:
+            raise BambooError(answer["error"])

@@ -1,0 +1,51 @@
+"""`bamboo attach`: watch a run that goes on elsewhere, and see that it has a launcher."""
+
+import json
+import sys
+
+import click
+
+from cli import runs
+from cli.attaching import attend
+from cli.screen import end_text, open_screen
+from cli.signals import Interrupts
+
+
+@click.command("attach")
+@click.argument("run")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object at the end; progress goes to stderr.",
+)
+def command(run: str, as_json: bool) -> int:
+    """Watch a run, and give it a launcher if it has lost its own.
+
+    Ctrl-C leaves the run as it is: `bamboo stop` ends it. At the end of the run its receipt is
+    printed, and the exit code is the run's.
+    """
+    folder = runs.find(runs.home(), run)
+    detached = runs.is_detached(folder)
+    if folder.receipt.exists():
+        click.echo(f"run {folder.id} has ended", err=True)
+        body = folder.read_json(folder.receipt)
+    else:
+        click.echo(
+            f"{folder.id}: Ctrl-C leaves it running; `bamboo stop {folder.id}` ends it", err=True
+        )
+        try:
+            with (
+                open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as s,
+                Interrupts().listening(),
+            ):
+                body = attend(folder, s)
+        except KeyboardInterrupt:
+            where = "in the background" if detached else "with the launcher that started it"
+            click.echo(
+                f"left: run {folder.id} goes on {where}; `bamboo stop {folder.id}` ends it",
+                err=True,
+            )
+            return 130
+    click.echo(json.dumps(body) if as_json else end_text(body))
+    return int(body["exit_code"])

@@ -1,0 +1,16 @@
+"""`bamboo launcher`: what `launch --detach` and `attach` start; a verb that people do not type."""
+
+import click
+
+from cli import background, runs
+
+
+@click.command("launcher", hidden=True)
+@click.argument("run")
+@click.option("--lock-fd", type=int, required=True, help="An open descriptor with the run's lock.")
+@click.option("--ready-fd", type=int, required=True, help="Where to say that the run is reached.")
+@click.option("--fresh", is_flag=True, help="Start the run; by default, take it up.")
+def command(run: str, lock_fd: int, ready_fd: int, fresh: bool) -> int:
+    """Lead a detached run."""
+    folder = runs.find(runs.home(), run)
+    return background.live(folder, lock_fd=lock_fd, ready_fd=ready_fd, fresh=fresh)

@@ -1,0 +1,51 @@
+"""The lock that makes somebody the launcher of a run: at most one process has it.
+
+It is a lock of the operating system on a file in the run's folder, held as long as the descriptor
+is open in any process: whatever ends a launcher gives it back, and nothing has to be cleaned up.
+It can be handed to a child, so that there is no moment in which nobody has it.
+"""
+
+import fcntl
+import os
+
+from cli.runs import RunFolder
+
+NAME = "launcher.lock"
+
+
+class Lock:
+    """An open descriptor that holds the lock."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Of a lock that was taken here, or inherited."""
+        os.set_inheritable(descriptor, False)
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        """Give it back, unless a child has it too; safe to call again."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def take(folder: RunFolder) -> Lock | None:
+    """Become the launcher of this run; None when somebody is."""
+    return _locked(folder, fcntl.LOCK_EX)
+
+
+def is_free(folder: RunFolder) -> bool:
+    """Whether the run has no launcher at this moment."""
+    lock = _locked(folder, fcntl.LOCK_SH)
+    if lock is not None:
+        lock.close()
+    return lock is not None
+
+
+def _locked(folder: RunFolder, kind: int) -> Lock | None:
+    descriptor = os.open(folder.path / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return Lock(descriptor)

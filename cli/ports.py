@@ -1,0 +1,88 @@
+"""All that the launcher's loop touches, as Protocols: the fleet, the screen, the books, the log."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bamboo.core.events import Event
+from bamboo.core.state import State
+from bamboo.ids import InstanceId
+from bamboo.ports import Store
+from bamboo.telemetry.samples import SamplesRecord
+from bamboo.telemetry.schema import MetricRecord
+from cli.follow import Decision
+from cli.money import Rented
+from cli.progress import Progress
+
+
+class Fleet(Protocol):
+    """The instances of the run, as the launcher may change and see them."""
+
+    def reconcile(self, state: State) -> None:
+        """Start what is missing (only while forming), end what is not wanted; within seconds."""
+
+    def terminate(self, instance: InstanceId, *, reason: str) -> None:
+        """End one instance; safe when it is gone already."""
+
+    def terminate_all(self) -> None:
+        """End every instance of the run; safe to call again."""
+
+    def rented(self) -> Sequence[Rented]:
+        """Every instance that the run ever had."""
+
+    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+        """Have the cloud take an instance away. Raises BambooError where it cannot be ordered."""
+
+    def kill_stamps_s(self) -> Mapping[str, float]:
+        """Instance -> time.monotonic() of this machine just before it was killed; where known."""
+
+    def alive(self) -> bool:
+        """Whether the cloud answers at all."""
+
+
+class Screen(Protocol):
+    """Where progress is shown; never blocks."""
+
+    def decided(self, progress: Progress, decision: Decision) -> None: ...
+
+    def stepped(self, progress: Progress) -> None: ...
+
+    def turned(self, progress: Progress) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Books(Protocol):
+    """Where records are kept while the run goes on."""
+
+    def metric(self, record: MetricRecord) -> None: ...
+
+    def samples(self, record: SamplesRecord) -> None: ...
+
+    def event(
+        self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]
+    ) -> None: ...
+
+
+class Append(Protocol):
+    """Runs the transition and commits it: `coord.Driver.append`."""
+
+    def __call__(self, event: Event, *, deadline_s: float) -> object:
+        """Raises StoreUnavailable when the store does not answer by the deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """All that the loop touches."""
+
+    store: Store
+    append: Append
+    fleet: Fleet
+    screen: Screen
+    books: Books
+    now: Callable[[], float]
+    """Unix time."""
+    interrupts: Callable[[], int]
+    """How often the user has asked for the end: once is at a step boundary, twice is at once."""
+    leave: Callable[[], bool] = lambda: False
+    """Whether this launcher is to go while the run goes on without it."""

@@ -1,0 +1,68 @@
+"""What was settled before a run was started and holds for every launcher that it has.
+
+Rule: all of it can be read from the run's folder, so that a launcher needs nothing from the one
+before it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.load import job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.planner.catalogue import Catalogue
+from bamboo.topology.strategy import Strategy
+from cli import runs
+from cli.look import job_of
+from cli.planning import Planned
+from cli.runs import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """A run's fixed side."""
+
+    job: JobConfig
+    strategy: Strategy
+    catalogue: Catalogue
+    frame_bytes: int
+    """No tensor on the wire is larger than all that a node holds."""
+    cuts: tuple[tuple[int, ...], ...]
+    """For the job's number of stages, and for each smaller one."""
+    unigram_entropy_nats: float | None
+    detached: bool
+    """It goes on when its launcher is gone."""
+
+
+def save_terms(
+    folder: RunFolder, job: JobConfig, planned: Planned, *, started_s: float, detached: bool
+) -> None:
+    """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
+    runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
+    body = {
+        "run": folder.id,
+        "started_s": started_s,
+        "detached": detached,
+        "frame_bytes": max(stage.total for stage in planned.plan.memory),
+        "cuts": planned.cuts,
+        "unigram_entropy_nats": planned.unigram_entropy_nats,
+        "job": json.loads(job_to_json(job))["job"],
+    }
+    runs.write_json(folder.resolved, body)
+
+
+def terms_of(folder: RunFolder) -> Terms:
+    """The terms of a run. Raises InputError when a file is missing or of another release."""
+    body: Mapping[str, Any] = folder.read_json(folder.resolved)
+    entropy = body.get("unigram_entropy_nats")
+    return Terms(
+        job=job_of(folder),
+        strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
+        catalogue=load_catalogue(),
+        frame_bytes=int(body["frame_bytes"]),
+        cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
+        unigram_entropy_nats=None if entropy is None else float(entropy),
+        detached=runs.is_detached(folder),
+    )

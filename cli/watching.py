@@ -1,0 +1,97 @@
+"""Watching a run from another process: everything that its launcher shows, and nothing done.
+
+What there is already is folded without a word; from then on each decision and each step is shown.
+"""
+
+import json
+import time
+
+from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
+from bamboo.ports import Store
+from cli.follow import Follower
+from cli.launcher import LEASES_EVERY_S
+from cli.look import empty_progress, job_of
+from cli.ports import Screen
+from cli.progress import (
+    Progress,
+    with_beat,
+    with_decision,
+    with_kill_stamp,
+    with_metric,
+)
+from cli.runs import RunFolder, started_at_s
+from cli.stamps import kill_stamps_s
+
+
+class Watcher:
+    """Reads on from where it stopped, whichever connection it is given."""
+
+    def __init__(self, folder: RunFolder, screen: Screen) -> None:
+        self._folder = folder
+        self._screen = screen
+        self._follower = Follower()
+        self._after = {"metrics": "0", STREAM: "0"}
+        self._beats_due_s = 0.0
+        self._caught_up = False
+        self.progress: Progress = empty_progress(
+            folder, job_of(folder), started_s=started_at_s(folder)
+        )
+
+    def turn(self, store: Store, *, timeout_s: float) -> None:
+        """Read what is new, waiting up to `timeout_s` for a decision, and show it. Raises
+        StoreUnavailable."""
+        while self._read(store, timeout_s=timeout_s if self._caught_up else 0.0):
+            if self._caught_up:
+                break
+        now_s = time.time()
+        if now_s >= self._beats_due_s:
+            self._beats_due_s = now_s + LEASES_EVERY_S
+            _, leases = store.leases()
+            for node, lease in leases.items():
+                self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+        self.progress = self.progress.at(now_s=now_s, usd=self.progress.usd)
+        if not self._caught_up:
+            self._caught_up = True
+            progress = self.progress
+            self._screen.note(
+                f"{progress.run}: {progress.state.phase}, step {progress.step}/{progress.steps}: "
+                f"{progress.sentence}"
+            )
+        self._screen.turned(self.progress)
+
+    def _read(self, store: Store, *, timeout_s: float) -> bool:
+        """Whether anything came."""
+        decisions = self._follower.poll(store, timeout_s=timeout_s)
+        for decision in decisions:
+            self.progress = with_decision(
+                self.progress,
+                decision.state,
+                event=decision.event,
+                reason=decision.reason,
+                at_s=decision.now_s,
+            )
+            if self._caught_up:
+                self._screen.decided(self.progress, decision)
+        metrics = self._fresh(store, "metrics")
+        for record in metrics:
+            self._measured(record)
+        ledger = self._fresh(store, STREAM)
+        for entry in map(decode_record, ledger):
+            if isinstance(entry, ValueRecord):
+                self.progress = self.progress.at(now_s=self.progress.now_s, usd=entry.usd)
+        return bool(decisions or metrics or ledger)
+
+    def _fresh(self, store: Store, stream: str) -> list[str]:
+        records = store.records(stream, after_id=self._after[stream], timeout_s=0.0)
+        if records:
+            self._after[stream] = records[-1][0]
+        return [record for _, record in records]
+
+    def _measured(self, text: str) -> None:
+        record = json.loads(text)
+        before = self.progress.step
+        if record.get("kind") == "failover":
+            record = with_kill_stamp(record, kill_stamps_s(self._folder.kills))
+        self.progress = with_metric(self.progress, record)
+        if self._caught_up and self.progress.step > before:
+            self._screen.stepped(self.progress)
