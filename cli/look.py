@@ -17,7 +17,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
-from cli import wiring
+from cli import lock, wiring
 from cli.follow import Follower, all_records
 from cli.progress import (
     Progress,
@@ -63,7 +63,8 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:
             with wiring.store_of(folder.id, str(endpoint["store_url"])) as store:
-                return status_body(progress_from_store(folder, store))
+                body = status_body(progress_from_store(folder, store))
+            return body | {"led": not lock.is_free(folder)}
         except (StoreUnavailable, InputError):
             pass  # it went while we looked
     return _lost(folder)

@@ -15,6 +15,7 @@ import pytest
 
 from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench
+from tests.store_server import start_store
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -162,10 +163,13 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         run.kill_launcher()
         run.wait_for_steps(20)  # training needs no launcher
         assert bench.json("list")[0]["phase"] == "running"
+        assert run.status()["led"] is False
+        assert "it has no launcher" in bench.run("status", "taken").stdout
         with attached(bench, "taken", "a.out") as first:
             says(bench, "a.out", "it has no launcher; starting one")
             wait_until(lambda: is_member(run.launcher_pid, run.launcher_pid), what="a launcher")
             before = run.status()
+            assert before["led"] is True
             victim = next(n for n in before["nodes"] if n["owns"] == ["0.2"])
             assert bench.run("preempt", "taken", "--stage", "2").returncode == 0
 
@@ -343,6 +347,32 @@ def test_a_launcher_that_dies_in_the_start_leaves_nothing(bench: Bench) -> None:
         wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
     done = bench.run("attach", "stillborn")
     assert (done.returncode, "run stillborn has no local cloud" in done.stderr) == (2, True)
+
+
+def test_a_run_that_lost_launcher_and_cloud_is_settled_by_what_its_store_holds(
+    bench: Bench,
+) -> None:
+    server = start_store(bench.folder / "s", password="secret")
+    own = bench.environment.copy()
+    try:
+        for name in ("embedded", "named"):
+            bench.environment = own | ({"BAMBOO_REDIS_URL": server.url} if name == "named" else {})
+            with detached(bench, name) as run:
+                run.wait_for_steps(10)
+                bench.environment = own  # who attaches need not name the store
+                run.kill_launcher()
+                os.kill(run.cloud_pid, signal.SIGKILL)
+                done = bench.run("attach", name)
+                assert done.returncode == 1, done.stderr
+                run.assert_gone()
+                receipt = run.receipt()
+                assert receipt["outcome"] == "fault"
+                assert run.steps() == list(range(receipt["step"]))
+                assert receipt["step"] >= 11
+                assert len(receipt["bill"]["instances"]) == 4
+            assert bench.json("verify", name, "--decisions")["equal"] is True
+    finally:
+        server.stop()
 
 
 def test_what_only_the_start_finds_to_be_wrong_is_told_where_it_was_asked(bench: Bench) -> None:
