@@ -14,9 +14,8 @@ import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
-from bamboo.checkpoint.open import OpenObjects, open_objects
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, read_begin
@@ -165,14 +164,14 @@ class _Worker:
         config = self._job.checkpoint
         if not config.every_steps:
             return None
-        if not config.url and self._run_dir is None:
-            raise InputError("checkpoint.url is empty and this node has no folder of the run")
-        url = config.url or str(cast("Path", self._run_dir) / "checkpoints")
+        run = RunId(self._config["run"])
         return Checkpoints(
             me=self._me,
-            run=RunId(self._config["run"]),
+            run=run,
             semantic_hash=strategy.semantics.hash(),
-            objects=open_objects(url, bucket=self._bucket),
+            objects=checkpoint_store(
+                config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
+            ),
             config=config,
             scratch=Path(tempfile.gettempdir()) / f"bamboo-{self._me}",
             outbox=poster,
