@@ -220,8 +220,6 @@ class Trainer:
         self._boundaries.stay()
         self._boundaries.move(())
         self._stopping = False
-        for run in self.executor.owned.values():
-            run.recovery = None
         self.finish.take_back()
         self.rebuild.sync(state)
         self._set_hold()
