@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 # The first backward that is given a gradient would import it, in the middle of a step: 0.4 s.
-import torch.fx.experimental.symbolic_shapes  # noqa: F401
+import torch.fx.experimental.symbolic_shapes
 from torch import Tensor
 
 from bamboo.data import Dataset
