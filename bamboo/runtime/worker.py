@@ -92,6 +92,12 @@ def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
     return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
 
 
+def speed_of(job: JobConfig, zone: str) -> float:
+    """How fast a virtual device of this zone is."""
+    speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
+    return speeds[zones.index(zone)] if speeds and zone in zones else 1.0
+
+
 class _Worker:
     def __init__(
         self,
@@ -127,6 +133,7 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             run_dir=self._run_dir,
             checkpoints=checkpoints,
+            speed=speed_of(job, self._config["zone"]),
         )
         if checkpoints is not None:
             self._thread("save", lambda: checkpoints.work(self._stop))

@@ -13,6 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from bamboo.ids import run_id
+from cli.look import status_of
+from cli.runs import RunFolder
 from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench
 from tests.store_server import start_store
@@ -48,8 +51,7 @@ class Detached:
         return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
     def status(self) -> dict[str, Any]:
-        body: dict[str, Any] = self.bench.json("status", self.run)
-        return body
+        return status_of(RunFolder(id=run_id(self.run), path=self.folder))
 
     def wait_for_steps(self, more: int) -> None:
         """Wait until so many more are finished, says the store: no launcher is needed for that."""
@@ -85,13 +87,16 @@ class Detached:
 
 
 @contextmanager
-def detached(bench: Bench, run: str, *overrides: str) -> Iterator[Detached]:
+def detached(
+    bench: Bench, run: str, *overrides: str, first_step: bool = True
+) -> Iterator[Detached]:
     sets = [part for override in (LONG, *overrides) for part in ("--set", override)]
     body = bench.json("launch", "job.toml", "--run", run, "--detach", *sets)
     assert body == {"run": run, "detached": True}
     found = Detached(bench, run)
     try:
-        wait_until(lambda: found.status()["step"] >= 1, what="the first step", timeout_s=90.0)
+        if first_step:
+            wait_until(lambda: found.status()["step"] >= 1, what="the first step", timeout_s=90.0)
         yield found
     finally:
         found.end()
@@ -163,7 +168,7 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         run.kill_launcher()
         run.wait_for_steps(20)  # training needs no launcher
         assert bench.json("list")[0]["phase"] == "running"
-        assert run.status()["led"] is False
+        assert bench.json("status", "taken")["led"] is False
         assert "it has no launcher" in bench.run("status", "taken").stdout
         with attached(bench, "taken", "a.out") as first:
             says(bench, "a.out", "it has no launcher; starting one")
@@ -197,6 +202,17 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         assert {intent for intent, _ in wishes[3:]} <= {"terminate-all"}
     assert bench.json("verify", "taken")["equal"] is True
     assert bench.json("verify", "taken", "--decisions")["equal"] is True
+
+
+def test_a_launcher_killed_while_the_cluster_forms(bench: Bench) -> None:
+    with detached(bench, "young", "train.steps=60", first_step=False) as run:
+        run.kill_launcher()
+        done = bench.run("attach", "young")
+        assert done.returncode == 0, done.stdout + done.stderr
+        run.assert_gone()
+        assert len(run.receipt()["bill"]["instances"]) == 4
+        assert sum(i["count"] for i in intents(run.folder) if i["intent"] == "launch") == 4
+        assert run.steps() == list(range(60))
 
 
 def test_two_attach_at_once_and_there_is_one_launcher(bench: Bench) -> None:
