@@ -231,21 +231,16 @@ class Trainer:
             members={n.id: n.endpoint for n in state.nodes if n.id in members},
         )
 
-    def _go_on(self) -> None:
-        """Everybody has what he is to hold."""
-        self.transfers.builder = self.rebuild.builder
-        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
-        self.executor.gap_budget = {}
-        self.rebuild.finish()
-        self._set_hold()
-        self._records.promoted()
-
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
         assert assignment is not None
         self.mail.assign(assignment, state.participants())
         self._connect(state)
         self.rebuild.sync(state)
+        if self.transfers.builder is not self.rebuild.builder:
+            # Also where nobody told us to go on: who was no member of it may become one.
+            self.transfers.builder = self.rebuild.builder
+            self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged, the state is the same.
             run = self.executor.owned.pop(slot)
@@ -270,7 +265,10 @@ class Trainer:
                 self.rebuild.stop(since)
                 self._set_hold()
             case GoOn():
-                self._go_on()
+                self.executor.gap_budget = {}
+                self.rebuild.finish()
+                self._set_hold()
+                self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 assert self._checkpoints is not None, "only nodes that store stages are asked"
                 self._checkpoints.complete(step, era, decided.state.grid.stages)

@@ -7,8 +7,8 @@ picks among those who are there at its time.
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from bamboo.errors import InputError
@@ -21,6 +21,8 @@ class Kind(StrEnum):
     """SIGKILL of an instance: agent and worker."""
     KILL_NEIGHBOURS = "kill-neighbours"
     """Of the owners of two or three neighbouring stages of a pipeline, at one instant."""
+    KILL_ZONE = "kill-zone"
+    """Of all instances of a zone, at one instant; no other is to be had there for a while."""
     KILL_HALF = "kill-half"
     """Of half of all instances, at one instant."""
     KILL_ALL = "kill-all"
@@ -44,6 +46,10 @@ class Kind(StrEnum):
     """SIGSTOP of the store, then SIGCONT."""
     KILL_STORE = "kill-store"
     """SIGKILL of the store; the local cloud starts it again over its data."""
+    KILL_LAUNCHER = "kill-launcher"
+    """SIGKILL of the launcher; a while later somebody attaches, and another one takes over."""
+    DISK_FULL = "disk-full"
+    """No worker can write to a file for a while: its checkpoints fail."""
     NO_CAPACITY = "no-capacity"
     """Half of all instances go and no other is to be had for a while."""
     NOTHING_LEFT = "nothing-left"
@@ -70,28 +76,31 @@ class Manner:
     """How often it stands in a deck."""
     most: int = 1_000_000
     """In one run."""
+    past_lease: bool = False
+    """It lasts for the job's `cluster.gone_s` and that."""
 
 
-_LIGHT, _HEAVY = Range(least=2.5, most=6.0), Range(least=8.0, most=14.0)
-LEASE_S = 3.0
-"""A job's `cluster.gone_s` may be no longer: STOP_WORKER must be past it, STALL_WORKER not."""
+_LIGHT, _HEAVY = Range(least=3.0, most=8.0), Range(least=12.0, most=24.0)
 
 MANNERS: dict[Kind, Manner] = {
     Kind.KILL_ONE: Manner(rest=_LIGHT, weight=2),
     Kind.KILL_NEIGHBOURS: Manner(rest=_HEAVY),
+    Kind.KILL_ZONE: Manner(rest=_HEAVY, lasts=Range(least=5.0, most=30.0)),
     Kind.KILL_HALF: Manner(rest=_HEAVY),
     Kind.KILL_ALL: Manner(rest=_HEAVY),
     Kind.NOTICE_KEPT: Manner(rest=_LIGHT, lasts=Range(least=1.5, most=6.0)),
     Kind.NOTICE_NOT_KEPT: Manner(rest=_LIGHT, lasts=Range(least=1.5, most=5.0)),
     Kind.NOTICE_CUT_SHORT: Manner(rest=_LIGHT, lasts=Range(least=3.0, most=8.0)),
     Kind.NOTICE_TO_MANY: Manner(rest=_HEAVY, lasts=Range(least=1.5, most=6.0)),
-    Kind.STOP_WORKER: Manner(rest=_LIGHT, lasts=Range(least=LEASE_S + 1.5, most=LEASE_S + 5.0)),
-    Kind.STALL_WORKER: Manner(rest=_LIGHT, lasts=Range(least=0.1, most=LEASE_S / 3)),
+    Kind.STOP_WORKER: Manner(rest=_LIGHT, lasts=Range(least=1.5, most=5.0), past_lease=True),
+    Kind.STALL_WORKER: Manner(rest=_LIGHT, lasts=Range(least=0.1, most=1.0)),
     Kind.KILL_WORKER: Manner(rest=_LIGHT),
     Kind.KILL_AGENT: Manner(rest=_LIGHT),
-    Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=1.0, most=6.0)),
+    Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=30.0)),
     # The local cloud starts a store again three times, helpers of its own included.
     Kind.KILL_STORE: Manner(rest=_LIGHT, most=2),
+    Kind.KILL_LAUNCHER: Manner(rest=_LIGHT, lasts=Range(least=0.5, most=8.0)),
+    Kind.DISK_FULL: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=8.0)),
     Kind.NO_CAPACITY: Manner(rest=_HEAVY, lasts=Range(least=5.0, most=12.0)),
     Kind.NOTHING_LEFT: Manner(rest=_HEAVY, lasts=Range(least=4.0, most=10.0)),
 }
@@ -116,28 +125,32 @@ class Fault:
     cut_s: float = 0.0
     """NOTICE_CUT_SHORT: so long after the notice the instance goes."""
 
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
     @property
     def over_s(self) -> float:
         """When its cause is gone: nothing more is done to the run on its account."""
         return self.at_s + (self.cut_s or self.lasts_s)
 
 
-def draw(seed: int, *, minutes: float) -> tuple[Fault, ...]:
+def draw(seed: int, *, minutes: float, lease_s: float) -> tuple[Fault, ...]:
     """All faults of a swarm of so many minutes, in the order of their times; all are over by then.
+    `lease_s`: the job's `cluster.gone_s`.
 
     Raises InputError unless 0 < minutes <= MOST_MINUTES.
     """
     if not (math.isfinite(minutes) and 0 < minutes <= MOST_MINUTES):
         raise InputError(f"--minutes {minutes:g}: take more than 0 and at most {MOST_MINUTES:g}")
     drawn = []
-    for fault in _faults(random.Random(seed)):
+    for fault in _faults(random.Random(seed), lease_s):
         if fault.over_s > 60 * minutes:
             break
         drawn.append(fault)
     return tuple(drawn)
 
 
-def _faults(chance: random.Random) -> Iterator[Fault]:
+def _faults(chance: random.Random, lease_s: float) -> Iterator[Fault]:
     """Without end. The kinds come like cards, deck after deck, so that none is left out."""
     at_s, number = _of(FIRST_AFTER, chance), 0
     left = {kind: manner.most for kind, manner in MANNERS.items()}
@@ -147,15 +160,17 @@ def _faults(chance: random.Random) -> Iterator[Fault]:
         for kind in deck:
             left[kind] -= 1
             number += 1
-            fault = _fault(number, at_s, kind, chance)
+            fault = _fault(number, at_s, kind, chance, lease_s)
             yield fault
             quick, rest_s = chance.random() < QUICK_SHARE, _of(MANNERS[kind].rest, chance)
             at_s = at_s + _of(_QUICK, chance) if quick else fault.over_s + rest_s
 
 
-def _fault(number: int, at_s: float, kind: Kind, chance: random.Random) -> Fault:
-    lasts, where = MANNERS[kind].lasts, chance.random()
-    lasts_s = 0.0 if lasts is None else _of(lasts, chance)
+def _fault(number: int, at_s: float, kind: Kind, chance: random.Random, lease_s: float) -> Fault:
+    manner, where = MANNERS[kind], chance.random()
+    lasts_s = 0.0 if manner.lasts is None else _of(manner.lasts, chance)
+    if manner.past_lease:
+        lasts_s = round(lasts_s + lease_s, 3)
     return Fault(
         number=number,
         at_s=round(at_s, 3),
@@ -170,65 +185,3 @@ def _fault(number: int, at_s: float, kind: Kind, chance: random.Random) -> Fault
 
 def _of(span: Range, chance: random.Random) -> float:
     return round(chance.uniform(span.least, span.most), 3)
-
-
-# ---------------------------------------------------------------- whom it hits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """An instance as the chaos side sees it."""
-
-    instance: str
-    agent: int
-    """Its process id."""
-    worker: int | None = None
-    """Its process id; None: it has not joined."""
-    slots: tuple[tuple[int, int], ...] = ()
-    """(pipeline, stage) of each slot that it owns."""
-    noticed: bool = False
-    stopped: bool = False
-    """Whether its worker stands still by an earlier fault."""
-
-
-_HALVES = (Kind.KILL_HALF, Kind.NOTICE_TO_MANY, Kind.NO_CAPACITY)
-_NOTICES = (
-    Kind.NOTICE_KEPT,
-    Kind.NOTICE_NOT_KEPT,
-    Kind.NOTICE_CUT_SHORT,
-    Kind.NOTICE_TO_MANY,
-)
-_WORKERS = (Kind.STOP_WORKER, Kind.STALL_WORKER, Kind.KILL_WORKER)
-
-
-def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:
-    """Whom of the running instances a fault hits; nobody where none is fit for it."""
-    able = sorted(running, key=lambda t: (t.slots == (), t.slots, t.instance))
-    if fault.kind in (Kind.STOP_STORE, Kind.KILL_STORE):
-        return ()
-    if fault.kind in (Kind.KILL_ALL, Kind.NOTHING_LEFT):
-        return tuple(able)
-    if fault.kind in _NOTICES:
-        able = [t for t in able if not t.noticed]
-    if fault.kind in _WORKERS:
-        able = [t for t in able if t.worker is not None and not t.stopped]
-    if fault.kind is Kind.KILL_NEIGHBOURS:
-        return _neighbours(fault, able)
-    if fault.kind in _HALVES:
-        chance = random.Random(int(fault.where * 2**32))
-        return tuple(chance.sample(able, (len(able) + 1) // 2))
-    return (able[int(fault.where * len(able))],) if able else ()
-
-
-def _neighbours(fault: Fault, able: Sequence[Target]) -> tuple[Target, ...]:
-    """Two or three nodes that own slots next to each other, wrapping at the end of a pipeline: the
-    owner of a stage, and with it who shadows it."""
-    owners = [t for t in able if t.slots]
-    if not owners:
-        return ()
-    first = int(fault.where * len(owners))
-    pipeline = owners[first].slots[0][0]
-    beside = [t for t in owners if t.slots[0][0] == pipeline]
-    begin = beside.index(owners[first])
-    count = 2 + int(fault.where * 1024) % 2
-    return tuple(beside[(begin + i) % len(beside)] for i in range(min(count, len(beside))))

@@ -30,6 +30,9 @@ class Verdict:
     def ok(self) -> bool:
         return not self.finding
 
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "ok": self.ok, "finding": self.finding, "seen": self.seen}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struck:
@@ -88,8 +91,12 @@ def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
 # ---------------------------------------------------------------- the end
 
 
-def check_end(receipt: Record | None) -> Verdict:
-    """The run ended because it was asked to, or because it was done."""
+def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
+    """The run ended because it was asked to, or because it was done, and none of its launchers
+    ended before (`launchers`: those that did, killed by nobody)."""
+    if launchers:
+        finding = f"launcher {launchers[0]} ended by itself while the run went on"
+        return Verdict(name="end", finding=finding)
     if receipt is None:
         return Verdict(name="end", finding="the run left no receipt")
     outcome, sentence = receipt["outcome"], receipt["sentence"]
@@ -99,9 +106,9 @@ def check_end(receipt: Record | None) -> Verdict:
     return Verdict(name="end", finding=finding, seen=f"{outcome} after step {receipt['step']}")
 
 
-def check_orphans(cloud: Sequence[Record], *, processes: Sequence[int], paths: Sequence[str]) -> (
-    Verdict
-):
+def check_orphans(
+    cloud: Sequence[Record], *, processes: Sequence[int], paths: Sequence[str]
+) -> Verdict:
     """Every instance of the cloud's journal has ended, once, and nothing of the run is left on
     this machine: neither the `processes` nor the `paths` that were found."""
     began = [str(r["instance"]) for r in cloud if r["kind"] == "start"]
@@ -159,59 +166,7 @@ def next_step_s(times: Sequence[float], after_s: float) -> float | None:
     return times[index] if index < len(times) else None
 
 
-def stall_s(times: Sequence[float], at_s: float, until_s: float) -> float:
-    """The longest time without a step that touches [at_s, until_s]; `times` are ascending."""
-    first = max(0, bisect.bisect_right(times, at_s) - 1)
-    last = bisect.bisect_left(times, until_s)
-    near = times[first : last + 1]
-    return max((b - a for a, b in pairwise(near)), default=0.0)
-
-
 # ---------------------------------------------------------------- decisions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """What the log says was done to go on, in some time."""
-
-    failovers: int = 0
-    """Slots that their shadows took after a loss."""
-    hand_overs: int = 0
-    """Slots that were handed over at a step boundary."""
-    layouts: int = 0
-    """New layouts that all went on with, without a checkpoint."""
-    restores: int = 0
-    """As layouts, from a checkpoint or from the beginning."""
-    parked: int = 0
-    """How often the run began to wait for nodes."""
-    lost: int = 0
-    """Nodes that were decided gone."""
-
-
-def survived(
-    decisions: Sequence[Record], *, since_s: float = float("-inf"), until_s: float = float("inf")
-) -> Decided:
-    """Count what was decided in [since_s, until_s)."""
-    counts = dict.fromkeys(Decided.__dataclass_fields__, 0)
-    parked = restoring = False
-    for entry in decisions:
-        if "event" not in entry:
-            continue
-        event, reason = entry["event"]["kind"], str(entry["reason"])
-        effects = [effect["kind"] for effect in entry["effects"]]
-        going = "GoOn" in effects
-        parks = "waiting for nodes:" in reason and not parked
-        laid_out = "restored from" in reason or " nodes on " in reason
-        parked = (parked or parks) and not laid_out
-        restoring = "restored from" in reason if laid_out else restoring
-        if since_s <= float(entry["now_s"]) < until_s:
-            promoted = effects.count("Promote")
-            counts["hand_overs" if event in ("HandedOver", "Yielded") else "failovers"] += promoted
-            counts["parked"] += parks
-            counts["restores" if restoring else "layouts"] += going
-            counts["lost"] += event == "PeerLost"
-        restoring = restoring and not going
-    return Decided(**counts)
 
 
 def check_fences(decisions: Sequence[Record]) -> Verdict:
