@@ -6,6 +6,7 @@ kill any of them, by pid, at any instant. Nothing of it outlives the `with` bloc
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import tempfile
@@ -137,6 +138,19 @@ class Cluster:
         """Report a node as the fleet does whose instance has ended."""
         self.append(PeerLost(node=NodeId(node), reporter="fleet", cause="its instance ended"))
 
+    @contextlib.contextmanager
+    def without_store(self) -> Iterator[None]:
+        """The store stands still (SIGSTOP) inside the `with` block and goes on after it."""
+        os.kill(self.server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.server.pid, signal.SIGCONT)
+
+    def start_store_again(self) -> None:
+        """Start a killed store on what lies in its directory."""
+        self.server = start_store(self.directory)
+
     # ------------------------------------------------------------------ what the run says
 
     def append(self, event: Event) -> None:
@@ -233,5 +247,6 @@ def cluster(job: JobConfig) -> Iterator[Cluster]:
                 yield made
             finally:
                 made.close()
+                made.server.stop()
         finally:
             server.stop()
