@@ -115,7 +115,7 @@ def test_a_jump_of_the_wall_clock_makes_nobody_gone(tmp_path, monkeypatch) -> No
 
 def log_watch(store, node: NodeId, outcomes: queue.Queue) -> LogWatch:
     driver = Driver(store, HASTY, node)
-    return LogWatch(node=node, driver=driver, state=driver.state(), outcomes=outcomes)
+    return LogWatch(node=node, store=store, driver=driver, state=driver.state(), outcomes=outcomes)
 
 
 def test_a_fence_for_another_node_is_not_mine(store) -> None:
@@ -128,7 +128,6 @@ def test_a_fence_for_another_node_is_not_mine(store) -> None:
     assert watch.state.node(peer).status is NodeStatus.GONE
     watch.follow(timeout_s=0.0)
     other = log_watch(store, peer, outcomes)
-    other._read_up_to = 0
     other.follow(timeout_s=0.0)
     assert outcomes.get_nowait() == Fenced()
 

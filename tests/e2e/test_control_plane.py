@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bamboo.coord.replay import verify_decisions
-from bamboo.core.events import PeerLost
-from bamboo.core.state import NodeStatus
+from bamboo.core.events import PeerLost, StoreRefilled
+from bamboo.core.state import NodeStatus, State
+from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
@@ -109,6 +110,67 @@ def test_a_loss_while_the_store_is_dead() -> None:
         run.wait(lambda s: s.node(VICTIM).status is NodeStatus.GONE, 20, "the loss")
         assert_calm(run)
         assert len(losses(run)) == 1
+
+
+def refilled(run: Cluster) -> State:
+    """Wait until the run is in its store again."""
+
+    def found() -> State | None:
+        try:
+            return run.state()
+        except StoreUnavailable:
+            return None
+
+    return wait_until(found, what="the run in its store", timeout_s=30)
+
+
+def test_a_store_that_lost_everything_is_refilled() -> None:
+    """What the members had read is put back under a new generation; then a node is lost."""
+    with cluster(slow(LONG_S / 4)) as run:
+        run.start()
+        run.wait_step(2)
+        before = run.state()
+        away_s = time.time()
+        run.lose_store()
+        after = refilled(run)
+        back_s = time.time()
+        assert after.generation == before.generation + 1
+        assert after.version == before.version + 1
+        assert after.assignment == before.assignment
+        run.kill(VICTIM)
+        assert_calm(run)
+        assert between(run.metrics("step"), away_s, back_s), "steps went on without the store"
+        assert len(losses(run)) == 1
+        report = verify_decisions(run.store)
+        assert report.equal, report.first_difference
+        assert sum(isinstance(d.event, StoreRefilled) for d in run.decisions()) == 1
+
+
+def test_a_loss_while_the_store_has_nothing() -> None:
+    with cluster(slow(LONG_S / 4)) as run:
+        run.start()
+        run.wait_step(2)
+        run.kill(VICTIM)
+        run.lose_store()
+        refilled(run)
+        run.wait(lambda s: s.node(VICTIM).status is NodeStatus.GONE, 30, "the loss")
+        assert_calm(run)
+        assert len(losses(run)) <= 1
+        report = verify_decisions(run.store)
+        assert report.equal, report.first_difference
+
+
+def test_a_store_that_is_lost_twice() -> None:
+    with cluster(slow(LONG_S / 3)) as run:
+        run.start()
+        run.wait_step(2)
+        generation = run.state().generation
+        run.lose_store()
+        assert refilled(run).generation == generation + 1
+        run.lose_store()  # some may not even have read that it was refilled
+        assert refilled(run).generation in {generation + 1, generation + 2}
+        assert_calm(run)
+        assert not losses(run)
 
 
 def test_a_jump_of_wall_clocks_changes_nothing() -> None:
