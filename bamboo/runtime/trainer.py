@@ -89,7 +89,10 @@ class Trainer:
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )
-        self._records = Records(me=me, builder=builder, outbox=outbox)
+        self.log_watch = LogWatch(job.cluster.step_timeout_s)
+        self._records = Records(
+            me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
+        )
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = lambda: acknowledged(self.mail, self.executor)
@@ -121,7 +124,6 @@ class Trainer:
             outbox=outbox,
             vault=checkpoints,
         )
-        self.log_watch = LogWatch(job.cluster.step_timeout_s)
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, run_dir=run_dir)
         self._goodbye: Goodbye | None = None
 

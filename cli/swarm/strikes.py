@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
@@ -22,7 +23,6 @@ from bamboo.ids import InstanceId
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.writer import LineWriter
 from cli import wiring
-from cli.follow import Follower
 from cli.swarm.draw import Fault, Kind
 from cli.swarm.led import LedRun
 from cli.swarm.whom import Target, hit
@@ -324,7 +324,7 @@ class Swarm:
         self._tell("asking the run to stop at a step boundary")
         while not self._led.ended() and time.monotonic() < end_s:
             try:
-                wiring.appender(self._store, "chaos")(
+                wiring.driver(self._store, "chaos").append(
                     StopRequested(reason="the swarm is over", outcome=Outcome.STOPPED),
                     deadline_s=5.0,
                 )
