@@ -143,7 +143,8 @@ class Swarm:
         if self._store_hit:
             return
         with contextlib.suppress(StoreUnavailable):
-            self._follower.catch_up(self._store)
+            while self._follower.poll(self._store, timeout_s=0.0):
+                pass
         self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
 
     def _healed(self, calm_at: int) -> bool:
