@@ -172,7 +172,8 @@ class Trainer:
             assert interrupted.run is not None
             self._trouble.report_non_finite(interrupted.run)
         elif interrupted.cause == "stalled" and self.log_watch.was_there():
-            self._trouble.fail(f"node {self._me} made no progress at {interrupted.cursor}")
+            words = f"node {self._me} made no progress at {interrupted.cursor}"
+            self._trouble.stalled(words, era=self._era)
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
