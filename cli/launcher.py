@@ -24,6 +24,7 @@ from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records, priced
 from cli.money import bill
+from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
@@ -32,6 +33,7 @@ TURN_S = 0.2
 LEASES_EVERY_S = 0.5
 FLEET_EVERY_S = 0.5
 LEDGER_EVERY_S = 3.0
+PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
 STORE_AWAY_S = 15.0
@@ -67,6 +69,7 @@ class Launcher:
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
+        self._pace = PaceKeeper()
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
@@ -132,7 +135,9 @@ class Launcher:
         if self._due("leases", LEASES_EVERY_S):
             _, leases = self._ports.store.leases()
             for node, lease in leases.items():
-                self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+                beat = json.loads(lease.payload)
+                self.progress = with_beat(self.progress, node, beat)
+                self._pace.told(self.progress.state, node, beat)
 
     def _read_metrics(self) -> bool:
         """Whether any came."""
@@ -151,6 +156,10 @@ class Launcher:
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
             self._to_ledger()
+        if self._due("pace", PACE_EVERY_S):
+            pace = self._pace.measured(self.progress.state)
+            if pace is not None:
+                self._ports.append(pace, deadline_s=APPEND_DEADLINE_S)
         self._order_chaos()
         self._ask_to_stop()
         self._watch_deadlines()

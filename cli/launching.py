@@ -46,6 +46,11 @@ def prepare(path: Path, *, overrides: Sequence[str], name: str, dry_run: bool) -
     if not dry_run:
         _check_surroundings(job, run)
     cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
+    return plan_again(run, job)
+
+
+def plan_again(run: RunId, job: JobConfig) -> Prepared:
+    """As `prepare`, for a job that was launched before. Raises InputError."""
     seen = wiring.run_preflight(job)
     return Prepared(run=run, job=job, planned=plan_job(job, seen, run=run, now_s=time.time()))
 

@@ -32,12 +32,20 @@ class Terms:
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
     unigram_entropy_nats: float | None
+    from_step: int
+    """The checkpoint that it goes on from; 0: it begins."""
     detached: bool
     """It goes on when its launcher is gone."""
 
 
 def save_terms(
-    folder: RunFolder, job: JobConfig, planned: Planned, *, started_s: float, detached: bool
+    folder: RunFolder,
+    job: JobConfig,
+    planned: Planned,
+    *,
+    started_s: float,
+    detached: bool,
+    from_step: int = 0,
 ) -> None:
     """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
     runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
@@ -47,6 +55,7 @@ def save_terms(
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
+        "from_step": from_step,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
     }
@@ -63,6 +72,7 @@ def terms_of(folder: RunFolder) -> Terms:
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
+        from_step=int(body["from_step"]),
         unigram_entropy_nats=None if entropy is None else float(entropy),
         detached=runs.is_detached(folder),
     )
