@@ -100,6 +100,8 @@ class Checkpoints:
         if text is None:
             raise StorageUnavailable(f"the checkpoint of step {step} has no manifest any more")
         manifest = Manifest.from_json(text)
+        if manifest.step != step:
+            raise StorageUnavailable(f"in its place is the checkpoint of step {manifest.step}")
         if manifest.semantic_hash != self._semantic_hash:
             raise StorageUnavailable(f"the checkpoint of step {step} is of other semantics")
         names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
