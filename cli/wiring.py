@@ -149,9 +149,13 @@ def run_verify(
 
     Raises InputError when the run cannot be compared here.
     """
-    kind = "_samples" if samples else "_segment" if segment else ""
+    module = "bamboo.runtime.verify_samples" if samples else "bamboo.runtime.verify"
     process = subprocess.Popen(
-        [*_python(f"bamboo.runtime.verify{kind}"), str(folder), *map(str, segment or ())],
+        [
+            *_python("cli.segment" if segment else module),
+            str(folder),
+            *map(str, segment or ()),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

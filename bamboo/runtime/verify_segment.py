@@ -1,4 +1,4 @@
-"""`python -m bamboo.runtime.verify_segment RUN_DIR A B`: are steps A to B-1 of a run, bit for bit,
+"""`python -m cli.segment RUN_DIR A B`: are steps A to B-1 of a run, bit for bit,
 what a calm run gives that begins from one of its checkpoints?
 
 For models too large to train twice. The calm reference takes parameters and moments from the newest
@@ -20,10 +20,11 @@ from bamboo.checkpoint.catalogue import examine, load_tensors, steps
 from bamboo.checkpoint.final import MANIFEST, read_final, tensor_sha256
 from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
 from bamboo.checkpoint.manifest import Manifest, folder_of
-from bamboo.checkpoint.open import OpenObjects, open_objects
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
 from bamboo.data import load_data
 from bamboo.errors import InputError, StorageUnavailable, VerifyDiffers
+from bamboo.ids import RunId
 from bamboo.models import build_model
 from bamboo.ports import ObjectStore
 from bamboo.runtime.answer import one_answer
@@ -65,7 +66,10 @@ def verify_segment(
     semantic_hash = same_semantics(run, job, data)
     url = job.checkpoint.url or str(run / "checkpoints")
     try:
-        kept = _Kept(url, open_objects(url, bucket=bucket), semantic_hash)
+        objects = checkpoint_store(
+            job.checkpoint.url, run=RunId(run.resolve().name), run_dir=run, bucket=bucket
+        )
+        kept = _Kept(url, objects, semantic_hash)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
         calm = CalmRun(job, build_model(job), data)
@@ -223,12 +227,12 @@ def _whole_lines(path: Path) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-def main(arguments: list[str]) -> int:
-    """The command; see the top of the file."""
+def main(arguments: list[str], *, bucket: OpenObjects | None = None) -> int:
+    """The command; see the top of the file. `bucket` opens an `s3://` address."""
     try:
         run, first, stop = Path(arguments[0]), *map(int, arguments[1:])
     except (IndexError, ValueError):
-        sys.stderr.write("usage: python -m bamboo.runtime.verify_segment RUN_DIR A B\n")
+        sys.stderr.write("usage: python -m cli.segment RUN_DIR A B\n")
         return InputError.exit_code
 
     def progress(step: int, steps: int, loss: float) -> None:
@@ -237,13 +241,9 @@ def main(arguments: list[str]) -> int:
 
     with one_answer() as answer:
         try:
-            result = verify_segment(run, first, stop, progress)
+            result = verify_segment(run, first, stop, progress, bucket=bucket)
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code
         answer(result)
     return 0 if result["equal"] else VerifyDiffers.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

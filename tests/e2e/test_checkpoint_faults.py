@@ -202,7 +202,7 @@ def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
 def test_a_writer_that_was_stopped_changes_nothing(what: str) -> None:
     """It stops before it writes for step 10, is taken for lost, another comes, and the run makes
     that checkpoint again under a later generation. Then it wakes up."""
-    with cluster(kept(steps=200, mode="off")) as run:
+    with cluster(kept(steps=60, mode="off")) as run:
         run.start(faults={0: f"stopped_writer:{what},10"})
         node = "i-00.1"
         wait_until(lambda: process_state(run.pids[node]) == "T", what="it stops", timeout_s=60)

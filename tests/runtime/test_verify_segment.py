@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import stage_file
 from bamboo.checkpoint.retention import delete
+from bamboo.config.load import job_from_json, job_to_json
 from bamboo.errors import InputError
 from bamboo.runtime.verify import verify
 from bamboo.runtime.verify_segment import verify_segment
@@ -308,9 +309,30 @@ def test_the_command(run: Path) -> None:
     assert "usage: " in _command(run, "3", "x").stderr
 
 
+@pytest.mark.parametrize("url", ["{tmp}/kept", "s3://bucket/prefix/"])
+def test_checkpoints_lie_where_the_job_says(run: Path, tmp_path: Path, url: str) -> None:
+    """Below the url in the run's own folder, as the run's nodes have put them there."""
+    url = url.format(tmp=tmp_path)
+    job = job_from_json((run / "resolved.json").read_text())
+    job = replace(job, checkpoint=replace(job.checkpoint, url=url))
+    (run / "resolved.json").write_text(job_to_json(job))
+    (tmp_path / "kept").mkdir()
+    (run / "checkpoints").rename(tmp_path / "kept" / run.name)
+    asked: list[str] = []
+
+    def bucket(address: str) -> DirectoryStore:
+        asked.append(address)
+        return DirectoryStore(tmp_path / "kept" / run.name)
+
+    found = verify_segment(run, 3, 6, lambda *_: None, bucket=bucket)
+    assert found["equal"] is True
+    assert found["compared_with"] == ["checkpoint"]
+    assert asked == (["s3://bucket/prefix/run"] if url.startswith("s3:") else [])
+
+
 def _command(run: Path, *segment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "bamboo.runtime.verify_segment", str(run), *segment],
+        [sys.executable, "-m", "cli.segment", str(run), *segment],
         capture_output=True,
         text=True,
         timeout=60,
