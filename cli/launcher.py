@@ -13,7 +13,7 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import PeerLost, RunFailed, StopRequested
+from bamboo.core.events import Event, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -23,8 +23,10 @@ from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.follow import Decision, Follower
 from cli.ledger import ledger_records, priced
+from cli.market import Market
 from cli.money import bill
 from cli.patience import Patience, parked
+from cli.playing import play
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
 
@@ -58,6 +60,7 @@ class Launcher:
         progress: Progress,
         store_is_ours: bool,
         booked: Booked | None = None,
+        market: Market | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
@@ -67,6 +70,7 @@ class Launcher:
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
+        self._market = market
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
@@ -107,6 +111,7 @@ class Launcher:
             except StoreUnavailable as error:
                 self._store_away(error)
         self._chaos.skip(self._ports.now())
+        self._look_at_trace()
 
     # ------------------------------------------------------------------ one turn
 
@@ -123,6 +128,7 @@ class Launcher:
                 "see logs/cloud.log in the run's folder, then launch again"
             )
         self.progress = replace(self.progress, now_s=self._ports.now())
+        self._look_at_trace()
         self._ports.screen.turned(self.progress)
 
     def _read(self, *, timeout_s: float) -> None:
@@ -145,8 +151,9 @@ class Launcher:
     def _control(self) -> None:
         if self.progress.finished:
             return
+        nodes = self._nodes_of_trace()
         if self._due("fleet", FLEET_EVERY_S):
-            self._ports.fleet.reconcile(self.progress.state)
+            self._ports.fleet.reconcile(self.progress.state, nodes=nodes)
             self._spent()
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
@@ -173,6 +180,8 @@ class Launcher:
             reason=decision.reason,
             at_s=decision.now_s,
         )
+        if self._market is not None:
+            self._market.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
         if decision.state.version > self._booked.version:
@@ -262,17 +271,29 @@ class Launcher:
             if isinstance(record, PriceRecord):
                 self._in_ledger[record.instance] = record.until_s is not None
 
+    def _nodes_of_trace(self) -> int | None:
+        """How many the trace leaves the run, once what it takes is taken."""
+        if self._market is None:
+            return None
+        turn, nodes = play(self._market, self._ports, self.progress)
+        if turn.changed:
+            self._due_at_s.pop("fleet", None)
+        return nodes
+
+    def _look_at_trace(self) -> None:
+        if self._market is not None:
+            trace = self._market.told(self._ports.now())
+            self.progress = replace(self.progress, trace=trace)
+
     def _order_chaos(self) -> None:
         orders = self._chaos.due(
             self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
         )
         for order in orders:
             if order.listed is not None:
+                told = {"listed": order.listed, "instance": order.instance}
                 self._ports.books.event(
-                    PREEMPTION_ORDERED,
-                    self.progress,
-                    at_s=self._ports.now(),
-                    data={"listed": order.listed, "instance": order.instance},
+                    PREEMPTION_ORDERED, self.progress, at_s=self._ports.now(), data=told
                 )
             self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
 
@@ -289,13 +310,16 @@ class Launcher:
         elif 0 < budget.max_hours <= hours:
             reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
             outcome = Outcome.BUDGET
+        elif self._market is not None and self._market.over(self._ports.now()):
+            reason, outcome = "as many hours of the trace as asked for are over", Outcome.STOPPED
         else:
             return
-        self._ports.append(
-            StopRequested(reason=reason, outcome=outcome), deadline_s=APPEND_DEADLINE_S
-        )
+        event: Event = StopRequested(reason=reason, outcome=outcome)
+        if parked(progress.state):  # nobody is left to stop at a boundary
+            event = RunFailed(reporter="launcher", outcome=outcome, reason=reason)
+        self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self._asked_to_stop = True
-        if outcome is Outcome.STOPPED:
+        if self._ports.interrupts() == 1:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
 
     def _watch_deadlines(self) -> None:

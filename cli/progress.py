@@ -54,6 +54,24 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceNow:
+    """Where the trace stands that a run is played on."""
+
+    name: str
+    time_scale: float
+    restart_scale: float
+    max_nodes: int
+    nodes: int
+    """That the run may have now."""
+    played_s: float
+    """Seconds of the trace since training began."""
+    length_s: float
+    """Seconds of the trace from there to its end."""
+    preemptions: int
+    """Ordered so far because the trace lost a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """A run, as far as it has come."""
 
@@ -72,6 +90,7 @@ class Progress:
     usd: float = 0.0
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
+    trace: TraceNow | None = None
     ending: str = ""
     """The reason of the decision that ended the run; nodes that leave later do not change it."""
 

@@ -6,7 +6,7 @@ before it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
@@ -16,6 +16,7 @@ from bamboo.planner.catalogue import Catalogue
 from bamboo.topology.strategy import Strategy
 from cli import runs
 from cli.look import job_of
+from cli.market import TraceTerms
 from cli.planning import Planned
 from cli.runs import RunFolder
 
@@ -32,12 +33,20 @@ class Terms:
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
     unigram_entropy_nats: float | None
+    trace: TraceTerms | None
+    """Of the trace in the run's folder, where the run is played on one."""
     detached: bool
     """It goes on when its launcher is gone."""
 
 
 def save_terms(
-    folder: RunFolder, job: JobConfig, planned: Planned, *, started_s: float, detached: bool
+    folder: RunFolder,
+    job: JobConfig,
+    planned: Planned,
+    *,
+    trace: TraceTerms | None,
+    started_s: float,
+    detached: bool,
 ) -> None:
     """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
     runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
@@ -47,6 +56,7 @@ def save_terms(
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
+        "trace": None if trace is None else asdict(trace),
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
     }
@@ -56,7 +66,7 @@ def save_terms(
 def terms_of(folder: RunFolder) -> Terms:
     """The terms of a run. Raises InputError when a file is missing or of another release."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)
-    entropy = body.get("unigram_entropy_nats")
+    entropy, trace = body.get("unigram_entropy_nats"), body.get("trace")
     return Terms(
         job=job_of(folder),
         strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
@@ -64,5 +74,6 @@ def terms_of(folder: RunFolder) -> Terms:
         frame_bytes=int(body["frame_bytes"]),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
         unigram_entropy_nats=None if entropy is None else float(entropy),
+        trace=None if trace is None else TraceTerms(**trace),
         detached=runs.is_detached(folder),
     )

@@ -46,14 +46,16 @@ class FakeFleet:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.reconciled = 0
+        self.wanted: list[int | None] = []
         self.terminated: list[str] = []
         self.all_terminated = 0
         self.preempted: list[tuple[str, float]] = []
         self.is_alive = True
         self.ended_at_s: dict[str, float] = {}
 
-    def reconcile(self, state: State) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         self.reconciled += 1
+        self.wanted.append(nodes)
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         self.terminated.append(instance)
@@ -76,7 +78,7 @@ class FakeFleet:
             for n in range(4)
         ]
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         self.preempted.append((instance, notice_s))
 
     def kill_stamps_s(self) -> Mapping[str, float]:
