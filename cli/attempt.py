@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
-from bamboo.core.state import Outcome, Phase, initial_state
+from bamboo.core.state import Checkpoint, Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
@@ -30,7 +30,7 @@ from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
 from cli.follow import Follower
 from cli.launcher import Launcher
-from cli.look import empty_progress
+from cli.look import empty_progress, progress_before
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
@@ -130,7 +130,13 @@ class _Attempt:
             self._create(store)
             if self._terms.detached:
                 self.hold(cloud)
-            self._lead(stack, cloud, store, Booked())
+            self._lead(stack, cloud, store, self._booked_before())
+
+    def _booked_before(self) -> Booked:
+        """What earlier parts of a resumed run wrote; its log begins anew."""
+        booked = read_booked(self._folder)
+        self.progress = progress_before(self._folder, self._job, started_s=self._started_s)
+        return replace(booked, version=-1)
 
     def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
         """Follow a run that goes on already; to its end, as if we had started it."""
@@ -249,7 +255,10 @@ class _Attempt:
         created = create_run(
             store,
             state=initial_state(
-                run=self._folder.id, grid=grid_of(job), redundancy=cluster.redundancy
+                run=self._folder.id,
+                grid=grid_of(job),
+                redundancy=cluster.redundancy,
+                checkpoints=(Checkpoint(step=terms.from_step, era=0),) if terms.from_step else (),
             ),
             policy=policy_of(job, terms.cuts),
             documents={

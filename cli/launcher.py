@@ -13,7 +13,7 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import Event, PeerLost, RunFailed, StopRequested
+from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -25,15 +25,18 @@ from cli.follow import Decision, Follower
 from cli.ledger import ledger_records, priced
 from cli.market import Market
 from cli.money import bill
+from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
 from cli.playing import play
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
+from cli.stopping import stop_event
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
 FLEET_EVERY_S = 0.5
 LEDGER_EVERY_S = 3.0
+PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
 STORE_AWAY_S = 15.0
@@ -71,6 +74,7 @@ class Launcher:
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
         self._market = market
+        self._pace = PaceKeeper()
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
@@ -138,7 +142,9 @@ class Launcher:
         if self._due("leases", LEASES_EVERY_S):
             _, leases = self._ports.store.leases()
             for node, lease in leases.items():
-                self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+                beat = json.loads(lease.payload)
+                self.progress = with_beat(self.progress, node, beat)
+                self._pace.told(self.progress.state, node, beat)
 
     def _read_metrics(self) -> bool:
         """Whether any came."""
@@ -158,6 +164,10 @@ class Launcher:
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
             self._to_ledger()
+        if self._due("pace", PACE_EVERY_S):
+            pace = self._pace.measured(self.progress.state)
+            if pace is not None:
+                self._ports.append(pace, deadline_s=APPEND_DEADLINE_S)
         self._order_chaos()
         self._ask_to_stop()
         self._watch_deadlines()
@@ -300,26 +310,19 @@ class Launcher:
     def _ask_to_stop(self) -> None:
         if self._asked_to_stop:
             return
-        budget, progress = self._job.budget, self.progress
-        hours = (self._ports.now() - progress.started_at_s) / 3600
-        if self._ports.interrupts() == 1:
-            reason, outcome = "interrupted by the user", Outcome.STOPPED
-        elif 0 < budget.max_usd <= progress.usd:
-            reason = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
-            outcome = Outcome.BUDGET
-        elif 0 < budget.max_hours <= hours:
-            reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
-            outcome = Outcome.BUDGET
-        elif self._market is not None and self._market.over(self._ports.now()):
-            reason, outcome = "as many hours of the trace as asked for are over", Outcome.STOPPED
-        else:
+        interrupted = self._ports.interrupts() == 1
+        event = stop_event(
+            self._job.budget,
+            self.progress,
+            self._market,
+            interrupted=interrupted,
+            now_s=self._ports.now(),
+        )
+        if event is None:
             return
-        event: Event = StopRequested(reason=reason, outcome=outcome)
-        if parked(progress.state):  # nobody is left to stop at a boundary
-            event = RunFailed(reporter="launcher", outcome=outcome, reason=reason)
         self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self._asked_to_stop = True
-        if self._ports.interrupts() == 1:
+        if interrupted:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
 
     def _watch_deadlines(self) -> None:

@@ -70,6 +70,11 @@ def prepare(
         _check_surroundings(job, run)
     cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
     played = None if trace is None else _settled(trace, job)
+    return plan_again(run, job, played)
+
+
+def plan_again(run: RunId, job: JobConfig, played: Replayed | None = None) -> Prepared:
+    """As `prepare`, for a job that was launched before. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     seen = wiring.run_preflight(job)
     planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes)

@@ -35,6 +35,8 @@ def take(folder: RunFolder) -> Lock | None:
 
 def is_free(folder: RunFolder) -> bool:
     """Whether the run has no launcher at this moment."""
+    if not (folder.path / NAME).exists():
+        return True  # who only asks leaves no file behind
     lock = _locked(folder, fcntl.LOCK_SH)
     if lock is not None:
         lock.close()

@@ -17,7 +17,7 @@ from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
-from cli import wiring
+from cli import lock, wiring
 from cli.follow import Follower, all_records
 from cli.progress import (
     Progress,
@@ -63,7 +63,8 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:
             with wiring.store_of(folder.id, str(endpoint["store_url"])) as store:
-                return status_body(progress_from_store(folder, store))
+                body = status_body(progress_from_store(folder, store))
+            return body | {"led": not lock.is_free(folder)}
         except (StoreUnavailable, InputError):
             pass  # it went while we looked
     return _lost(folder)
@@ -101,8 +102,9 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     return progress.at(now_s=time.time(), usd=values[-1].usd if values else 0.0)
 
 
-def _lost(folder: RunFolder) -> dict[str, Any]:
-    progress = empty_progress(folder, job_of(folder), started_s=started_at_s(folder))
+def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
+    """What the books have of a run, by launchers that are gone."""
+    progress = empty_progress(folder, job, started_s=started_s)
     metrics = read_metrics(folder.metrics)
     for metric in metrics:
         progress = with_metric(
@@ -111,6 +113,11 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
         )
     if metrics:
         progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
+    return progress
+
+
+def _lost(folder: RunFolder) -> dict[str, Any]:
+    progress = progress_before(folder, job_of(folder), started_s=started_at_s(folder))
     sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
     if is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"

@@ -118,11 +118,12 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the last RATE_WINDOW steps; 0 before the second step."""
-        if len(self.recent) < 2 or self.recent[-1][0] <= self.recent[0][0]:
+        """Over the last RATE_WINDOW steps; 0 before the second step that this launcher saw."""
+        seen = [at_s for at_s, _ in self.recent if at_s > 0]
+        if len(seen) < 2 or seen[-1] <= seen[0]:
             return 0.0
-        passed_s = self.recent[-1][0] - self.recent[0][0]
-        return self.tokens_per_step * (len(self.recent) - 1) / passed_s
+        passed_s = seen[-1] - seen[0]
+        return self.tokens_per_step * (len(seen) - 1) / passed_s
 
     @property
     def tokens_per_usd(self) -> float:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from bamboo.core.events import NodeLeft
+from bamboo.core.events import NodeLeft, ShardSaved
 from cli.follow import Decision
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line
@@ -45,7 +45,7 @@ class PlainScreen:
         return None
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        if not isinstance(decision.event, NodeLeft):
+        if not isinstance(decision.event, NodeLeft | ShardSaved):
             self.note(decision_line(progress, decision.reason))
 
     def stepped(self, progress: Progress) -> None:

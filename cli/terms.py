@@ -35,6 +35,8 @@ class Terms:
     unigram_entropy_nats: float | None
     trace: TraceTerms | None
     """Of the trace in the run's folder, where the run is played on one."""
+    from_step: int
+    """The checkpoint that it goes on from; 0: it begins."""
     detached: bool
     """It goes on when its launcher is gone."""
 
@@ -44,9 +46,10 @@ def save_terms(
     job: JobConfig,
     planned: Planned,
     *,
-    trace: TraceTerms | None,
     started_s: float,
     detached: bool,
+    trace: TraceTerms | None = None,
+    from_step: int = 0,
 ) -> None:
     """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
     runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
@@ -57,6 +60,7 @@ def save_terms(
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
         "trace": None if trace is None else asdict(trace),
+        "from_step": from_step,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
     }
@@ -73,6 +77,7 @@ def terms_of(folder: RunFolder) -> Terms:
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
+        from_step=int(body["from_step"]),
         unigram_entropy_nats=None if entropy is None else float(entropy),
         trace=None if trace is None else TraceTerms(**trace),
         detached=runs.is_detached(folder),

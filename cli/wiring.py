@@ -18,7 +18,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
-from bamboo.ports import Store, WorkerStarter
+from bamboo.ports import ObjectStore, Store, WorkerStarter
 from cli.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cloud.local.start import LocalCloud
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
+WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
 
 
@@ -89,6 +90,23 @@ def appender(store: Store, me: str) -> "Append":
     from bamboo.coord.driver import Driver, read_begin
 
     return Driver(store, read_begin(store).policy, me).append
+
+
+def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
+    """Where a run keeps its checkpoints."""
+    from bamboo.checkpoint.open import checkpoint_store
+
+    return checkpoint_store(job.checkpoint.url, run=folder.id, run_dir=folder.path, bucket=bucket)
+
+
+def bucket(url: str) -> ObjectStore:
+    """`s3://bucket/prefix` as an object store, with the credentials, the region and, if it is set,
+    the AWS_ENDPOINT_URL of this process."""
+    from cloud.ec2.s3 import S3Store
+
+    name, _, prefix = url.removeprefix("s3://").partition("/")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return S3Store.connect(bucket=name, prefix=prefix, region=region)
 
 
 # ---------------------------------------------------------------- processes with torch
@@ -216,6 +234,8 @@ def start_cloud(
         region=job.cloud.region,
         spot_usd_per_hour=spot_usd_per_hour,
         agent_command=_booting(job.cloud.boot_s),
+        preload=("cli.worker",),
+        worker_entry=WORKER_ENTRY,
     )
 
 
@@ -322,6 +342,6 @@ def worker_starter(environment: Mapping[str, str]) -> WorkerStarter:
 
     return ForkStarter(
         socket_path=Path(zygote),
-        entry=environment.get("BAMBOO_WORKER_ENTRY", "bamboo.runtime.worker:main"),
+        entry=environment.get("BAMBOO_WORKER_ENTRY", WORKER_ENTRY),
         log=Path(environment["BAMBOO_LOG"]),
     )

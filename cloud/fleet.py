@@ -4,6 +4,7 @@ Every intent stands in `intents.jsonl` before the call that it announces, so a l
 between leaves a trace. What the cloud shows by tag is the truth; the file explains it.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -147,7 +148,9 @@ class Fleet:
         start_s = self._now()
         self._write("terminate-all", reason="the run is over")
         names, error = "unknown", None
-        # A launch whose answer was lost may still show up: look for longer then.
+        with contextlib.suppress(CloudThrottled, CloudUnavailable):
+            self._describe()
+        # A launch that was not answered, and is not shown, may still show up: look for longer then.
         look_for_s = SHOWN_WITHIN_S if self._unanswered is not None else 0.0
         while True:
             try:

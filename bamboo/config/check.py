@@ -90,6 +90,7 @@ RANGES: dict[str, Range] = {
     "cluster.threads": Range(least=1, most=1024),
     "cluster.virtual_forward_ms": _MS,
     "cluster.virtual_backward_ms": _MS,
+    "cluster.virtual_speeds": Range(least=0.01, most=100),
     "cluster.virtual_link_gbps": _FROM_0,
     "cluster.virtual_link_latency_ms": _MS,
     "cluster.beat_ms": Range(least=10, most=60_000),

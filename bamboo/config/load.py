@@ -40,6 +40,14 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     return _finish(job)
 
 
+def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
+    """A resolved job with other values, as `load_job` takes them. A figure for each stage must be
+    given anew for another number of stages. Raises InputError."""
+    for override in overrides:
+        job = _override(job, override)
+    return _finish(job)
+
+
 def job_to_json(job: JobConfig) -> str:
     """The whole tree as JSON with its schema version."""
     return json.dumps({"schema_version": SCHEMA_VERSION, "job": asdict(job)}, indent=2)

@@ -87,6 +87,9 @@ class ClusterConfig:
     virtual_forward_ms: tuple[float, ...] = (20.0,)
     """Per stage, or one figure for all."""
     virtual_backward_ms: tuple[float, ...] = (40.0,)
+    virtual_speeds: tuple[float, ...] = ()
+    """How fast the virtual devices of each zone of `cloud.zones` are, 1: as the figures above say;
+    empty: all are alike."""
     virtual_link_gbps: float = 0.0
     """0: the link is not slowed."""
     virtual_link_latency_ms: float = 0.0

@@ -183,6 +183,23 @@ class Reconsider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What one microbatch takes a node, forward and backward of all that it owns, in seconds."""
+
+    node: NodeId
+    microbatch_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceMeasured:
+    """How fast the members of this era are, by who reads what they report of themselves."""
+
+    reporter: str
+    era: int
+    paces: tuple[Pace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSaved:
     """The owner of a stage has stored what it held before `step`."""
 
@@ -238,6 +255,7 @@ Event: TypeAlias = (
     | Quiesced
     | LayoutBuilt
     | Reconsider
+    | PaceMeasured
     | ShardSaved
     | CheckpointDone
     | CheckpointFailed

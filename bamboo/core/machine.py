@@ -41,6 +41,7 @@ from bamboo.core.events import (
     NodeLeft,
     NonFinite,
     NoticeReceived,
+    PaceMeasured,
     PeerLost,
     Quiesced,
     Reconsider,
@@ -52,6 +53,7 @@ from bamboo.core.events import (
     Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
+from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.reform import (
@@ -141,6 +143,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_built(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
+        case PaceMeasured():
+            return rebalance(state, event, policy)
         case ShardSaved():
             return save_shard(state, event)
         case CheckpointDone():

@@ -169,7 +169,7 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
             return stale(state, "that is being done already")
         after = replace(state, reform=replace(reform, forced=True))
         return changed(state, after, (), f"{event.reason}: go on with those who are there")
-    if not _at_rest(state):
+    if not at_rest(state):
         return stale(state, "something else is under way; say it again")
     better = layout_for(len(usable_nodes(state)), policy)
     if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
@@ -181,7 +181,7 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
 def grow(before: State, decided: Transition, policy: Policy) -> Transition:
     """Begin a reconfiguration when there are nodes for another pipeline, or for all stages."""
     state = decided.state
-    if state is before or not policy.elastic or not _at_rest(state):
+    if state is before or not policy.elastic or not at_rest(state):
         return decided
     better = layout_for(len(usable_nodes(state)), policy).grid
     whole = better.stages == policy.stages
@@ -282,6 +282,8 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     """The state with a new layout, which begins with `generation`; words for it."""
     reform, nodes = _reform(state), usable_nodes(state)
     layout = layout_for(len(nodes), policy)
+    if reform.shares and layout.grid == state.grid:
+        layout = replace(layout, shares=reform.shares)
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
     assignment = place(nodes, layout, held, state.redundancy)
     roles = assignment.members()
@@ -341,7 +343,8 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     return after, tuple(effects)
 
 
-def _at_rest(state: State) -> bool:
+def at_rest(state: State) -> bool:
+    """Whether the run trains, and nothing else is under way."""
     busy = (state.reform, state.failovers, state.transfers, state.moves, state.finished)
     training = state.phase in (Phase.RUNNING, Phase.DEGRADED)
     return training and not any(busy) and state.stop_reason is None

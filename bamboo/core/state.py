@@ -154,6 +154,8 @@ class Reform:
     boundary: int | None = None
     """All finish this step, if planned."""
     reports: tuple[Report, ...] = ()
+    shares: tuple[int, ...] = ()
+    """Virtual nodes of each pipeline, where the grid stays and only they are to change."""
     forced: bool = False
     """Go on with however few nodes there are."""
     base: int | None = None

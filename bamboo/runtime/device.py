@@ -81,15 +81,17 @@ def per_stage(figures: tuple[float, ...], stages: int) -> tuple[float, ...]:
     return figures * stages if len(figures) == 1 else figures
 
 
-def device_of(cluster: ClusterConfig, cut: Sequence[int]) -> Device:
+def device_of(cluster: ClusterConfig, cut: Sequence[int], speed: float = 1.0) -> Device:
     """The device that `[cluster] device` names, for stages of `cut`, for which its figures are: a
-    layer takes an equal part of its stage's."""
+    layer takes an equal part of its stage's. A virtual one takes 1 / `speed` of the figures."""
     if cluster.device == "cpu":
         return Cpu()
     forward = _per_layer(per_stage(cluster.virtual_forward_ms, cluster.stages), cut)
     backward = _per_layer(per_stage(cluster.virtual_backward_ms, cluster.stages), cut)
     layers_s = {"F": forward, "FR": forward, "B": backward, "BR": backward}
-    device = VirtualDevice(layers_s=layers_s)
+    device = VirtualDevice(
+        layers_s={kind: [x / speed for x in figures] for kind, figures in layers_s.items()}
+    )
     device.lay_out(cut)
     return device
 

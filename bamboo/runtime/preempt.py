@@ -28,8 +28,11 @@ class Preemptions:
         """Die here if it is listed."""
         if not self._due:
             return
-        if (phase, slot.pipeline, slot.stage, step, microbatch) in self._due:
-            self._vanish(phase, slot, step)
+        due = (phase, slot.pipeline, slot.stage, step, microbatch)
+        if due in self._due:
+            self._due.remove(due)
+            if not self._happened(phase, slot, step):
+                self._vanish(phase, slot, step)
 
     def spent(self, slot: Slot, step: int) -> None:
         """`slot` has a new owner, whose predecessor may have got as far as `step`: what was listed
@@ -37,6 +40,14 @@ class Preemptions:
         self._due = {
             due for due in self._due if due[1:3] != (slot.pipeline, slot.stage) or due[3] > step
         }
+
+    def _happened(self, phase: str, slot: Slot, step: int) -> bool:
+        """Whether it took a node before, of a step that is done again since."""
+        if self._stamp_file is None or not self._stamp_file.exists():
+            return False
+        place = {"slot": str(slot), "step": step, "phase": phase, "cause": "listed"}
+        stamps = [json.loads(line) for line in self._stamp_file.read_text().splitlines()]
+        return any(place.items() <= stamp.items() for stamp in stamps)
 
     def _vanish(self, phase: str, slot: Slot, step: int) -> None:
         if self._stamp_file is not None:

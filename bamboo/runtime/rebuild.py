@@ -114,6 +114,8 @@ class Rebuild:
         self._stopping = False
         self._executor.frozen = True
         runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
+        for run in runs:
+            run.recovery = None
         self._stopped += runs
         self._executor.owned, self._executor.shadowed = {}, {}
         norms = {s: done.total_square for run in self._stopped for s, done in run.history.items()}

@@ -118,12 +118,14 @@ def peak_tensor_bytes(executor: Executor, mail: Mail) -> int:
     return state + graphs + mail.peak_stash_bytes
 
 
-def progress_of(executor: Executor, mail: Mail) -> dict[str, Any]:
-    """What a node's lease carries: step, counts of operations, bytes of tensors."""
+def progress_of(executor: Executor, mail: Mail, device: Device) -> dict[str, Any]:
+    """What a node's lease carries: step, counts of operations, bytes of tensors, and the seconds
+    that all forwards and backwards of owned slots took."""
     return {
         "step": max((run.step for run in executor.owned.values()), default=0),
         "ops": dict(executor.operations.counts),
         "tensor_bytes": peak_tensor_bytes(executor, mail),
+        "busy_s": device.busy_s.get("F", 0.0) + device.busy_s.get("B", 0.0),
     }
 
 

@@ -66,12 +66,13 @@ class Trainer:
         preemptions: Preemptions,
         run_dir: Path | None,
         checkpoints: Checkpoints | None = None,
+        speed: float = 1.0,
     ) -> None:
         job = builder.job
         self._me, self._job, self._transport = me, job, transport
         self._outbox, self._preemptions = outbox, preemptions
         self.mail = Mail(transport, me)
-        self.device = device_of(job.cluster, builder.strategy.placement.cut)
+        self.device = device_of(job.cluster, builder.strategy.placement.cut, speed)
         operations = Operations(
             mail=self.mail,
             device=self.device,
@@ -137,7 +138,7 @@ class Trainer:
 
     def progress(self) -> dict[str, Any]:
         """What the node's lease carries: step, counts of operations, bytes of tensors."""
-        return progress_of(self.executor, self.mail)
+        return progress_of(self.executor, self.mail, self.device)
 
     # ------------------------------------------------------------------ the life of a node
 
@@ -219,8 +220,6 @@ class Trainer:
         self._boundaries.stay()
         self._boundaries.move(())
         self._stopping = False
-        for run in self.executor.owned.values():
-            run.recovery = None
         self.finish.take_back()
         self.rebuild.sync(state)
         self._set_hold()

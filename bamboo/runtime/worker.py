@@ -14,9 +14,8 @@ import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
-from bamboo.checkpoint.open import OpenObjects, open_objects
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, read_begin
@@ -93,6 +92,12 @@ def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
     return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
 
 
+def speed_of(job: JobConfig, zone: str) -> float:
+    """How fast a virtual device of this zone is."""
+    speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
+    return speeds[zones.index(zone)] if speeds and zone in zones else 1.0
+
+
 class _Worker:
     def __init__(
         self,
@@ -128,6 +133,7 @@ class _Worker:
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
             run_dir=self._run_dir,
             checkpoints=checkpoints,
+            speed=speed_of(job, self._config["zone"]),
         )
         if checkpoints is not None:
             self._thread("save", lambda: checkpoints.work(self._stop))
@@ -165,14 +171,14 @@ class _Worker:
         config = self._job.checkpoint
         if not config.every_steps:
             return None
-        if not config.url and self._run_dir is None:
-            raise InputError("checkpoint.url is empty and this node has no folder of the run")
-        url = config.url or str(cast("Path", self._run_dir) / "checkpoints")
+        run = RunId(self._config["run"])
         return Checkpoints(
             me=self._me,
-            run=RunId(self._config["run"]),
+            run=run,
             semantic_hash=strategy.semantics.hash(),
-            objects=open_objects(url, bucket=self._bucket),
+            objects=checkpoint_store(
+                config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
+            ),
             config=config,
             scratch=Path(tempfile.gettempdir()) / f"bamboo-{self._me}",
             outbox=poster,

@@ -18,6 +18,11 @@ def status_text(body: Mapping[str, Any]) -> str:
         f"{rate(body['tokens_per_s'])} tokens/s, {usd(body['usd'])} "
         f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
     ]
+    if not body.get("led", True):
+        lines.append(
+            f"  it has no launcher, so a lost node is not replaced; `bamboo attach {body['run']}` "
+            "starts one"
+        )
     rows = [("node", "zone", "status", "owns", "shadows", "F", "B", "FR", "BR", "tensors")]
     rows += [
         (

@@ -13,8 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from bamboo.ids import run_id
+from cli.look import status_of
+from cli.runs import RunFolder
 from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench
+from tests.store_server import start_store
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -47,8 +51,7 @@ class Detached:
         return [json.loads(line)["step"] for line in path.read_text().splitlines()]
 
     def status(self) -> dict[str, Any]:
-        body: dict[str, Any] = self.bench.json("status", self.run)
-        return body
+        return status_of(RunFolder(id=run_id(self.run), path=self.folder))
 
     def wait_for_steps(self, more: int) -> None:
         """Wait until so many more are finished, says the store: no launcher is needed for that."""
@@ -84,13 +87,16 @@ class Detached:
 
 
 @contextmanager
-def detached(bench: Bench, run: str, *overrides: str) -> Iterator[Detached]:
+def detached(
+    bench: Bench, run: str, *overrides: str, first_step: bool = True
+) -> Iterator[Detached]:
     sets = [part for override in (LONG, *overrides) for part in ("--set", override)]
     body = bench.json("launch", "job.toml", "--run", run, "--detach", *sets)
     assert body == {"run": run, "detached": True}
     found = Detached(bench, run)
     try:
-        wait_until(lambda: found.status()["step"] >= 1, what="the first step", timeout_s=90.0)
+        if first_step:
+            wait_until(lambda: found.status()["step"] >= 1, what="the first step", timeout_s=90.0)
         yield found
     finally:
         found.end()
@@ -162,10 +168,13 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         run.kill_launcher()
         run.wait_for_steps(20)  # training needs no launcher
         assert bench.json("list")[0]["phase"] == "running"
+        assert bench.json("status", "taken")["led"] is False
+        assert "it has no launcher" in bench.run("status", "taken").stdout
         with attached(bench, "taken", "a.out") as first:
             says(bench, "a.out", "it has no launcher; starting one")
             wait_until(lambda: is_member(run.launcher_pid, run.launcher_pid), what="a launcher")
             before = run.status()
+            assert before["led"] is True
             victim = next(n for n in before["nodes"] if n["owns"] == ["0.2"])
             assert bench.run("preempt", "taken", "--stage", "2").returncode == 0
 
@@ -193,6 +202,17 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         assert {intent for intent, _ in wishes[3:]} <= {"terminate-all"}
     assert bench.json("verify", "taken")["equal"] is True
     assert bench.json("verify", "taken", "--decisions")["equal"] is True
+
+
+def test_a_launcher_killed_while_the_cluster_forms(bench: Bench) -> None:
+    with detached(bench, "young", "train.steps=60", first_step=False) as run:
+        run.kill_launcher()
+        done = bench.run("attach", "young")
+        assert done.returncode == 0, done.stdout + done.stderr
+        run.assert_gone()
+        assert len(run.receipt()["bill"]["instances"]) == 4
+        assert sum(i["count"] for i in intents(run.folder) if i["intent"] == "launch") == 4
+        assert run.steps() == list(range(60))
 
 
 def test_two_attach_at_once_and_there_is_one_launcher(bench: Bench) -> None:
@@ -343,6 +363,32 @@ def test_a_launcher_that_dies_in_the_start_leaves_nothing(bench: Bench) -> None:
         wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
     done = bench.run("attach", "stillborn")
     assert (done.returncode, "run stillborn has no local cloud" in done.stderr) == (2, True)
+
+
+def test_a_run_that_lost_launcher_and_cloud_is_settled_by_what_its_store_holds(
+    bench: Bench,
+) -> None:
+    server = start_store(bench.folder / "s", password="secret")
+    own = bench.environment.copy()
+    try:
+        for name in ("embedded", "named"):
+            bench.environment = own | ({"BAMBOO_REDIS_URL": server.url} if name == "named" else {})
+            with detached(bench, name) as run:
+                run.wait_for_steps(10)
+                bench.environment = own  # who attaches need not name the store
+                run.kill_launcher()
+                os.kill(run.cloud_pid, signal.SIGKILL)
+                done = bench.run("attach", name)
+                assert done.returncode == 1, done.stderr
+                run.assert_gone()
+                receipt = run.receipt()
+                assert receipt["outcome"] == "fault"
+                assert run.steps() == list(range(receipt["step"]))
+                assert receipt["step"] >= 11
+                assert len(receipt["bill"]["instances"]) == 4
+            assert bench.json("verify", name, "--decisions")["equal"] is True
+    finally:
+        server.stop()
 
 
 def test_what_only_the_start_finds_to_be_wrong_is_told_where_it_was_asked(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from cli.books import Booked
 from cli.follow import Decision, Follower
 from cli.launcher import Launcher
 from cli.money import Rented
@@ -47,6 +48,7 @@ class FakeFleet:
         self._world = world
         self.reconciled = 0
         self.wanted: list[int | None] = []
+        self.versions: list[int] = []
         self.terminated: list[str] = []
         self.all_terminated = 0
         self.preempted: list[tuple[str, float]] = []
@@ -56,6 +58,7 @@ class FakeFleet:
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         self.reconciled += 1
         self.wanted.append(nodes)
+        self.versions.append(state.version)
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         self.terminated.append(instance)
@@ -142,7 +145,13 @@ class World:
         self.screen = FakeScreen(self)
         self.books = FakeBooks()
         self._script = list(script)
-        self.launcher = Launcher(
+        self.leaves = False
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self, booked: Booked | None = None) -> Launcher:
+        """One that begins now; `booked` is what those before it have written."""
+        config = self.config
+        return Launcher(
             ports=Ports(
                 store=self.store,
                 append=self.driver.append,
@@ -151,6 +160,7 @@ class World:
                 books=self.books,
                 now=lambda: self.clock_s,
                 interrupts=lambda: self.interrupts,
+                leave=lambda: self.leaves,
             ),
             follower=Follower(),
             job=config,
@@ -158,11 +168,14 @@ class World:
                 run="r",
                 steps=config.train.steps,
                 tokens_per_step=config.train.batch * config.model.context,
-                state=state,
+                state=initial_state(
+                    run=RunId("r"), grid=self.grid, redundancy=config.cluster.redundancy
+                ),
                 started_at_s=START_S,
-                now_s=START_S,
+                now_s=self.clock_s,
             ),
             store_is_ours=True,
+            booked=booked,
         )
 
     def play(self, progress: Progress) -> None:

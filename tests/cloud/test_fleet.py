@@ -262,6 +262,15 @@ def test_terminate_all_looks_longer_after_a_lost_answer(provider, clock, tmp_pat
     assert clock.now_s >= 1000.0 + SHOWN_WITHIN_S
 
 
+def test_a_later_launcher_does_not_wait_for_a_wish_that_is_shown(
+    fleet, provider, clock, tmp_path
+) -> None:
+    fleet.ensure(2)
+    make_fleet(provider, clock, tmp_path).terminate_all()
+    assert not any(o.state.live for o in provider.describe(RUN))
+    assert clock.now_s < 1000.0 + 1.0
+
+
 def test_offers_are_not_asked_for_when_nothing_is_missing(provider, clock, tmp_path) -> None:
     asked: list[float] = []
 

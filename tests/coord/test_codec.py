@@ -24,7 +24,7 @@ from bamboo.coord.codec import (
 )
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
-from bamboo.core.events import Event, NodeJoined, NoticeReceived, PeerLost
+from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
@@ -65,6 +65,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     tuple[Holding, ...]: st.lists(
         st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
     ).map(tuple),
+    tuple[Pace, ...]: st.lists(st.builds(Pace, microbatch_s=finite), max_size=2).map(tuple),
     tuple[Norm, ...]: st.lists(st.builds(Norm, step=counts, total_square=finite), max_size=2).map(
         tuple
     ),
@@ -183,6 +184,7 @@ REFORM = Reform(
     since=3,
     why="why",
     planned=False,
+    shares=(3, 1),
     asked=(NodeId("n00.1"),),
     ready=((NodeId("n00.1"), 4),),
     boundary=4,

@@ -92,20 +92,22 @@ class Cluster:
 
     # ------------------------------------------------------------------ nodes
 
-    def start(self, count: int = 0, faults: Mapping[int, str] | None = None) -> None:
+    def start(
+        self, count: int = 0, faults: Mapping[int, str] | None = None, zone: str = "local-a"
+    ) -> None:
         """Start `count` workers (0: one a slot). `faults` plants one in some, by their number,
         which is the number of the slot that they get."""
         for index in range(count or self.grid.size):
-            self.start_one((faults or {}).get(index, ""))
+            self.start_one((faults or {}).get(index, ""), zone)
 
-    def start_one(self, fault: str = "") -> str:
+    def start_one(self, fault: str = "", zone: str = "local-a") -> str:
         index = len(self.processes)
         node = f"i-{index:02d}.1"
         config = {
             "run": RUN,
             "node": node,
             "instance": f"i-{index:02d}",
-            "zone": "local-a",
+            "zone": zone,
             "store_url": self.server.url,
             "socket_dir": str(self.directory / "sockets"),
             "run_dir": str(self.directory),

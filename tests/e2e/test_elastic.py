@@ -13,7 +13,7 @@ import pytest
 
 from bamboo.config.tree import CheckpointConfig
 from bamboo.coord.driver import read_begin
-from bamboo.core.events import LayoutBuilt, NoticeReceived, Reconsider
+from bamboo.core.events import LayoutBuilt, NoticeReceived, Pace, PaceMeasured, Reconsider
 from bamboo.core.machine import transition
 from bamboo.core.state import Phase, State
 from bamboo.ids import NodeId
@@ -194,3 +194,22 @@ def test_a_notice_without_replicas_loses_nothing() -> None:
         run.wait(lambda s: all(n.id != node or not n.status.live for n in s.nodes), 30, "it left")
         assert_calm(run)
         assert not restores(run)
+
+
+def test_pipelines_of_unequal_speed_get_uneven_shares() -> None:
+    """One of two pipelines has a third of the speed: of eight virtual nodes it gets two."""
+    settings = job(steps=20, stages=2, pipelines=2, virtual_nodes=8, redundancy="stash")
+    with cluster(settings) as run:
+        run.start(4)
+        run.wait_step(3)
+        state = run.state()
+        assert state.assignment is not None
+        slow = {state.assignment.owner(slot) for slot in state.grid.pipeline(1)}
+        paces = tuple(
+            Pace(node=node, microbatch_s=0.03 if node in slow else 0.01)
+            for node in state.assignment.owners
+        )
+        run.append(PaceMeasured(reporter="test", era=state.era, paces=paces))
+        run.wait(lambda s: s.shares == (6, 2) or s.phase is Phase.FINISHED, 30, "uneven shares")
+        assert run.state().shares == (6, 2)
+        assert_calm(run)

@@ -71,3 +71,15 @@ def test_the_stamp_is_written_before(tmp_path: Path, deaths: list[object]) -> No
     stamp = json.loads(file.read_text())
     assert (stamp["node"], stamp["slot"], stamp["step"]) == ("n", "0.2", 1)
     assert stamp["t_monotonic_ns"] > 0
+
+
+def test_a_kill_that_happened_does_not_happen_when_its_step_is_done_again(
+    deaths: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    stamps = tmp_path / "kills.jsonl"
+    stamp = {"slot": "0.1", "step": 3, "phase": "forward", "cause": "listed", "node": "other"}
+    stamps.write_text(json.dumps(stamp) + "\n")
+    listed(Kill(step=3, stage=1), stamp_file=stamps).at("forward", Slot(pipeline=0, stage=1), 3, 0)
+    assert deaths == []
+    listed(Kill(step=4, stage=1), stamp_file=stamps).at("forward", Slot(pipeline=0, stage=1), 4, 0)
+    assert len(deaths) == 1

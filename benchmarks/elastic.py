@@ -1,0 +1,207 @@
+"""What elastic membership costs: stalls, bytes and shares of reconfigurations, and checkpoints.
+
+    python -m benchmarks.elastic [--parts grow,cut,shares,checkpoints] [--rounds 5]
+
+All on the virtual device: the arithmetic is real, each operation takes its figure. `grow`: D
+1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. A stall is the time between two
+commits beyond a step's median on the grid that the run comes to, in such steps. `shares`: two
+pipelines, one of half the speed, with equal and with uneven shares. `checkpoints`: one every five
+steps against none, interleaved.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bamboo.config.tree import (
+    CheckpointConfig,
+    CloudConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
+from bamboo.core.events import Pace, PaceMeasured, Reconsider
+from bamboo.core.state import State
+from bamboo.ids import NodeId
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from benchmarks.local_run import step_times_s
+from benchmarks.report import median_and_quartiles, paired_ratios, write_result
+from tests.e2e.calm import difference
+from tests.e2e.cluster import Cluster, cluster
+
+FAST, SLOW = "us-east-1a", "us-east-1b"
+
+
+def job(**cluster_keys: Any) -> JobConfig:
+    """GPT of 0.8 M parameters (10 MB of state); 30 ms a microbatch and stage of four."""
+    settings: dict[str, Any] = {
+        "stages": 4,
+        "redundancy": "stash",
+        "device": "virtual",
+        "virtual_forward_ms": (10.0,),
+        "virtual_backward_ms": (20.0,),
+    } | cluster_keys
+    return JobConfig(
+        model=ModelConfig(layers=4, width=128, heads=4, context=16),
+        data=DataConfig(max_bytes=200_000),
+        train=TrainConfig(steps=200, batch=16, microbatch=1, virtual_nodes=4),
+        cluster=ClusterConfig(**settings),
+        cloud=CloudConfig(zones=(FAST, SLOW)),
+    )
+
+
+def on_grid(run: Cluster, grid: Grid) -> State:
+    """Wait until the run trains on a grid, and a few steps more."""
+    state = run.wait(lambda s: s.grid == grid and s.reform is None, 60, f"{grid}")
+    run.wait_step(max(run.losses()) + 6)
+    return state
+
+
+def stalls(run: Cluster) -> list[float]:
+    """Of each reconfiguration: its longest gap between two commits, in steps of the new grid."""
+    stamps = [(r["step"], r["t_s"]) for r in run.metrics("step")]
+    times = {}
+    for step, at_s in stamps:
+        times.setdefault(step, at_s)
+    ordered = sorted(times.items())
+    begun = [d.now_s for d in run.decisions() if "all go on from step" in d.reason]
+    out = []
+    for at_s in begun:
+        after = [s for s in ordered if s[1] > at_s]
+        before = [s for s in ordered if s[1] <= at_s]
+        gaps = [b[1] - a[1] for a, b in itertools.pairwise(after[:6])]
+        out.append((after[0][1] - before[-1][1]) / statistics.median(gaps) - 1)
+    return out
+
+
+def told(run: Cluster, name: str, body: dict[str, Any]) -> None:
+    """Print and keep what a run of reconfigurations came to."""
+    sent = [d.reason for d in run.decisions() if "all go on from step" in d.reason]
+    found = [round(stall, 2) for stall in stalls(run)]
+    wrong = difference(run)
+    for reason, stall in zip(sent, found, strict=True):
+        print(f"{name}: {reason}; stall {stall:.2f} steps")
+    print(f"{name}: {wrong or 'bitwise equal to the calm run'}")
+    body[name] = {"decisions": sent, "stall_steps": found, "equal": not wrong}
+
+
+def stop(run: Cluster) -> None:
+    """Let the run finish its last steps."""
+    run.finish(timeout_s=300)
+
+
+def grow(body: dict[str, Any]) -> None:
+    """Pipelines 1 -> 2 -> 3 -> 1."""
+    settings = job(stages=2, pipelines=1, max_pipelines=3)
+    settings = replace(settings, train=replace(settings.train, steps=60))
+    with cluster(settings) as run:
+        run.start(2)
+        run.wait_step(5)
+        for pipelines in (2, 3):
+            run.start(2)
+            state = on_grid(run, Grid(pipelines=pipelines, stages=2))
+        assert state.assignment is not None
+        for slot in [s for s in state.grid.slots() if s.pipeline > 0]:
+            run.kill(state.assignment.owner(slot))
+        on_grid(run, Grid(pipelines=1, stages=2))
+        stop(run)
+        told(run, "grow", body)
+
+
+def cut(body: dict[str, Any]) -> None:
+    """Stages 4 -> 2 -> 4."""
+    settings = job()
+    settings = replace(settings, train=replace(settings.train, steps=60))
+    with cluster(settings) as run:
+        run.start()
+        run.wait_step(5)
+        for stage in (1, 3):
+            run.kill(run.owner(Slot(pipeline=0, stage=stage)))
+            run.wait_step(max(run.losses()) + 5)
+        run.append(Reconsider(reporter="fleet", reason="no node came"))
+        on_grid(run, Grid(pipelines=1, stages=2))
+        run.start(2)
+        on_grid(run, Grid(pipelines=1, stages=4))
+        stop(run)
+        told(run, "cut", body)
+
+
+def shares(body: dict[str, Any], rounds: int) -> None:
+    """Two pipelines, the second of half the speed."""
+    times: dict[str, list[float]] = {"equal": [], "uneven": []}
+    wrong = []
+    for number in range(rounds):
+        for name, found_s in times.items():
+            settings = job(stages=2, pipelines=2, virtual_speeds=(1.0, 0.5))
+            train = replace(settings.train, steps=16, batch=24, microbatch=1, virtual_nodes=12)
+            with cluster(replace(settings, train=train)) as run:
+                run.start(2, zone=FAST)
+                run.start(2, zone=SLOW)
+                run.wait_step(2)
+                if name == "uneven":
+                    state = run.state()
+                    assert state.assignment is not None
+                    zones = {n.id: n.zone for n in state.nodes}
+                    pace = {FAST: 0.06, SLOW: 0.12}
+                    paces = tuple(
+                        Pace(node=NodeId(n), microbatch_s=pace[zones[n]])
+                        for n in state.assignment.owners
+                    )
+                    run.append(PaceMeasured(reporter="bench", era=state.era, paces=paces))
+                    run.wait(lambda s: s.shares == (8, 4) and s.reform is None, 30, "shares")
+                    run.wait_step(max(run.losses()) + 2)
+                stop(run)
+                found = {r["step"]: r["t_s"] for r in reversed(run.metrics("step"))}
+                stamps = [found[step] for step in sorted(found)][-8:]
+                found_s.append(statistics.median(b - a for a, b in itertools.pairwise(stamps)))
+                wrong.append(difference(run))
+        print(f"round {number}: {times['equal'][-1]:.3f} s equal, {times['uneven'][-1]:.3f} uneven")
+    middle, low, high = median_and_quartiles(paired_ratios(times["equal"], times["uneven"]))
+    print(f"uneven shares are {middle:.2f} x as fast ({low:.2f} to {high:.2f})")
+    body["shares"] = {"times_s": times, "ratio": [middle, low, high], "equal_bits": not any(wrong)}
+
+
+def checkpoints(body: dict[str, Any], rounds: int) -> None:
+    """A checkpoint every five steps against none."""
+    times: dict[str, list[float]] = {"none": [], "every 5": []}
+    for number in range(rounds):
+        for name, every in (("none", 0), ("every 5", 5)):
+            settings = replace(job(), checkpoint=CheckpointConfig(every_steps=every))
+            settings = replace(settings, train=replace(settings.train, steps=27, batch=8))
+            found, _ = step_times_s(settings)
+            times[name].append(statistics.fmean(found[:25]))
+        print(f"round {number}: {times['none'][-1]:.4f} s none, {times['every 5'][-1]:.4f} every 5")
+    ratios = paired_ratios(times["every 5"], times["none"])
+    middle, low, high = median_and_quartiles(ratios)
+    print(f"checkpoints every 5 steps: {middle - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})")
+    body["checkpoints"] = {"times_s": times, "ratio": [middle, low, high]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default="grow,cut,shares,checkpoints")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    body: dict[str, Any] = {}
+    parts: dict[str, Callable[[], None]] = {
+        "grow": lambda: grow(body),
+        "cut": lambda: cut(body),
+        "shares": lambda: shares(body, arguments.rounds),
+        "checkpoints": lambda: checkpoints(body, arguments.rounds),
+    }
+    start_s = time.time()
+    for name in arguments.parts.split(","):
+        parts[name]()
+    body["took_s"] = round(time.time() - start_s)
+    print(write_result("elastic", "python -m benchmarks.elastic", body))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""`bamboo resume`: go on with a run that ended early, from its newest good checkpoint."""
+
+import json
+import sys
+
+import click
+
+from cli import launching, resuming, runs
+from cli.screen import end_text, open_screen
+from cli.views.plan import plan_text
+
+
+@click.command("resume")
+@click.argument("run")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Another grid, redundancy, cloud or budget.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object at the end; progress goes to stderr.",
+)
+def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
+    """Go on with a run that ended before its last step.
+
+    Steps after the newest good checkpoint are done again; the losses and weights are those of a
+    run that was never interrupted. The grid may be another one: --set cluster.stages=2.
+    """
+    folder = runs.find(runs.home(), run)
+    click.echo("looking at model, data and checkpoints", err=True)
+    resumed = resuming.prepare(folder, overrides)
+    for reason in resumed.rejected:
+        click.echo(f"passed over: {reason}", err=True)
+    where = "the beginning: there is no good checkpoint"
+    if resumed.manifest is not None:
+        where = f"the checkpoint of step {resumed.manifest.step}"
+    click.echo(plan_text(folder.id, resumed.prepared.planned, cores=None), err=as_json)
+    click.echo(f"{folder.id} goes on from {where}", err=as_json)
+    if folder.trace.exists():
+        click.echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
+    held = resuming.claim(folder, resumed)
+    with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+        body = launching.run_attached(folder, screen)
+    held.close()
+    click.echo(json.dumps(body) if as_json else end_text(body))
+    return int(body["exit_code"])
