@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "logs": "Show the events of a run's nodes.",
     "stop": "Stop a run at its next step boundary.",
     "preempt": "Take away the instance that owns a stage of a run.",
-    "resume": "Go on with a run that ended early, from its newest checkpoint.",
+    "resume": "Go on with a run that ended before its last step.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""

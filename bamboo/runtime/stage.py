@@ -8,6 +8,9 @@ Shapes: inputs and outputs are whatever the layers say; stage 0 takes tokens_BT,
 from dataclasses import dataclass
 
 import torch
+
+# The first backward that is given a gradient would import it, in the middle of a step: 0.4 s.
+import torch.fx.experimental.symbolic_shapes
 from torch import Tensor
 
 from bamboo.data import Dataset
