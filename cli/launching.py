@@ -46,8 +46,8 @@ class TraceAsked:
 
     path: Path
     time_scale: float
-    restart_scale: float | None
-    """None: as all the rest."""
+    restart_s: float | None
+    """Charged for a restart; None: its time counts as all the rest."""
     max_nodes: int | None
     """None: as many as the job may have."""
     hours: float | None
@@ -85,7 +85,7 @@ def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:
     return settle(
         asked.path,
         time_scale=asked.time_scale,
-        restart_scale=asked.restart_scale,
+        restart_s=asked.restart_s,
         max_nodes=nodes_of(job) if asked.max_nodes is None else asked.max_nodes,
         hours=asked.hours,
         needed=grid_of(job).size,

@@ -33,8 +33,9 @@ class TraceTerms:
     """Of the trace's file."""
     time_scale: float
     """Seconds of the trace in a second."""
-    restart_scale: float
-    """The same while all stand still to be laid out anew; 1: a restart costs what it takes."""
+    restart_s: float | None
+    """Seconds of the trace that a restart is charged, beyond the time that it takes, which then
+    counts once; None: that time counts like any other. A restart: all stop to be laid out anew."""
     max_nodes: int
     """Seats: the first so many nodes of the trace are admitted."""
     hours: float | None
@@ -81,7 +82,7 @@ def settle(
     path: Path,
     *,
     time_scale: float,
-    restart_scale: float | None,
+    restart_s: float | None,
     max_nodes: int,
     hours: float | None,
     needed: int,
@@ -90,10 +91,14 @@ def settle(
 
     Raises InputError for what cannot be played.
     """
-    scale = time_scale if restart_scale is None else restart_scale
-    for option, value in (("--time-scale", time_scale), ("--restart-scale", scale)):
-        if not 0 < value < math.inf:
-            raise InputError(f"{option} {value:g} plays nothing; give a number above 0, such as 60")
+    if not 0 < time_scale < math.inf:
+        raise InputError(
+            f"--time-scale {time_scale:g} plays nothing; give a number above 0, such as 60"
+        )
+    if restart_s is not None and not 0 <= restart_s < math.inf:
+        raise InputError(
+            f"--restart-seconds {restart_s:g} is no time; give seconds of the trace, or none at all"
+        )
     if hours is not None and not 0 < hours < math.inf:
         raise InputError(f"--hours {hours:g} is no time; give hours of the trace, or leave it out")
     if max_nodes < needed:
@@ -112,7 +117,7 @@ def settle(
     terms = TraceTerms(
         name=path.name,
         time_scale=time_scale,
-        restart_scale=scale,
+        restart_s=restart_s,
         max_nodes=max_nodes,
         hours=hours,
         begin_s=begin_s,
@@ -139,23 +144,29 @@ def _filled(events: Iterable[SeatEvent], *, until_s: float) -> set[int]:
 
 class TraceClock:
     """Trace time as a function of the decisions: it begins with training, stands still at the end,
-    and goes at the restart's scale while all are laid out anew. Waiting for nodes is no restart."""
+    and leaps by what a restart is charged when one begins. Waiting for nodes is no restart; a loss
+    during one belongs to it."""
 
     def __init__(self, terms: TraceTerms) -> None:
         self._terms = terms
         self._trace_s = terms.begin_s
         self._at_s: float | None = None
         self._rate = 0.0
+        self._restarting = False
 
     def decided(self, state: State, at_s: float) -> None:
         """A decision at `at_s`, in Unix seconds, led to this state."""
         if self._at_s is None and state.phase in (Phase.FORMING, Phase.FINISHED):
             return
         self._trace_s, self._at_s = self.trace_s(at_s), at_s
+        restart_s = self._terms.restart_s
+        if restart_s is not None and state.reform is not None and not self._restarting:
+            self._trace_s += restart_s
+        self._restarting = state.reform is not None
         if state.phase is Phase.FINISHED:
             self._rate = 0.0
-        elif state.reform is not None and not parked(state):
-            self._rate = self._terms.restart_scale
+        elif restart_s is not None and self._restarting and not parked(state):
+            self._rate = 1.0
         else:
             self._rate = self._terms.time_scale
 
@@ -253,7 +264,7 @@ class Market:
         return TraceNow(
             name=terms.name,
             time_scale=terms.time_scale,
-            restart_scale=terms.restart_scale,
+            restart_s=terms.restart_s,
             max_nodes=terms.max_nodes,
             nodes=len(self._filled),
             played_s=self._clock.trace_s(now_s) - terms.begin_s,

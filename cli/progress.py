@@ -59,7 +59,7 @@ class TraceNow:
 
     name: str
     time_scale: float
-    restart_scale: float
+    restart_s: float | None
     max_nodes: int
     nodes: int
     """That the run may have now."""
@@ -183,8 +183,13 @@ def with_decision(
         case _:
             pass
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
+    step = progress.step
+    if ended and after.stop_at_step is not None:
+        # After a restore more may have been finished before than in the end.
+        step = min(step, after.stop_at_step + 1)
     return replace(
         progress,
+        step=step,
         state=after,
         preemptions=preemptions,
         ending=reason if ended else progress.ending,

@@ -44,9 +44,9 @@ TIME_SCALE = 60.0
 )
 @click.option("--hours", type=float, help="Stop after so many hours of the trace.")
 @click.option(
-    "--restart-scale",
+    "--restart-seconds",
     type=float,
-    help="The time scale while the run is laid out anew; 1 charges that time once.",
+    help="Charge a restart so many trace seconds, and its own time once, not scaled.",
 )
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
@@ -66,7 +66,7 @@ def command(
     time_scale: float | None,
     max_nodes: int | None,
     hours: float | None,
-    restart_scale: float | None,
+    restart_seconds: float | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -83,7 +83,7 @@ def command(
     asked = _asked(
         trace,
         time_scale=time_scale,
-        restart_scale=restart_scale,
+        restart_seconds=restart_seconds,
         max_nodes=max_nodes,
         hours=hours,
     )
@@ -125,7 +125,7 @@ def _asked(
     trace: Path | None,
     *,
     time_scale: float | None,
-    restart_scale: float | None,
+    restart_seconds: float | None,
     max_nodes: int | None,
     hours: float | None,
 ) -> TraceAsked | None:
@@ -133,13 +133,13 @@ def _asked(
         return TraceAsked(
             path=trace,
             time_scale=TIME_SCALE if time_scale is None else time_scale,
-            restart_scale=restart_scale,
+            restart_s=restart_seconds,
             max_nodes=max_nodes,
             hours=hours,
         )
     given = {
         "--time-scale": time_scale,
-        "--restart-scale": restart_scale,
+        "--restart-seconds": restart_seconds,
         "--max-nodes": max_nodes,
         "--hours": hours,
     }

@@ -27,8 +27,11 @@ def trace_text(played: Replayed) -> str:
         lines.append(
             f"    it is shorter than the {terms.hours:g} h asked for: its last nodes stay till then"
         )
-    if terms.restart_scale != terms.time_scale:
-        lines.append(f"    while the run is laid out anew {terms.restart_scale:g} s in a second")
+    if terms.restart_s is not None:
+        lines.append(
+            f"    a restart (all stop to be laid out anew) is charged {terms.restart_s:g} s of it; "
+            "its own time counts once"
+        )
     return "\n".join(lines)
 
 
@@ -58,7 +61,7 @@ def trace_body(played: Replayed) -> dict[str, Any]:
     return {
         "name": terms.name,
         "time_scale": terms.time_scale,
-        "restart_scale": terms.restart_scale,
+        "restart_s": terms.restart_s,
         "max_nodes": terms.max_nodes,
         "nodes_at_begin": played.nodes_at_begin,
         "begin_s": terms.begin_s,

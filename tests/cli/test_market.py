@@ -46,7 +46,7 @@ def settled(
     return settle(
         written(folder, text),
         time_scale=scale,
-        restart_scale=restart,
+        restart_s=restart,
         max_nodes=seats,
         hours=hours,
         needed=needed,
@@ -95,19 +95,23 @@ def test_trace_time_begins_with_training_and_ends_with_the_run(tmp_path: Path) -
     assert clock.trace_s(500.0) == 120.0
 
 
-def test_a_restart_has_its_own_scale_and_waiting_for_nodes_has_not(tmp_path: Path) -> None:
-    clock = TraceClock(settled(tmp_path, restart=1.0).terms)
+def test_a_restart_is_charged_once_and_waiting_for_nodes_is_none(tmp_path: Path) -> None:
+    clock = TraceClock(settled(tmp_path, restart=100.0).terms)
     state = training()
     clock.decided(state, 0.0)
     asked = Reform(since=9, why="", planned=False, asked=(node(0),))
     stopping = replace(state, phase=Phase.RECONFIGURING, reform=asked)
     clock.decided(stopping, 1.0)
-    assert clock.trace_s(4.0) == 63.0
+    assert clock.trace_s(4.0) == 163.0
+    clock.decided(replace(stopping, version=stopping.version + 1), 4.0)
     waiting = replace(stopping, reform=replace(asked, asked=()))
     clock.decided(waiting, 4.0)
-    assert clock.trace_s(5.0) == 123.0
+    assert clock.trace_s(5.0) == 223.0
     clock.decided(replace(waiting, reform=replace(asked, asked=(), base=3)), 5.0)
-    assert clock.trace_s(7.0) == 125.0
+    assert clock.trace_s(7.0) == 225.0
+    clock.decided(state, 7.0)
+    clock.decided(stopping, 8.0)
+    assert clock.trace_s(8.0) == 385.0
 
 
 def test_seats_are_taken_lost_and_taken_again(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_it_begins_where_there_are_nodes_enough(tmp_path: Path) -> None:
     [
         ({"scale": 0.0}, "--time-scale 0 plays nothing"),
         ({"scale": float("nan")}, "--time-scale nan"),
-        ({"restart": -1.0}, "--restart-scale -1"),
+        ({"restart": -1.0}, "--restart-seconds -1 is no time"),
         ({"hours": 0.0}, "--hours 0 is no time"),
         ({"seats": 1}, "--max-nodes 1 is too few"),
         ({"seats": 4, "needed": 4}, "never has the 4 nodes"),
@@ -216,7 +220,7 @@ def test_the_texts(tmp_path: Path) -> None:
     assert "; it ended after 0.07 h" in trace_line({**body, "played_s": 300.0})
     longer = settled(tmp_path, hours=1.0)
     assert "it is shorter than the 1 h asked for" in trace_text(longer)
-    assert "1 s in a second" in trace_text(settled(tmp_path, restart=1.0))
+    assert "is charged 100 s of it" in trace_text(settled(tmp_path, restart=100.0))
 
 
 # ---------------------------------------------------------------- in the launcher's loop
