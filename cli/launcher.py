@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from bamboo.config.tree import JobConfig
+from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import PeerLost, RunFailed
+from bamboo.core.events import PeerLost, RunFailed, StoreRefilled
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -21,7 +22,6 @@ from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
-from cli.follow import Decision, Follower
 from cli.ledger import ledger_records, priced
 from cli.market import Market
 from cli.money import bill
@@ -194,6 +194,8 @@ class Launcher:
             self._market.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
+        if isinstance(decision.event, StoreRefilled):
+            self._in_ledger = {}  # lost with the store: what is rented is written down again
         if decision.state.version > self._booked.version:
             self._ports.screen.decided(self.progress, decision)
             self._ports.books.event(

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bamboo.coord.follow import Decision
 from bamboo.core.events import Event
 from bamboo.core.state import State
 from bamboo.ids import InstanceId
 from bamboo.ports import Store
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
-from cli.follow import Decision
 from cli.money import Rented
 from cli.progress import Progress
 

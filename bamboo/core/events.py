@@ -237,6 +237,13 @@ class CheckpointDamaged:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRefilled:
+    """The store had lost the run, and `reporter` gave it back what the members had read."""
+
+    reporter: str
+
+
 Event: TypeAlias = (
     NodeJoined
     | PeerLost
@@ -260,4 +267,5 @@ Event: TypeAlias = (
     | CheckpointDone
     | CheckpointFailed
     | CheckpointDamaged
+    | StoreRefilled
 )

@@ -50,12 +50,14 @@ from bamboo.core.events import (
     ShardSaved,
     StopReady,
     StopRequested,
+    StoreRefilled,
     Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.protect import join_replica, protect, yield_slot
+from bamboo.core.refill import refill
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
@@ -153,6 +155,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return give_up(state, event)
         case CheckpointDamaged():
             return reject(state, event)
+        case StoreRefilled():
+            return refill(state, event)
     raise CoreMisuse(f"{event!r} is no event")
 
 

@@ -308,8 +308,8 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     if base.checkpoint:
         where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
         words = f"restored from {where} on {_grid(after)}"
-        if newest > base.step:
-            words += f", {newest - base.step} steps are done again"
+        if (lost := newest - base.step) > 0:
+            words += f", {lost} {'step is' if lost == 1 else 'steps are'} done again"
     return after, words
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from bamboo.config.tree import BudgetConfig, ChaosConfig, ClusterConfig, JobConfig, TrainConfig
 from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core import events
 from bamboo.core.policy import Policy
@@ -16,7 +17,6 @@ from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from cli.books import Booked
-from cli.follow import Decision, Follower
 from cli.launcher import Launcher
 from cli.money import Rented
 from cli.ports import Ports

@@ -5,6 +5,7 @@ ever imported by the program itself.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,24 @@ def crash(where: str) -> None:
     Stage.forward = forward  # type: ignore[method-assign]
 
 
+def clock_jump(where: str) -> None:
+    """`step,seconds`: from that step on the wall clock of this process is so much ahead."""
+    step, ahead_s = where.split(",")
+    honest_time, honest_step = time.time, SlotRun.next_step
+    jumped = False
+
+    def now() -> float:
+        return honest_time() + (float(ahead_s) if jumped else 0.0)
+
+    def next_step(self: SlotRun) -> None:
+        nonlocal jumped
+        honest_step(self)
+        jumped = jumped or self.step >= int(step)
+
+    time.time = now
+    SlotRun.next_step = next_step  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[str], None]] = {
     fault.__name__: fault
     for fault in (
@@ -192,5 +211,6 @@ FAULTS: dict[str, Callable[[str], None]] = {
         overflow,
         noted_comparisons,
         crash,
+        clock_jump,
     )
 }

@@ -46,8 +46,7 @@ def states(run: Cluster) -> list[State]:
     begin = read_begin(run.store)
     out = [begin.state]
     for d in run.decisions():
-        if d.event is not None:
-            out.append(transition(out[-1], d.event, now_s=d.now_s, policy=begin.policy).state)
+        out.append(transition(out[-1], d.event, now_s=d.now_s, policy=begin.policy).state)
     return out
 
 
