@@ -234,8 +234,6 @@ class Trainer:
 
     def _go_on(self) -> None:
         """Everybody has what he is to hold."""
-        self.transfers.builder = self.rebuild.builder
-        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         self.executor.gap_budget = {}
         self.rebuild.finish()
         self._set_hold()
@@ -247,6 +245,9 @@ class Trainer:
         self.mail.assign(assignment, state.participants())
         self._connect(state)
         self.rebuild.sync(state)
+        # Also where there is no GoOn to perform: for who stands by, or came after it was said.
+        self.transfers.builder = self.rebuild.builder
+        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged, the state is the same.
             run = self.executor.owned.pop(slot)
