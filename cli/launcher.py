@@ -39,8 +39,9 @@ LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
-STORE_AWAY_S = 15.0
-"""An embedded store that is away for so long is gone, and the run with it."""
+STORE_AWAY_S = 120.0
+"""An embedded store that is away for so long is gone, and the run with it. One that died is started
+again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
