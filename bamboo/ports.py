@@ -280,6 +280,10 @@ class Metadata(Protocol):
         """The pending preemption notice, or None."""
 
 
+STORE_AWAY_STATUS = 4
+"""Exit status of a worker that could not join for the store's sake: no fault of its own."""
+
+
 class WorkerProcess(Protocol):
     """A started worker, seen by its agent."""
 

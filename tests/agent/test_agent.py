@@ -12,7 +12,7 @@ from bamboo.coord.driver import Driver
 from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import StoreRefused, StoreUnavailable
-from bamboo.ports import Notice
+from bamboo.ports import STORE_AWAY_STATUS, Notice
 from tests.agent.world import (
     HASTY,
     POLICY,
@@ -110,6 +110,15 @@ def test_a_worker_that_is_killed_before_it_joins_is_started_again(store, tmp_pat
     assert agent.status() == EXIT_WORKER
     assert agent.starter.count == 3
     assert state_of(store).phase is Phase.FINISHED
+
+
+def test_a_worker_that_could_not_join_for_the_stores_sake_ends_no_run(store, tmp_path) -> None:
+    agent = Agent(store, tmp_path)
+    for _ in range(3):
+        agent.worker().status = STORE_AWAY_STATUS
+    assert agent.status() == EXIT_WORKER
+    assert agent.starter.count == 3
+    assert state_of(store).phase is Phase.FORMING
 
 
 def test_a_worker_that_leaves_after_the_end_is_in_order(store, tmp_path) -> None:
