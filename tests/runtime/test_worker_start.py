@@ -1,4 +1,4 @@
-"""A worker starts while the store stands still, or has lost the run: it waits and accuses nobody."""
+"""A worker that starts while the store stands still or is empty waits, and accuses nobody."""
 
 import pytest
 
