@@ -57,7 +57,8 @@ class FormerFleet:
 
 
 class RunFleet:
-    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said."""
+    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `join_s`: an
+    instance that no node has come from for so long is replaced."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class RunFleet:
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
         nodes: int,
+        join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -79,6 +81,7 @@ class RunFleet:
         self._on_demand = on_demand_usd_per_hour
         self._note = note
         self._nodes = nodes
+        self._join_s = join_s
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""
@@ -98,6 +101,7 @@ class RunFleet:
                     if n.notice_deadline_s is not None or not n.status.live
                 }
                 self._end_left_over(state)
+                self._end_mute(state)
                 report = self._fleet.ensure(
                     self._nodes if nodes is None else nodes, leaving=leaving
                 )
@@ -118,6 +122,17 @@ class RunFleet:
             if node.status is NodeStatus.LEFT and over and node.instance not in self._left_over:
                 self._left_over.add(node.instance)
                 self.terminate(node.instance, reason="the cloud gave notice and did not take it")
+
+    def _end_mute(self, state: State) -> None:
+        """An instance whose agent broke, or never began, counts as there and takes no part."""
+        joined = {node.instance for node in state.nodes}
+        for one in self.rented():
+            instance = InstanceId(one.instance)
+            if one.ended_at_s is not None or instance in joined or instance in self._left_over:
+                continue
+            if self._now() - one.started_at_s > self._join_s:
+                self._left_over.add(instance)
+                self.terminate(instance, reason=f"no node came from it within {self._join_s:g} s")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers."""

@@ -34,7 +34,7 @@ from bamboo.core import state as core
 from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Phase, State
-from bamboo.errors import BambooError, StoreRefused, StoreUnavailable
+from bamboo.errors import BambooError, InputError, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, node_id
 from bamboo.ports import STORE_AWAY_STATUS, Identity, Metadata, Store, WorkerProcess, WorkerStarter
 
@@ -283,9 +283,12 @@ def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Ru
                 beat_s=job.cluster.beat_ms / 1000,
                 state=driver.state(),
             )
-        except BambooError:
+        except BambooError as error:
             opened.close()
-            raise
+            # It may go away, or lose the run, between two questions.
+            if not isinstance(error, InputError | StoreUnavailable) or time.monotonic() > end_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _kill(worker: WorkerProcess) -> None:

@@ -238,6 +238,23 @@ def test_it_goes_on_while_the_store_is_away_and_beats_again_after(store, tmp_pat
     assert agent.status() == EXIT_DONE
 
 
+def test_a_store_that_goes_away_between_two_questions_is_asked_again(store, tmp_path) -> None:
+    class Moody(Flaky):
+        asked = 0
+
+        def document(self, name: str) -> str:
+            self.asked += 1
+            if self.asked == 1:
+                raise StoreUnavailable("away")
+            return store.document(name)
+
+    agent = Agent(Moody(store), tmp_path)
+    worker = agent.worker()
+    end(store)
+    worker.status = 0
+    assert agent.status() == EXIT_DONE
+
+
 def test_a_store_that_stays_away_ends_it_at_last(store, tmp_path) -> None:
     flaky = Flaky(store)
     agent = Agent(flaky, tmp_path, store_away_s=0.3)
