@@ -24,7 +24,7 @@ from bamboo.coord.codec import (
 )
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
-from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost
+from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
@@ -39,6 +39,7 @@ from bamboo.core.state import (
     Reform,
     Report,
     Saving,
+    Slow,
     State,
 )
 from bamboo.errors import UnreadableRecord
@@ -65,6 +66,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     tuple[Holding, ...]: st.lists(
         st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
     ).map(tuple),
+    tuple[Speed, ...]: st.lists(st.builds(Speed, speed=finite), max_size=2).map(tuple),
     tuple[Pace, ...]: st.lists(st.builds(Pace, microbatch_s=finite), max_size=2).map(tuple),
     tuple[Norm, ...]: st.lists(st.builds(Norm, step=counts, total_square=finite), max_size=2).map(
         tuple
@@ -224,6 +226,9 @@ def _another(name: str, value: Any) -> Any:
         "checkpoints": (Checkpoint(step=4, era=1),),
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
         "reform": REFORM,
+        "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
+        "retiring": NodeId("n00.1"),
+        "relieved": (MOVE.slot,),
     }
     if name in others:
         return others[name]

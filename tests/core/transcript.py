@@ -24,7 +24,7 @@ from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome, State, initial_state
 from bamboo.errors import CoreMisuse
-from bamboo.ids import run_id
+from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 
@@ -92,10 +92,17 @@ def _event(kind: str, words: list[str]) -> events.Event:
         given = {"cause": "disconnect"} | given
     hints = get_type_hints(EVENTS[kind])
     read: dict[Any, Any] = {int: int, float: float, Slot: Slot.parse, Outcome: Outcome}
+    read[tuple[events.Speed, ...]] = _speeds
     made: events.Event = EVENTS[kind](
         **{name: read.get(hints[name], str)(text) for name, text in given.items()}
     )
     return made
+
+
+def _speeds(text: str) -> tuple[events.Speed, ...]:
+    """`a.1:0.5,b.1:1`"""
+    pairs = (entry.split(":") for entry in text.split(","))
+    return tuple(events.Speed(node=NodeId(node), speed=float(speed)) for node, speed in pairs)
 
 
 def _answer(
