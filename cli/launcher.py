@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import PeerLost, RunFailed, StopRequested, StoreRefilled
+from bamboo.core.events import PeerLost, RunFailed, StoreRefilled
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -23,11 +23,14 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.ledger import ledger_records, priced
+from cli.market import Market
 from cli.money import bill
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
+from cli.playing import play
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
+from cli.stopping import stop_event
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -36,8 +39,9 @@ LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
-STORE_AWAY_S = 15.0
-"""An embedded store that is away for so long is gone, and the run with it."""
+STORE_AWAY_S = 120.0
+"""An embedded store that is away for so long is gone, and the run with it. One that died is started
+again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
@@ -60,6 +64,7 @@ class Launcher:
         progress: Progress,
         store_is_ours: bool,
         booked: Booked | None = None,
+        market: Market | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
@@ -69,6 +74,7 @@ class Launcher:
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
+        self._market = market
         self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
@@ -110,6 +116,7 @@ class Launcher:
             except StoreUnavailable as error:
                 self._store_away(error)
         self._chaos.skip(self._ports.now())
+        self._look_at_trace()
 
     # ------------------------------------------------------------------ one turn
 
@@ -126,6 +133,7 @@ class Launcher:
                 "see logs/cloud.log in the run's folder, then launch again"
             )
         self.progress = replace(self.progress, now_s=self._ports.now())
+        self._look_at_trace()
         self._ports.screen.turned(self.progress)
 
     def _read(self, *, timeout_s: float) -> None:
@@ -150,16 +158,16 @@ class Launcher:
     def _control(self) -> None:
         if self.progress.finished:
             return
+        nodes = self._nodes_of_trace()
         if self._due("fleet", FLEET_EVERY_S):
-            self._ports.fleet.reconcile(self.progress.state)
+            self._ports.fleet.reconcile(self.progress.state, nodes=nodes)
             self._spent()
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
             self._to_ledger()
         if self._due("pace", PACE_EVERY_S):
-            for measure in (self._pace.speeds, self._pace.measured):
-                if (found := measure(self.progress.state)) is not None:
-                    self._ports.append(found, deadline_s=APPEND_DEADLINE_S)
+            for found in self._pace.due(self.progress.state):
+                self._ports.append(found, deadline_s=APPEND_DEADLINE_S)
         self._order_chaos()
         self._ask_to_stop()
         self._watch_deadlines()
@@ -182,6 +190,8 @@ class Launcher:
             reason=decision.reason,
             at_s=decision.now_s,
         )
+        if self._market is not None:
+            self._market.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
         if isinstance(decision.event, StoreRefilled):
@@ -273,40 +283,48 @@ class Launcher:
             if isinstance(record, PriceRecord):
                 self._in_ledger[record.instance] = record.until_s is not None
 
+    def _nodes_of_trace(self) -> int | None:
+        """How many the trace leaves the run, once what it takes is taken."""
+        if self._market is None:
+            return None
+        turn, nodes = play(self._market, self._ports, self.progress)
+        if turn.changed:
+            self._due_at_s.pop("fleet", None)
+        return nodes
+
+    def _look_at_trace(self) -> None:
+        if self._market is not None:
+            trace = self._market.told(self._ports.now())
+            self.progress = replace(self.progress, trace=trace)
+
     def _order_chaos(self) -> None:
         orders = self._chaos.due(
             self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
         )
         for order in orders:
             if order.listed is not None:
+                told = {"listed": order.listed, "instance": order.instance}
                 self._ports.books.event(
-                    PREEMPTION_ORDERED,
-                    self.progress,
-                    at_s=self._ports.now(),
-                    data={"listed": order.listed, "instance": order.instance},
+                    PREEMPTION_ORDERED, self.progress, at_s=self._ports.now(), data=told
                 )
             self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
 
     def _ask_to_stop(self) -> None:
         if self._asked_to_stop:
             return
-        budget, progress = self._job.budget, self.progress
-        hours = (self._ports.now() - progress.started_at_s) / 3600
-        if self._ports.interrupts() == 1:
-            reason, outcome = "interrupted by the user", Outcome.STOPPED
-        elif 0 < budget.max_usd <= progress.usd:
-            reason = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
-            outcome = Outcome.BUDGET
-        elif 0 < budget.max_hours <= hours:
-            reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
-            outcome = Outcome.BUDGET
-        else:
-            return
-        self._ports.append(
-            StopRequested(reason=reason, outcome=outcome), deadline_s=APPEND_DEADLINE_S
+        interrupted = self._ports.interrupts() == 1
+        event = stop_event(
+            self._job.budget,
+            self.progress,
+            self._market,
+            interrupted=interrupted,
+            now_s=self._ports.now(),
         )
+        if event is None:
+            return
+        self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self._asked_to_stop = True
-        if outcome is Outcome.STOPPED:
+        if interrupted:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
 
     def _watch_deadlines(self) -> None:

@@ -51,6 +51,11 @@ class PaceKeeper:
         self._since.setdefault(node, work)
         self._last[node] = work
 
+    def due(self, state: State) -> list[Event]:
+        """All that can be said now."""
+        found = (self.speeds(state), self.measured(state))
+        return [event for event in found if event is not None]
+
     def measured(self, state: State) -> Event | None:
         """The pace of all members, if it is known and there is more than one pipeline."""
         assignment = state.assignment

@@ -49,6 +49,7 @@ from bamboo.core.events import (
     RunFailed,
     ShardSaved,
     SpeedsMeasured,
+    Stalled,
     StopReady,
     StopRequested,
     StoreRefilled,
@@ -62,6 +63,7 @@ from bamboo.core.refill import refill
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
+    break_stall,
     grow,
     note_built,
     note_holdings,
@@ -147,6 +149,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_built(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
+        case Stalled():
+            return break_stall(state, event, policy)
         case PaceMeasured():
             return rebalance(state, event, policy)
         case SpeedsMeasured():
