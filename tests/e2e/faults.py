@@ -214,34 +214,28 @@ def clock_jump(where: str) -> None:
 
 
 def partition(where: str) -> None:
-    """`step,node,node..`: from that step on nothing goes to those nodes and nothing comes from
-    them, and the transport says that their connections have ended. The store is reached as ever."""
-    step, *names = where.split(",")
+    """`file,node,node..`: once there is that file nothing goes to those nodes and nothing comes
+    from them, and the transport says that their connections have ended. The store is reached as
+    ever."""
+    file, *names = where.split(",")
     apart = [NodeId(name) for name in names]
-    honest_step, honest_send = SlotRun.next_step, ZmqTransport.send
-    honest_accept, honest_gone = ZmqTransport._accept, ZmqTransport.wait_gone
-    cut: list[float] = []
-    told: list[NodeId] = []
-
-    def next_step(self: SlotRun) -> None:
-        honest_step(self)
-        if self.step >= int(step) and not cut:
-            cut.append(time.monotonic())
+    honest_send, honest_accept = ZmqTransport.send, ZmqTransport._accept
+    honest_gone = ZmqTransport.wait_gone
+    cut: list[NodeId] = []
 
     def send(self: ZmqTransport, node: NodeId, *letter: Any) -> bool:
-        return True if cut and node in apart else honest_send(self, node, *letter)
+        return True if node in cut else honest_send(self, node, *letter)
 
     def accept(self: ZmqTransport, message: Delivered) -> bool:
-        return not (cut and message.sender in apart) and honest_accept(self, message)
+        return message.sender not in cut and honest_accept(self, message)
 
     def wait_gone(self: ZmqTransport, timeout_s: float) -> Sequence[PeerGone]:
-        if cut and not told:
-            told.extend(apart)
+        if not cut and Path(file).exists():
+            cut.extend(apart)
             return [PeerGone(node=node, seen_at_s=time.monotonic()) for node in apart]
-        found = honest_gone(self, min(timeout_s, 0.02))
-        return [gone for gone in found if gone.node not in told]
+        found = honest_gone(self, min(timeout_s, 0.005))
+        return [gone for gone in found if gone.node not in cut]
 
-    SlotRun.next_step = next_step  # type: ignore[method-assign]
     ZmqTransport.send = send  # type: ignore[assignment, method-assign]
     ZmqTransport._accept = accept  # type: ignore[method-assign]
     ZmqTransport.wait_gone = wait_gone  # type: ignore[method-assign]

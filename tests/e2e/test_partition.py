@@ -17,18 +17,20 @@ from tests.e2e.test_notice import SLOW
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 FENCED_STATUS = 3
-CUT_STEP = 4
 
 
 def begun(run: Cluster, *apart: tuple[int, int]) -> None:
-    """Four workers, of which those pairs cannot reach each other from CUT_STEP on."""
+    """Four workers that train, of which those pairs cannot reach each other any more."""
+    file = run.directory / "cut"
     faults = {}
     for index in range(4):
         others = [b if a == index else a for a, b in apart if index in {a, b}]
         if others:
             names = ",".join(f"i-{other:02d}.1" for other in others)
-            faults[index] = f"partition:{CUT_STEP},{names}"
+            faults[index] = f"partition:{file},{names}"
     run.start(faults=faults)
+    run.wait_step(2)
+    file.touch()
 
 
 def gone(run: Cluster) -> list[str]:
@@ -49,3 +51,15 @@ def test_of_two_that_do_not_reach_each_other_one_goes(pair: tuple[int, int], mod
         assert sum(isinstance(d.event, PeerLost) for d in run.decisions()) == 1
         report = verify_decisions(run.store)
         assert report.equal, report.first_difference
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_node_that_reaches_nobody_goes_alone(index: int) -> None:
+    """It reaches the fewest, so it lets the others speak first."""
+    with cluster(job(steps=12, redundancy="eager", **SLOW)) as run:
+        begun(run, *((index, other) for other in range(4) if other != index))
+        state = run.finish()
+        assert state.outcome == "done", run.report()
+        assert gone(run) == [f"i-{index:02d}.1"], run.report()
+        assert run.statuses()[f"i-{index:02d}.1"] == FENCED_STATUS
+        assert not difference(run), f"{difference(run)}\n{run.report()}"
