@@ -23,12 +23,22 @@ def aim(state: State) -> Assignment | None:
     if assignment is None:
         return None
     usable = frozenset(n.id for n in state.live_nodes() if n.notice_deadline_s is None)
+    usable -= _going(state, assignment, usable)
     owners = _owners(state, assignment, usable)
     if state.redundancy in BARE_MODES:
         return assignment.replace(owners=owners, shadows={})
     aimed = assignment.replace(owners=owners, shadows={})
     shadows = {slot: shadow_of(aimed, slot, usable) for slot in aimed.grid.slots()}
     return aimed.replace(owners={}, shadows=shadows)
+
+
+def _going(state: State, assignment: Assignment, usable: Collection[NodeId]) -> frozenset[NodeId]:
+    """The slow node that is given nothing any more: from when there is another for its place."""
+    node = state.retiring
+    if node is None:
+        return frozenset()
+    spare = any(n != node and not assignment.owned_by(n) for n in usable)
+    return frozenset({node}) if spare or not assignment.owned_by(node) else frozenset()
 
 
 def _owners(
@@ -49,7 +59,7 @@ def _owners(
     for leaver in sorted(n for n in holding if n not in usable):
         for slot in list(holding[leaver]):
             shadow = assignment.shadow(slot)
-            to = nearest(slot) if standbys else shadow
+            to = nearest(slot) if standbys else (None if leaver == state.retiring else shadow)
             if to is not None and to in usable:
                 holding[leaver].remove(slot)
                 holding[to].append(slot)

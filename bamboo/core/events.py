@@ -211,6 +211,23 @@ class PaceMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a node does the work that it has, 1: as is expected of such work."""
+
+    node: NodeId
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedsMeasured:
+    """How fast owners are, whatever they own, by who reads what they report of themselves."""
+
+    reporter: str
+    era: int
+    speeds: tuple[Speed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSaved:
     """The owner of a stage has stored what it held before `step`."""
 
@@ -275,6 +292,7 @@ Event: TypeAlias = (
     | Reconsider
     | Stalled
     | PaceMeasured
+    | SpeedsMeasured
     | ShardSaved
     | CheckpointDone
     | CheckpointFailed

@@ -48,6 +48,7 @@ from bamboo.core.events import (
     ReplicaJoined,
     RunFailed,
     ShardSaved,
+    SpeedsMeasured,
     Stalled,
     StopReady,
     StopRequested,
@@ -70,6 +71,7 @@ from bamboo.core.reform import (
     settle,
 )
 from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
     Transition,
     away,
@@ -151,6 +153,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return break_stall(state, event, policy)
         case PaceMeasured():
             return rebalance(state, event, policy)
+        case SpeedsMeasured():
+            return judge_speeds(state, event)
         case ShardSaved():
             return save_shard(state, event)
         case CheckpointDone():

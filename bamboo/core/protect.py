@@ -13,6 +13,7 @@ from bamboo.core.effects import Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
+from bamboo.core.straggler import dismiss
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -45,13 +46,12 @@ def protect(before: State, decided: Transition) -> Transition:
         transfers=tuple(t for t in state.transfers if _goes_on(state, t)),
         moves=tuple(m for m in state.moves if _stands(state, m)),
     )
-    state = _with_roles(state)
-    words: list[str] = []
-    effects: tuple[Effect, ...] = ()
+    state, effects, words = dismiss(_with_roles(state))
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
-        state, words = _begin(state)
-        state, effects, drained = _drain_protected(state)
-        words += drained
+        state, begun = _begin(state)
+        state, drains, drained = _drain_protected(state)
+        effects = (*effects, *drains)
+        words += [*begun, *drained]
     state = _with_generation(before, replace(decided, state=state)).state
     state = replace(state, phase=settled_phase(state))
     reason = "; ".join([decided.reason, *words])

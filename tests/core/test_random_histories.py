@@ -17,8 +17,11 @@ from bamboo.core.events import (
     NodeLeft,
     NoticeReceived,
     ReplicaJoined,
+    Speed,
+    SpeedsMeasured,
     StopReady,
     StopRequested,
+    StoreRefilled,
     Yielded,
 )
 from bamboo.core.invariants import check, check_step
@@ -156,6 +159,20 @@ class RunHistory(RuleBasedStateMachine):
         self.say(event)
         if late:
             self.say(event)
+
+    @rule(slow=anybody, rounds=st.integers(1, 3))
+    def measure(self, slow: int, rounds: int) -> None:
+        speeds = tuple(
+            Speed(node=node, speed=0.5 if node == self.who(slow) else 1.0)
+            for node in self.members()
+        )
+        for _ in range(rounds):
+            self.say(SpeedsMeasured(reporter="launcher", era=self.state.era, speeds=speeds))
+
+    @rule(index=anybody, now=seldom)
+    def lose_store(self, index: int, now: bool) -> None:
+        if now:
+            self.say(StoreRefilled(reporter=self.who(index)))
 
     @rule(outcome=st.sampled_from([Outcome.STOPPED, Outcome.BUDGET]), now=seldom)
     def stop(self, outcome: Outcome, now: bool) -> None:
