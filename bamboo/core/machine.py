@@ -59,7 +59,7 @@ from bamboo.core.protect import join_replica, protect, yield_slot
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
-    grow,
+    improve,
     note_built,
     note_holdings,
     reconsider,
@@ -96,7 +96,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
     decided = protect(state, settle(state, decided, policy))
-    return order_completion(grow(state, decided, policy))
+    return order_completion(improve(state, decided, policy))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
