@@ -45,6 +45,20 @@ class Lease:
     beaten_at_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """What is offered to a store that has lost the run."""
+
+    here: bool
+    """The run is there: nothing is needed."""
+    version: int
+    """The highest version that was offered; -1: none."""
+    best: str
+    """That offer, once the time for offers is over; "" before."""
+    now_s: float
+    """The store's time."""
+
+
 class Store(Protocol):
     """One run's document, log, leases and record streams. Safe to use from several threads.
 
@@ -62,9 +76,23 @@ class Store(Protocol):
     def document(self, name: str) -> str:
         """A fixed document given to `create`. Raises `errors.InputError` when there is none."""
 
-    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+    def documents(self) -> Mapping[str, str]:
+        """All fixed documents; empty when there are none."""
+
+    def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         """Compare-and-set: state and log entry together become version `expected_version` + 1.
-        False, and no change, when the version is another one by now."""
+        False, and no change, when the version, or the store id if one is given, is another one by
+        now."""
+
+    def store_id(self) -> str:
+        """The random id of the store's content; "" when the run does not exist."""
+
+    def offer(self, *, version: int, offer: str, lease_s: float) -> Offers:
+        """To a store without the run: what a member knows, as of `version`; "" only asks. The
+        highest version is kept; offers are taken for `lease_s` from the first on."""
+
+    def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
+        """Create the run again, as of its last entry. False, and no change, when it exists."""
 
     def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
         """Log entries above `after_version`, in order; waits up to `timeout_s` for the first."""

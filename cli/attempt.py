@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
+from bamboo.coord.follow import Follower
 from bamboo.core.state import Checkpoint, Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ports import Store
@@ -28,9 +29,9 @@ from cli import runs, wiring
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
-from cli.follow import Follower
 from cli.launcher import Launcher
 from cli.look import empty_progress, progress_before
+from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
 from cli.ports import Fleet, Ports, Screen
@@ -73,7 +74,7 @@ def take_up(
         interrupts.start_counting()
         attempt.hold(cloud)
         booked = read_booked(folder)
-        wiring.appender(store, "launcher")  # a store that does not answer now ends nothing
+        wiring.driver(store, "launcher")  # a store that does not answer now ends nothing
         return attempt.settled(lambda: attempt.go_on(cloud, store, booked))
 
 
@@ -208,10 +209,11 @@ class _Attempt:
     ) -> Launcher:
         books = FileBooks(self._folder)
         stack.callback(books.close)
+        driver = wiring.driver(store, "launcher")
         return Launcher(
             ports=Ports(
                 store=store,
-                append=wiring.appender(store, "launcher"),
+                append=driver.append,
                 fleet=fleet,
                 screen=self._screen,
                 books=books,
@@ -219,12 +221,20 @@ class _Attempt:
                 interrupts=lambda: self._interrupts.count,
                 leave=lambda: self._interrupts.leaving,
             ),
-            follower=Follower(),
+            follower=Follower(driver),
             job=self._job,
             progress=self.progress,
             store_is_ours=store_is_ours,
             booked=booked,
+            market=self._market(booked),
         )
+
+    def _market(self, booked: Booked) -> Market | None:
+        terms = self._terms.trace
+        if terms is None:
+            return None
+        played = replayed(self._folder.trace, terms)
+        return Market(played, seated=booked.seated, ordered=booked.lost)
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:

@@ -41,6 +41,7 @@ def check_decisions(folder: RunFolder) -> dict[str, Any]:
         "run": folder.id,
         "equal": report.equal,
         "decisions": report.decisions,
+        "first_version": report.first_version,
         "first_difference": report.first_difference,
     }
 
@@ -63,7 +64,5 @@ def saved_store(folder: RunFolder) -> MemoryStore:
     if not entries or not state:
         raise InputError(f"{folder.decisions} is cut short; take the original")
     store = MemoryStore(folder.id)
-    store.create(state=state, entry=entries[0].body, documents={})
-    for version, entry in enumerate(entries[1:]):
-        store.commit(expected_version=version, state=state, entry=entry.body)
+    store.refill(state=state, entries=entries, documents={})
     return store

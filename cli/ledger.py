@@ -5,6 +5,7 @@ From progress and the instances to records, and back to which prices are written
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import (
     STREAM,
     LedgerRecord,
@@ -15,7 +16,6 @@ from bamboo.coord.ledger import (
 )
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.ports import Store
-from cli.follow import all_records
 from cli.money import Rented, bill
 from cli.progress import Progress
 

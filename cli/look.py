@@ -11,6 +11,7 @@ from typing import Any
 
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
+from bamboo.coord.follow import Follower, all_records
 from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable
@@ -18,7 +19,6 @@ from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from cli import lock, wiring
-from cli.follow import Follower, all_records
 from cli.progress import (
     Progress,
     status_body,

@@ -54,8 +54,15 @@ def grid_of(job: JobConfig) -> Grid:
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
 
 
-def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: float) -> Planned:
-    """Plan a resolved job. `seen` is the preflight's answer.
+def plan_job(
+    job: JobConfig,
+    seen: Mapping[str, Any],
+    *,
+    run: RunId,
+    now_s: float,
+    nodes: int | None = None,
+) -> Planned:
+    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with.
 
     Raises InputError for an instance type that the catalogue does not know, or cannot price.
     """
@@ -70,7 +77,7 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
-        standbys=nodes_of(job) - grid_of(job).size,
+        standbys=(nodes_of(job) if nodes is None else nodes) - grid_of(job).size,
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut

@@ -9,12 +9,12 @@ from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
+from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.value import samples_per_usd, tokens_per_usd, usd_per_hour
 from cli import wiring
-from cli.follow import all_records
 from cli.live import live_store
 from cli.planning import cheapest_pool, nodes_of, plan_job, zone_prices
 from cli.runs import RunFolder

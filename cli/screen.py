@@ -13,8 +13,8 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeLeft, ShardSaved
-from cli.follow import Decision
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line
 from cli.views.preemption import preemption_line

@@ -6,9 +6,9 @@ What there is already is folded without a word; from then on each decision and e
 import json
 import time
 
+from bamboo.coord.follow import Follower
 from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.ports import Store
-from cli.follow import Follower
 from cli.launcher import LEASES_EVERY_S
 from cli.look import empty_progress, job_of
 from cli.ports import Screen

@@ -22,8 +22,8 @@ from bamboo.ports import ObjectStore, Store, WorkerStarter
 from cli.runs import RunFolder
 
 if TYPE_CHECKING:
+    from bamboo.coord.driver import Driver
     from cli.fleet import FormerFleet, RunFleet
-    from cli.ports import Append
     from cloud.local.start import LocalCloud
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
@@ -85,11 +85,11 @@ def store_of(run: RunId, url: str) -> Iterator[Store]:
         store.close()
 
 
-def appender(store: Store, me: str) -> "Append":
+def driver(store: Store, me: str) -> "Driver":
     """What appends an event to a run's log, in the name of `me`, under the run's own policy."""
-    from bamboo.coord.driver import Driver, read_begin
+    from bamboo.coord.driver import join_run
 
-    return Driver(store, read_begin(store).policy, me).append
+    return join_run(store, me)[0]
 
 
 def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:

@@ -29,7 +29,7 @@ from bamboo.agent.outcome import (
 )
 from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
 from bamboo.config.load import job_from_json
-from bamboo.coord.driver import Driver, read_begin
+from bamboo.coord.driver import Driver, join_run
 from bamboo.core import state as core
 from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.policy import Policy
@@ -103,7 +103,13 @@ class _Agent:
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
         self._stop = threading.Event()
         self._link = WorkerLink(config.socket_dir / f"a-{node}.sock")
-        self._log = LogWatch(node=node, driver=run.driver, state=run.state, outcomes=self._outcomes)
+        self._log = LogWatch(
+            node=node,
+            store=run.store,
+            driver=run.driver,
+            state=run.state,
+            outcomes=self._outcomes,
+        )
         self._starts_left = _STARTS
 
     def live(self, metadata: Metadata) -> int:
@@ -265,21 +271,15 @@ def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Ru
             time.sleep(_RETRY_S)
             continue
         try:
-            policy = read_begin(opened).policy
+            driver, begin = join_run(opened, node, deadline_s=end_s - time.monotonic())
             job = job_from_json(opened.document("job"))
-            driver = Driver(opened, policy, node)
             return _Run(
                 store=opened,
                 driver=driver,
-                policy=policy,
+                policy=begin.policy,
                 beat_s=job.cluster.beat_ms / 1000,
                 state=driver.state(),
             )
-        except StoreUnavailable:
-            opened.close()
-            if time.monotonic() > end_s:
-                raise
-            time.sleep(_RETRY_S)
         except BambooError:
             opened.close()
             raise

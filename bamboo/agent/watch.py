@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 from bamboo.agent.outcome import Fenced, Orphaned, Outcome, RunEnded
 from bamboo.coord.driver import Driver
+from bamboo.coord.follow import Follower
 from bamboo.core.detector import LeaseView, judge
 from bamboo.core.effects import End, Fence
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store
 
@@ -66,18 +67,24 @@ class LogWatch:
     """Follows the log: keeps the newest state, and reports when this node's life is over."""
 
     def __init__(
-        self, *, node: NodeId, driver: Driver, state: State, outcomes: "queue.Queue[Outcome]"
+        self,
+        *,
+        node: NodeId,
+        store: Store,
+        driver: Driver,
+        state: State,
+        outcomes: "queue.Queue[Outcome]",
     ) -> None:
         self._node = node
-        self._driver = driver
+        self._store = store
+        self._follower = Follower(driver)
         self._outcomes = outcomes
-        self._state = state
-        self._read_up_to = state.version
+        self._first = state
 
     @property
     def state(self) -> State:
         """The newest state that was read."""
-        return self._state
+        return self._follower.state or self._first
 
     def run(self, stop: threading.Event) -> None:
         """Follow until `stop`."""
@@ -86,23 +93,18 @@ class LogWatch:
                 self.follow(timeout_s=_FOLLOW_S)
             except StoreUnavailable:
                 stop.wait(_RETRY_S)
-            except InputError as error:
-                # A store that has lost the run: as good as away, until somebody refills it.
-                log.warning("%s", error)
-                stop.wait(_RETRY_S)
 
     def follow(self, *, timeout_s: float) -> None:
         """Read what is new and act on the effects addressed to this node."""
-        decisions = self._driver.follow(after_version=self._read_up_to, timeout_s=timeout_s)
-        if not decisions:
-            return
+        decisions = self._follower.poll(self._store, timeout_s=timeout_s)
+        if self._follower.overtaken:
+            log.info("the store was refilled without decisions that this node had read")
+            self._outcomes.put(Fenced())
         for decision in decisions:
             for effect in decision.effects:
                 if isinstance(effect, Fence | End) and effect.to == self._node:
                     log.info("%s: %s", type(effect).__name__, decision.reason)
                     self._outcomes.put(Fenced() if isinstance(effect, Fence) else RunEnded())
-        self._read_up_to = decisions[-1].version
-        self._state = self._driver.state()
 
 
 class PeerWatch:

@@ -4,8 +4,10 @@ Rule: nobody acts on a decision before it is committed; everybody, its author in
 the effects addressed to him when he reads them from the log. There is no coordinator process.
 """
 
+import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,11 +25,14 @@ from bamboo.core.events import Event
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
-from bamboo.errors import StoreUnavailable, UnreadableRecord
-from bamboo.ports import Entry, Store
+from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
+from bamboo.ports import Snapshot, Store
 
 APPEND_DEADLINE_S = 30.0
 """How long `append` keeps trying while the store is away, unless the caller says otherwise."""
+SAY_AGAIN_DEADLINE_S = 2.0
+SAID = 256
+"""How many events a driver remembers, for a store that loses them."""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 
@@ -45,18 +50,6 @@ class Appended:
     """The state of that version."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One committed entry of the log. The first (version 0) has no event and no effects."""
-
-    version: int
-    event: Event | None
-    effects: tuple[Effect, ...]
-    reason: str
-    now_s: float
-    author: str
-
-
 def create_run(
     store: Store, *, state: State, policy: Policy, documents: Mapping[str, str], at_s: float
 ) -> bool:
@@ -69,12 +62,42 @@ def create_run(
 
 
 def read_begin(store: Store) -> Begin:
-    """The first state and the policy of the run. Raises UnreadableRecord, StoreUnavailable."""
+    """The first state in the log (version 0 unless the store was refilled) and the policy of the
+    run. Raises UnreadableRecord, StoreUnavailable."""
     first = store.entries(after_version=-1, timeout_s=0.0)
-    begin = decode_entry(first[0].body) if first and first[0].version == 0 else None
-    if not isinstance(begin, Begin):
+    begin = decode_entry(first[0].body) if first else None
+    if not isinstance(begin, Begin) or begin.state.version != first[0].version:
         raise UnreadableRecord("the log does not begin with the run's first state")
     return begin
+
+
+def join_run(store: Store, me: str, *, deadline_s: float = 0.0) -> tuple["Driver", Begin]:
+    """A driver for a run that is there, with what the run begins with.
+
+    While the store is away, or has lost the run and not been refilled yet, it is tried again up to
+    `deadline_s`; then the last error is raised: InputError (no such run) or StoreUnavailable.
+    """
+    give_up_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            store.read()
+            begin = read_begin(store)
+            driver = Driver(store, begin.policy, me)
+            driver.state()
+            return driver, begin
+        except (InputError, StoreUnavailable):
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(_LONGEST_PAUSE_S / 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """An event that was appended, or found stale, at that version of that store's content."""
+
+    event: Event
+    version: int
+    store_id: str
 
 
 class Driver:
@@ -87,10 +110,30 @@ class Driver:
         self._store = store
         self._policy = policy
         self._me = me
+        self._met = False
+        """Whether the run was seen in the store: from then on its absence is an outage."""
+        self._said: deque[_Said] = deque(maxlen=SAID)
+        self._lock = threading.Lock()
+
+    @property
+    def me(self) -> str:
+        """The author of what is appended here."""
+        return self._me
 
     def state(self) -> State:
         """The present state. Raises StoreUnavailable, InputError (no such run)."""
-        return decode_state(self._store.read().state)
+        return decode_state(self._read().state)
+
+    def say_again(self, *, beyond: int) -> None:
+        """Append again what was appended here, or found stale, at a version above `beyond`, to a
+        store that was refilled as of that one. Raises StoreUnavailable; then call it again."""
+        now = self._read().store_id
+        with self._lock:
+            lost = [s for s in self._said if s.store_id != now and s.version > beyond]
+        for said in lost:
+            self.append(said.event, deadline_s=SAY_AGAIN_DEADLINE_S)
+            with self._lock:
+                self._said.remove(said)
 
     def append(self, event: Event, *, deadline_s: float = APPEND_DEADLINE_S) -> Appended:
         """Let the event be decided and committed, however many others do the same.
@@ -102,23 +145,20 @@ class Driver:
         """
         give_up_s = time.monotonic() + deadline_s
         token = uuid.uuid4().hex
-        doubtful: Appended | None = None
+        doubtful: tuple[Appended, Snapshot] | None = None
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                if doubtful is not None and self._is_committed(doubtful.version, token):
-                    return doubtful
+                if doubtful is not None and self._is_committed(doubtful[0].version, token):
+                    return self._noted(event, *doubtful)
                 doubtful = None
-                outcome, expected_version, entry = self._decide(event, token)
+                snapshot = self._read()
+                outcome, entry = self._decide(snapshot, event, token)
                 if not outcome.changed:
-                    return outcome
-                doubtful = outcome
-                if self._store.commit(
-                    expected_version=expected_version,
-                    state=encode_state(outcome.state),
-                    entry=encode_entry(entry),
-                ):
-                    return outcome
+                    return self._noted(event, outcome, snapshot)
+                doubtful = outcome, snapshot
+                if self._commit(snapshot, outcome.state, entry):
+                    return self._noted(event, outcome, snapshot)
                 # Somebody was faster: what the event means must be decided again.
                 doubtful = None
                 if time.monotonic() > give_up_s:
@@ -132,17 +172,35 @@ class Driver:
                 time.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def follow(self, *, after_version: int, timeout_s: float) -> list[Decision]:
-        """Decisions above `after_version`, in order; waits up to `timeout_s` for the first.
+    def _read(self) -> Snapshot:
+        try:
+            snapshot = self._store.read()
+        except InputError as error:
+            if not self._met:
+                raise
+            raise StoreUnavailable(f"{error}; its members give it back") from error
+        self._met = True
+        return snapshot
 
-        Raises StoreUnavailable, and UnreadableRecord for an entry of another program version.
-        """
-        found = self._store.entries(after_version=after_version, timeout_s=timeout_s)
-        return [_decision(entry) for entry in found]
+    def _commit(self, snapshot: Snapshot, state: State, entry: Committed) -> bool:
+        try:
+            return self._store.commit(
+                expected_version=snapshot.version,
+                state=encode_state(state),
+                entry=encode_entry(entry),
+                store_id=snapshot.store_id,
+            )
+        except InputError as error:
+            raise StoreUnavailable(f"{error}; its members give it back") from error
 
-    def _decide(self, event: Event, token: str) -> tuple[Appended, int, Committed]:
-        """What the event means now, the version it was judged against, the entry to commit."""
-        snapshot = self._store.read()
+    def _noted(self, event: Event, outcome: Appended, snapshot: Snapshot) -> Appended:
+        said = _Said(event=event, version=outcome.version, store_id=snapshot.store_id)
+        with self._lock:
+            self._said.append(said)
+        return outcome
+
+    def _decide(self, snapshot: Snapshot, event: Event, token: str) -> tuple[Appended, Committed]:
+        """What the event means now, and the entry to commit."""
         state = decode_state(snapshot.state)
         step = transition(state, event, now_s=snapshot.now_s, policy=self._policy)
         outcome = Appended(
@@ -161,7 +219,7 @@ class Driver:
             author=self._me,
             token=token,
         )
-        return outcome, snapshot.version, entry
+        return outcome, entry
 
     def _is_committed(self, version: int, token: str) -> bool:
         """Whether the entry of that version is the one this token was drawn for."""
@@ -170,24 +228,3 @@ class Driver:
             return False
         entry = decode_entry(found[0].body)
         return isinstance(entry, Committed) and entry.token == token
-
-
-def _decision(entry: Entry) -> Decision:
-    body = decode_entry(entry.body)
-    if isinstance(body, Begin):
-        return Decision(
-            version=entry.version,
-            event=None,
-            effects=(),
-            reason=body.state.sentence,
-            now_s=body.at_s,
-            author="",
-        )
-    return Decision(
-        version=entry.version,
-        event=body.event,
-        effects=body.effects,
-        reason=body.reason,
-        now_s=body.now_s,
-        author=body.author,
-    )

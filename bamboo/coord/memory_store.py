@@ -6,13 +6,14 @@ the real one, and it keeps nothing when the process ends.
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import NodeId, RunId
-from bamboo.ports import Entry, Lease, Snapshot
+from bamboo.ports import Entry, Lease, Offers, Snapshot
 
 T = TypeVar("T")
 
@@ -23,6 +24,12 @@ class _Contents:
     state: str
     entries: list[str]
     documents: dict[str, str]
+    first: int = 0
+    """Version of the first entry."""
+
+    @property
+    def version(self) -> int:
+        return self.first + len(self.entries) - 1
 
 
 class MemoryStore:
@@ -39,6 +46,7 @@ class MemoryStore:
         self._clock = clock
         self._store_id = store_id
         self._contents: _Contents | None = None
+        self._offer: tuple[int, str, float] | None = None
         self._leases: dict[NodeId, Lease] = {}
         self._streams: dict[str, list[str]] = {}
         self._changed = threading.Condition()
@@ -59,7 +67,7 @@ class MemoryStore:
         with self._changed:
             contents = self._existing()
             return Snapshot(
-                version=len(contents.entries) - 1,
+                version=contents.version,
                 state=contents.state,
                 now_s=self._clock(),
                 store_id=contents.store_id,
@@ -72,10 +80,17 @@ class MemoryStore:
                 raise InputError(f"run {self._run} has no document {name!r} in its store")
             return contents.documents[name]
 
-    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+    def documents(self) -> Mapping[str, str]:
+        with self._changed:
+            self._check_open()
+            return {} if self._contents is None else dict(self._contents.documents)
+
+    def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         with self._changed:
             contents = self._existing()
-            if len(contents.entries) - 1 != expected_version:
+            if contents.version != expected_version:
+                return False
+            if store_id not in ("", contents.store_id):
                 return False
             contents.state = state
             contents.entries.append(entry)
@@ -84,11 +99,60 @@ class MemoryStore:
 
     def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
         def above() -> list[Entry]:
-            stored = [] if self._contents is None else self._contents.entries
-            first = max(0, after_version + 1)
-            return [Entry(version=v, body=stored[v]) for v in range(first, len(stored))]
+            held = self._contents
+            if held is None:
+                return []
+            first = max(held.first, after_version + 1)
+            return [
+                Entry(version=v, body=held.entries[v - held.first])
+                for v in range(first, held.version + 1)
+            ]
 
         return self._wait_for(above, timeout_s)
+
+    def store_id(self) -> str:
+        with self._changed:
+            self._check_open()
+            return "" if self._contents is None else self._contents.store_id
+
+    def offer(self, *, version: int, offer: str, lease_s: float) -> Offers:
+        with self._changed:
+            self._check_open()
+            now_s = self._clock()
+            if self._contents is not None:
+                return Offers(here=True, version=-1, best="", now_s=now_s)
+            held = self._offer
+            if offer and (held is None or version > held[0]):
+                held = (version, offer, now_s if held is None else held[2])
+            if held is None:
+                return Offers(here=False, version=-1, best="", now_s=now_s)
+            best, text, began_s = held
+            # A clock that went back begins the time anew.
+            self._offer = (best, text, min(began_s, now_s))
+            over = now_s - began_s >= lease_s
+            return Offers(here=False, version=best, best=text if over else "", now_s=now_s)
+
+    def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
+        with self._changed:
+            self._check_open()
+            if self._contents is not None:
+                return False
+            self._contents = _Contents(
+                store_id=uuid.uuid4().hex,
+                state=state,
+                entries=[entry.body for entry in entries],
+                documents=dict(documents),
+                first=entries[0].version,
+            )
+            self._offer = None
+            self._changed.notify_all()
+            return True
+
+    def wipe(self) -> None:
+        """Lose everything, as a server does whose disk is gone."""
+        with self._changed:
+            self._contents = self._offer = None
+            self._leases, self._streams = {}, {}
 
     def beat(self, node: NodeId, payload: str) -> None:
         with self._changed:

@@ -3,6 +3,7 @@
     state      hash    version, state (JSON), store_id
     log        stream  entry of version V under the id V-1, field body
     documents  hash    name -> text, fixed at creation
+    offers     hash    version, offer, began_s: while the run is lost
     leases     hash    node -> "seconds.micros payload", the server's time
     s:<name>   stream  records, field body
 
@@ -26,7 +27,7 @@ from redis.retry import Retry
 
 from bamboo.errors import InputError, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, RunId
-from bamboo.ports import Entry, Lease, Snapshot
+from bamboo.ports import Entry, Lease, Offers, Snapshot
 
 SCHEMES = ("unix", "redis", "rediss")
 _BLOCK_S = 1.0
@@ -56,6 +57,8 @@ class RedisStore:
         self._create = self._script("create")
         self._read = self._script("read")
         self._commit = self._script("commit")
+        self._offer = self._script("offer")
+        self._refill = self._script("refill")
         self._beat = self._script("beat")
         self._leases = self._script("leases")
 
@@ -84,9 +87,13 @@ class RedisStore:
             raise InputError(f"run {self._run} has no document {name!r} in its store")
         return str(text)
 
-    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+    def documents(self) -> Mapping[str, str]:
+        return dict(self._call(lambda: self._commands.hgetall(self._key("documents"))))
+
+    def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         keys = [self._key("state"), self._key("log")]
-        done = self._call(lambda: self._commit(keys=keys, args=[expected_version, state, entry]))
+        arguments = [expected_version, state, entry, store_id]
+        done = self._call(lambda: self._commit(keys=keys, args=arguments))
         if done == -1:
             raise self._no_run()
         return bool(done == 1)
@@ -95,6 +102,25 @@ class RedisStore:
         last_id = f"{after_version}-1" if after_version >= 0 else "0-0"
         found = self._read_stream(self._key("log"), last_id, timeout_s)
         return [Entry(version=int(at.split("-")[0]), body=body) for at, body in found]
+
+    def store_id(self) -> str:
+        return str(self._call(lambda: self._commands.hget(self._key("state"), "store_id")) or "")
+
+    def offer(self, *, version: int, offer: str, lease_s: float) -> Offers:
+        keys = [self._key("state"), self._key("offers")]
+        here, best, text, seconds, micros = self._call(
+            lambda: self._offer(keys=keys, args=[version, offer, lease_s])
+        )
+        now_s = _seconds(seconds, micros)
+        return Offers(here=bool(here), version=int(best), best=text, now_s=now_s)
+
+    def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
+        keys = [self._key(name) for name in ("state", "log", "documents", "offers")]
+        log = [part for entry in entries for part in (entry.version, entry.body)]
+        texts = [text for pair in documents.items() for text in pair]
+        version = entries[-1].version
+        arguments = [uuid.uuid4().hex, version, state, len(entries), *log, *texts]
+        return bool(self._call(lambda: self._refill(keys=keys, args=arguments)) == 1)
 
     def beat(self, node: NodeId, payload: str) -> None:
         self._call(lambda: self._beat(keys=[self._key("leases")], args=[node, payload]))

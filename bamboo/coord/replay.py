@@ -28,6 +28,8 @@ class DecisionReport:
 
     decisions: int
     last_version: int
+    first_version: int
+    """Of the state that the log begins with: 0 unless the store was refilled."""
     first_difference: str | None
 
     @property
@@ -44,6 +46,7 @@ def verify_decisions(store: Store) -> DecisionReport:
     snapshot = store.read()
     state: State | None = None
     policy = Policy()
+    first = 0
     seen = -1
     while seen < snapshot.version:
         found = store.entries(after_version=seen, timeout_s=0.0)
@@ -51,23 +54,31 @@ def verify_decisions(store: Store) -> DecisionReport:
             if stored.version > snapshot.version:
                 break
             entry = decode_entry(stored.body)
+            if isinstance(entry, Begin) and state is None and entry.state.version:
+                first, seen = stored.version, stored.version - 1
             if stored.version != seen + 1:
-                return _differs(seen, f"version {seen + 1} is not in the log")
+                return _differs(first, seen, f"version {seen + 1} is not in the log")
             if isinstance(entry, Begin):
-                difference = None if state is None else "the run begins a second time"
+                difference = None
+                if state is not None:
+                    difference = "the run begins a second time"
+                elif entry.state.version != stored.version:
+                    difference = f"it begins with a state of version {entry.state.version}"
                 state, policy = entry.state, entry.policy
             elif state is None:
                 difference = "the log does not begin with the run's first state"
             else:
                 state, difference = _recompute(state, entry, policy)
             if difference is not None:
-                return _differs(seen, f"version {stored.version}: {difference}")
+                return _differs(first, seen, f"version {stored.version}: {difference}")
             seen = stored.version
         if not found:
-            return _differs(seen, f"version {seen + 1} is not in the log")
+            return _differs(first, seen, f"version {seen + 1} is not in the log")
     if state is None or decode_state(snapshot.state) != state:
-        return _differs(seen, "the stored state is not the one that the log leads to")
-    return DecisionReport(decisions=seen, last_version=seen, first_difference=None)
+        return _differs(first, seen, "the stored state is not the one that the log leads to")
+    return DecisionReport(
+        decisions=seen - first, last_version=seen, first_version=first, first_difference=None
+    )
 
 
 def _recompute(state: State, entry: Committed, policy: Policy) -> tuple[State, str | None]:
@@ -89,7 +100,10 @@ def _recompute(state: State, entry: Committed, policy: Policy) -> tuple[State, s
     return step.state, wrong[0] if wrong else None
 
 
-def _differs(equal_up_to: int, difference: str) -> DecisionReport:
+def _differs(first: int, equal_up_to: int, difference: str) -> DecisionReport:
     return DecisionReport(
-        decisions=max(0, equal_up_to), last_version=equal_up_to, first_difference=difference
+        decisions=max(0, equal_up_to - first),
+        last_version=equal_up_to,
+        first_version=first,
+        first_difference=difference,
     )

@@ -48,17 +48,21 @@ from bamboo.core.events import (
     ReplicaJoined,
     RunFailed,
     ShardSaved,
+    Stalled,
     StopReady,
     StopRequested,
+    StoreRefilled,
     Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.protect import join_replica, protect, yield_slot
+from bamboo.core.refill import refill
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
+    break_stall,
     improve,
     note_built,
     note_holdings,
@@ -143,6 +147,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_built(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
+        case Stalled():
+            return break_stall(state, event, policy)
         case PaceMeasured():
             return rebalance(state, event, policy)
         case ShardSaved():
@@ -153,6 +159,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return give_up(state, event)
         case CheckpointDamaged():
             return reject(state, event)
+        case StoreRefilled():
+            return refill(state, event)
     raise CoreMisuse(f"{event!r} is no event")
 
 

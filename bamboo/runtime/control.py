@@ -9,14 +9,16 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bamboo.coord.driver import Driver, read_begin
-from bamboo.core.events import Event, PeerLost
-from bamboo.core.machine import transition
+from bamboo.coord.driver import Driver
+from bamboo.coord.follow import Follower
+from bamboo.core.effects import Fence
+from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
@@ -28,36 +30,9 @@ from bamboo.telemetry.writer import LineWriter
 POLL_S = 0.5
 RETRY_S = 0.1
 APPEND_DEADLINE_S = 120.0
-
-
-class Follower:
-    """Reads the log from its start and recomputes each state with the one brain."""
-
-    def __init__(self, store: Store, driver: Driver) -> None:
-        self._driver = driver
-        begin = read_begin(store)
-        self._state: State = begin.state
-        self._policy = begin.policy
-
-    @property
-    def state(self) -> State:
-        """The newest state that was read."""
-        return self._state
-
-    def read(self, timeout_s: float) -> list[Decided]:
-        """The decisions since the last call, in order; waits for the first. Raises
-        StoreUnavailable."""
-        out = []
-        for decision in self._driver.follow(after_version=self._state.version, timeout_s=timeout_s):
-            if decision.event is None:
-                continue
-            self._state = transition(
-                self._state, decision.event, now_s=decision.now_s, policy=self._policy
-            ).state
-            out.append(
-                Decided(state=self._state, effects=decision.effects, read_s=time.monotonic())
-            )
-        return out
+SAID_AGAIN = 512
+"""Records that are written again to a store that was refilled: the launcher may not have read them
+before the store lost them, and whoever has, drops the second one."""
 
 
 class Poster:
@@ -72,12 +47,18 @@ class Poster:
         self._queue: queue.SimpleQueue[Event | Mapping[str, Any]] = queue.SimpleQueue()
         self._log = LineWriter(log) if log is not None else None
         self._busy = False
+        self._records: deque[Mapping[str, Any]] = deque(maxlen=SAID_AGAIN)
 
     def event(self, event: Event) -> None:
         self._queue.put(event)
 
     def metric(self, record: Mapping[str, Any]) -> None:
         self._queue.put(record)
+
+    def say_again(self) -> None:
+        """The store has lost what was recorded: write the last of it again."""
+        for record in self._records.copy():
+            self._queue.put(record)
 
     def work(self, stop: threading.Event) -> None:
         """The thread's body: post until `stop` is set and the queue is empty."""
@@ -97,7 +78,7 @@ class Poster:
             try:
                 if isinstance(item, Mapping):
                     self._store.append("metrics", json.dumps(dict(item)))
-                    self._note(str(item["kind"]), item)
+                    self._keep(item)
                 else:
                     self._driver.append(item, deadline_s=POLL_S)
                     self._note(type(item).__name__, _plain(item))
@@ -105,6 +86,12 @@ class Poster:
             except StoreUnavailable:
                 if stop.wait(RETRY_S):
                     return
+
+    def _keep(self, record: Mapping[str, Any]) -> None:
+        if record in self._records:
+            return  # it is here for the second time
+        self._records.append(record)
+        self._note(str(record["kind"]), record)
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:
         if self._log is None or kind == "step":
@@ -141,20 +128,35 @@ def _json_value(value: Any) -> Any:
 
 
 def follow_log(
+    *,
     follower: Follower,
+    store: Store,
+    me: NodeId,
+    poster: Poster,
     tell: Callable[[Decided], None],
     answered: Callable[[], None],
     stop: threading.Event,
 ) -> None:
     """Thread: hand every decision to `tell`, as soon as it is in the log; call `answered` whenever
-    the store did, which is at least every POLL_S while it is there."""
+    the store did, which is at least every POLL_S while it is there. A node whose decisions were
+    lost with the store has done what nobody knows of: it is fenced."""
     while not stop.is_set():
+        known = follower.state
         try:
-            for decided in follower.read(POLL_S):
-                tell(decided)
-            answered()
+            decisions = follower.poll(store, timeout_s=POLL_S)
         except StoreUnavailable:
             stop.wait(RETRY_S)
+            continue
+        read_s = time.monotonic()
+        if follower.overtaken:
+            assert known is not None
+            tell(Decided(state=known, effects=(Fence(to=me),), read_s=read_s))
+            return
+        for decision in decisions:
+            tell(Decided(state=decision.state, effects=decision.effects, read_s=read_s))
+            if isinstance(decision.event, StoreRefilled):
+                poster.say_again()
+        answered()
 
 
 def watch_peers(

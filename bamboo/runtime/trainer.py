@@ -172,7 +172,8 @@ class Trainer:
             assert interrupted.run is not None
             self._trouble.report_non_finite(interrupted.run)
         elif interrupted.cause == "stalled" and self.log_watch.was_there():
-            self._trouble.fail(f"node {self._me} made no progress at {interrupted.cursor}")
+            words = f"node {self._me} made no progress at {interrupted.cursor}"
+            self._trouble.stalled(words, era=self._era)
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
@@ -233,8 +234,6 @@ class Trainer:
 
     def _go_on(self) -> None:
         """Everybody has what he is to hold."""
-        self.transfers.builder = self.rebuild.builder
-        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         self.executor.gap_budget = {}
         self.rebuild.finish()
         self._set_hold()
@@ -246,6 +245,9 @@ class Trainer:
         self.mail.assign(assignment, state.participants())
         self._connect(state)
         self.rebuild.sync(state)
+        # Also where there is no GoOn to perform: for who stands by, or came after it was said.
+        self.transfers.builder = self.rebuild.builder
+        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged, the state is the same.
             run = self.executor.owned.pop(slot)

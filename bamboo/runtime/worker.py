@@ -18,17 +18,18 @@ from pathlib import Path
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
-from bamboo.coord.driver import Driver, read_begin
+from bamboo.coord.driver import Driver, join_run
+from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
-from bamboo.core.state import Outcome
+from bamboo.core.state import Outcome, State
 from bamboo.data import load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import Store
 from bamboo.runtime.checkpoints import Checkpoints
-from bamboo.runtime.control import Follower, Poster, follow_log, report_to_agent, watch_peers
+from bamboo.runtime.control import Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
@@ -39,6 +40,8 @@ from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.topology.strategy import Strategy
 
 LEAVE_DEADLINE_S = 5.0
+JOIN_DEADLINE_S = 30.0
+"""A store that has lost the run is refilled within a lease."""
 FENCED_STATUS = 3
 
 
@@ -46,10 +49,9 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
     store = open_store(config["store_url"], run)
-    begin = read_begin(store)
-    driver = Driver(store, begin.policy, str(node))
+    driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
     try:
-        goodbye = _Worker(config, store, driver, bucket).live()
+        goodbye = _Worker(config, store, driver, begin.state, bucket).live()
     except Exception as error:
         traceback.print_exc()
         _say_fault(driver, node, error)
@@ -104,9 +106,11 @@ class _Worker:
         config: Mapping[str, str],
         store: Store,
         driver: Driver,
+        first: State,
         bucket: OpenObjects | None,
     ) -> None:
         self._config, self._store, self._driver, self._bucket = config, store, driver, bucket
+        self._first = first
         self._me = NodeId(config["node"])
         self._job = job_from_json(store.document("job"))
         run_dir = config.get("run_dir", "")
@@ -121,8 +125,8 @@ class _Worker:
         builder = load_builder(job, strategy)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
-        follower = Follower(self._store, self._driver)
-        poster = Poster(self._store, self._driver, log, me, lambda: follower.state)
+        follower = Follower(self._driver)
+        poster = Poster(self._store, self._driver, log, me, lambda: follower.state or self._first)
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
         checkpoints = self._checkpoints(strategy, poster)
         trainer = Trainer(
@@ -139,7 +143,15 @@ class _Worker:
             self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread(
             "follow",
-            lambda: follow_log(follower, trainer.tell, trainer.log_watch.answered, self._stop),
+            lambda: follow_log(
+                follower=follower,
+                store=self._store,
+                me=me,
+                poster=poster,
+                tell=trainer.tell,
+                answered=trainer.log_watch.answered,
+                stop=self._stop,
+            ),
         )
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(

@@ -2,11 +2,11 @@
 
 import click
 
+from bamboo.coord.follow import Follower
 from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
 from bamboo.topology.slots import Slot
 from cli import runs, wiring
-from cli.follow import Follower
 from cli.live import live_store
 
 

@@ -5,11 +5,11 @@ import time
 
 import click
 
+from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, InputError
 from cli import background, runs, wiring
-from cli.follow import Follower
 from cli.live import live_store
 
 WAIT_S = 150.0
@@ -26,7 +26,7 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
     """Stop a run at its next step boundary."""
     folder = runs.find(runs.home(), run)
     with live_store(folder) as store:
-        wiring.appender(store, "stop")(
+        wiring.driver(store, "stop").append(
             StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
             deadline_s=10.0,
         )

@@ -72,8 +72,14 @@ def samples_text(run: str, body: Mapping[str, Any]) -> str:
 def decisions_text(body: Mapping[str, Any]) -> str:
     """How many decisions were recomputed, or the first that comes out otherwise."""
     if body["equal"]:
-        return (
+        text = (
             f"{body['run']}: {count(body['decisions'], 'decision')} recomputed, each with the "
             "same state, effects and reason"
         )
+        if body["first_version"]:
+            text += (
+                f"\n  from version {body['first_version']} on: the store lost the run once, and "
+                "its members gave back no more than the end of the log"
+            )
+        return text
     return f"{body['run']}: {body['first_difference']}"

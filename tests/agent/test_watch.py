@@ -2,19 +2,24 @@
 
 import queue
 import threading
+import time
 
 import pytest
 
 from bamboo.agent.notices import NoticeWatch
 from bamboo.agent.outcome import Fenced, RunEnded
 from bamboo.agent.watch import LogWatch, PeerWatch
-from bamboo.coord.driver import Driver
+from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, PeerLost, RunFailed
-from bamboo.core.state import NodeStatus, Outcome
+from bamboo.core.state import NodeStatus, Outcome, initial_state
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.ports import Identity, Notice
-from tests.agent.world import HASTY, POLICY, Service, join, make_store, state_of
+from bamboo.topology.grid import Grid
+from tests.agent.world import HASTY, POLICY, RUN, Service, join, make_store, state_of
+from tests.store_server import start_store
+from tests.support import wait_until
 
 
 class Clock:
@@ -84,9 +89,33 @@ def test_an_outage_of_the_store_makes_nobody_gone(store, clock) -> None:
     assert state_of(store).node(peer).status.live
 
 
+def test_a_jump_of_the_wall_clock_makes_nobody_gone(tmp_path, monkeypatch) -> None:
+    """Leases are stamped and judged by the store's clock, whatever this machine's says."""
+    server = start_store(tmp_path)
+    try:
+        real = open_store(server.url, RUN)
+        state = initial_state(run=RUN, grid=Grid(pipelines=1, stages=2), redundancy="stash")
+        assert create_run(real, state=state, policy=HASTY, documents={}, at_s=0.0)
+        me, peer = join(real, 1), join(real, 2)
+        watch, honest, jumps = peer_watch(real, me), time.time, [0.0, 3600.0, -3600.0, 60.0] * 10
+        for beat, ahead_s in enumerate(jumps):
+            monkeypatch.setattr(time, "time", lambda ahead_s=ahead_s: honest() + ahead_s)
+            real.beat(peer, f'{{"progress": {beat}}}')
+            watch.judge_once()
+        assert state_of(real).node(peer).status.live
+        # The peer stands still from now on: that is seen all the same.
+        wait_until(
+            lambda: watch.judge_once() or not state_of(real).node(peer).status.live,
+            what="the loss",
+        )
+        real.close()
+    finally:
+        server.stop()
+
+
 def log_watch(store, node: NodeId, outcomes: queue.Queue) -> LogWatch:
     driver = Driver(store, HASTY, node)
-    return LogWatch(node=node, driver=driver, state=driver.state(), outcomes=outcomes)
+    return LogWatch(node=node, store=store, driver=driver, state=driver.state(), outcomes=outcomes)
 
 
 def test_a_fence_for_another_node_is_not_mine(store) -> None:
@@ -99,7 +128,6 @@ def test_a_fence_for_another_node_is_not_mine(store) -> None:
     assert watch.state.node(peer).status is NodeStatus.GONE
     watch.follow(timeout_s=0.0)
     other = log_watch(store, peer, outcomes)
-    other._read_up_to = 0
     other.follow(timeout_s=0.0)
     assert outcomes.get_nowait() == Fenced()
 

@@ -170,6 +170,25 @@ def test_the_first_interrupt_stops_at_a_step_boundary() -> None:
     assert world.screen.notes == ["stopping at the next step boundary; Ctrl-C again: at once"]
 
 
+def test_a_stop_after_a_restore_ends_before_steps_that_were_finished_once() -> None:
+    world = World(job(steps=100))
+
+    def ask() -> None:
+        world.interrupts = 1
+
+    ready: list[events.Event] = [events.StopReady(node=node(n), step=1) for n in range(4)]
+    world._script = [
+        joined(),
+        [step(n) for n in range(4)],
+        ask,
+        [],
+        ready,
+        finished(1, 0, 1, 2, 3),
+        left(0, 1, 2, 3),
+    ]
+    assert world.launcher.run().step == 2
+
+
 def test_the_second_interrupt_ends_at_once() -> None:
     world = World(job(steps=100))
 

@@ -11,6 +11,7 @@ import pytest
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
+from bamboo.coord.follow import Follower, all_records
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
 from bamboo.ports import Store
@@ -18,7 +19,6 @@ from bamboo.telemetry.schema import MetricRecord
 from bamboo.telemetry.writer import LineWriter
 from cli import main, runs
 from cli.decisions import check_decisions, save_decisions
-from cli.follow import Follower, all_records
 from cli.look import status_of
 from cli.pricing import cost_of_job, cost_of_run
 from tests.cli.facts import seen
@@ -151,7 +151,7 @@ def test_decisions_are_saved_and_recomputed(home: Path, capsys: pytest.CaptureFi
     world.do([joined(), lost(2, 1), caught_up(1, 2)])
     assert save_decisions(folder, world.store) == 7
     assert check_decisions(folder) == {
-        "run": "r", "equal": True, "decisions": 6, "first_difference": None,
+        "run": "r", "equal": True, "decisions": 6, "first_version": 0, "first_difference": None,
     }  # fmt: skip
     assert main.run(["verify", "r", "--decisions", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["equal"] is True

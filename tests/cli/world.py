@@ -6,6 +6,7 @@ from typing import Any
 
 from bamboo.config.tree import BudgetConfig, ChaosConfig, ClusterConfig, JobConfig, TrainConfig
 from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core import events
 from bamboo.core.policy import Policy
@@ -16,7 +17,6 @@ from bamboo.telemetry.schema import MetricRecord
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from cli.books import Booked
-from cli.follow import Decision, Follower
 from cli.launcher import Launcher
 from cli.money import Rented
 from cli.ports import Ports
@@ -47,6 +47,7 @@ class FakeFleet:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.reconciled = 0
+        self.wanted: list[int | None] = []
         self.versions: list[int] = []
         self.terminated: list[str] = []
         self.all_terminated = 0
@@ -54,8 +55,9 @@ class FakeFleet:
         self.is_alive = True
         self.ended_at_s: dict[str, float] = {}
 
-    def reconcile(self, state: State) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         self.reconciled += 1
+        self.wanted.append(nodes)
         self.versions.append(state.version)
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -79,7 +81,7 @@ class FakeFleet:
             for n in range(4)
         ]
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         self.preempted.append((instance, notice_s))
 
     def kill_stamps_s(self) -> Mapping[str, float]:

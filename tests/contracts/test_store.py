@@ -18,7 +18,7 @@ from bamboo.coord.replay import verify_decisions
 from bamboo.core.state import Phase
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import NodeId, RunId, run_id
-from bamboo.ports import Store
+from bamboo.ports import Entry, Store
 from tests.core.build import POLICY, forming, joined, lost
 from tests.store_server import StoreServer, start_store
 
@@ -109,6 +109,44 @@ def test_commit_is_a_compare_and_set(created: Store) -> None:
     assert [(entry.version, entry.body) for entry in found] == [(0, "e0"), (1, "e1"), (2, "e2")]
     assert [entry.version for entry in created.entries(after_version=1, timeout_s=0)] == [2]
     assert list(created.entries(after_version=2, timeout_s=0)) == []
+
+
+def test_a_commit_may_name_the_store_that_it_read(created: Store) -> None:
+    here = created.store_id()
+    assert here == created.read().store_id
+    assert not created.commit(expected_version=0, state="x", entry="x", store_id="another")
+    assert created.commit(expected_version=0, state="s1", entry="e1", store_id=here)
+    assert created.read().version == 1
+
+
+def test_a_store_without_the_run_takes_offers_and_keeps_the_highest(store: Store) -> None:
+    assert store.store_id() == ""
+    assert store.documents() == {}
+    asked = store.offer(version=9, offer="", lease_s=60.0)
+    assert (asked.here, asked.version, asked.best) == (False, -1, "")
+    for version, highest in ((4, 4), (7, 7), (5, 7)):
+        offers = store.offer(version=version, offer=f"as of {version}", lease_s=60.0)
+        assert (offers.here, offers.version, offers.best) == (False, highest, "")
+    over = store.offer(version=0, offer="", lease_s=0.0)
+    assert over.best == "as of 7"
+    assert abs(over.now_s - time.time()) < 5.0
+
+
+def test_a_refilled_store_is_one_like_any_other(connect: Connect, store: Store) -> None:
+    store.offer(version=7, offer="as of 7", lease_s=60.0)
+    entries = [Entry(version=6, body="e6"), Entry(version=7, body="ü")]
+    documents = {"job": "{}", "data": "ü\n'\""}
+    assert store.refill(state="s7", entries=entries, documents=documents)
+    assert not connect().refill(state="other", entries=entries, documents={})
+    assert (store.read().version, store.read().state) == (7, "s7")
+    assert store.store_id() != ""
+    assert store.documents() == documents
+    assert list(store.entries(after_version=-1, timeout_s=0)) == entries
+    assert list(store.entries(after_version=6, timeout_s=0)) == entries[1:]
+    assert store.offer(version=9, offer="late", lease_s=0.0).here
+    assert not store.create(state="s0", entry="e0", documents={})
+    assert store.commit(expected_version=7, state="s8", entry="e8")
+    assert [e.version for e in store.entries(after_version=5, timeout_s=0)] == [6, 7, 8]
 
 
 def test_two_digit_versions_stay_in_order(created: Store) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
-from bamboo.ports import Entry, Lease, Snapshot, Store
+from bamboo.ports import Entry, Lease, Offers, Snapshot, Store
 
 
 class FlakyStore:
@@ -31,10 +31,24 @@ class FlakyStore:
     def document(self, name: str) -> str:
         return self._check().document(name)
 
-    def commit(self, *, expected_version: int, state: str, entry: str) -> bool:
+    def documents(self) -> Mapping[str, str]:
+        return self._check().documents()
+
+    def store_id(self) -> str:
+        return self._check().store_id()
+
+    def offer(self, *, version: int, offer: str, lease_s: float) -> Offers:
+        return self._check().offer(version=version, offer=offer, lease_s=lease_s)
+
+    def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
+        return self._check().refill(state=state, entries=entries, documents=documents)
+
+    def commit(self, *, expected_version: int, state: str, entry: str, store_id: str = "") -> bool:
         store = self._check()
         self.before_commit()
-        done = store.commit(expected_version=expected_version, state=state, entry=entry)
+        done = store.commit(
+            expected_version=expected_version, state=state, entry=entry, store_id=store_id
+        )
         self.after_commit()
         return done
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from bamboo.coord.driver import Driver, create_run, read_begin
+from bamboo.coord.follow import Follower
 from bamboo.coord.memory_store import MemoryStore
 from bamboo.core.effects import Fence, Promote, Start
 from bamboo.core.events import StopReady
@@ -46,9 +47,7 @@ def test_append_decides_and_records(store: MemoryStore) -> None:
     assert appended.version == 5
     assert appended.state == driver.state()
     assert appended.state.phase is Phase.FAILING_OVER
-    decisions = driver.follow(after_version=4, timeout_s=0)
-    assert len(decisions) == 1
-    (decision,) = decisions
+    decision = Follower().catch_up(store)[-1]
     assert decision.event == lost("n2.1", "n1.1")
     assert (decision.version, decision.now_s, decision.author) == (5, 100.0, "launcher")
     assert decision.effects == appended.effects
@@ -65,15 +64,17 @@ def test_a_stale_event_is_not_recorded(store: MemoryStore) -> None:
     assert again.effects == ()
     assert again.reason == "node n2.1 is gone already"
     assert again.version == 5
-    assert driver.follow(after_version=5, timeout_s=0) == []
+    assert len(Follower().catch_up(store)) == 5
 
 
 def test_the_log_is_followed_from_the_start(store: MemoryStore) -> None:
-    decisions = formed(store).follow(after_version=-1, timeout_s=0)
-    assert [decision.version for decision in decisions] == [0, 1, 2, 3, 4]
-    assert decisions[0].event is None
-    assert decisions[0].reason == "waiting for 4 nodes"
-    assert all(isinstance(effect, Start) for effect in decisions[4].effects)
+    formed(store)
+    follower = Follower()
+    decisions = follower.poll(store, timeout_s=0)
+    assert [decision.version for decision in decisions] == [1, 2, 3, 4]
+    assert all(isinstance(effect, Start) for effect in decisions[-1].effects)
+    assert follower.state == decisions[-1].state
+    assert follower.poll(store, timeout_s=0) == []
 
 
 def test_a_conflict_is_decided_again(store: MemoryStore) -> None:
@@ -147,9 +148,10 @@ def test_an_outage_beyond_the_deadline_is_said(store: MemoryStore) -> None:
     with pytest.raises(StoreUnavailable, match="away"):
         driver.append(lost("n2.1"), deadline_s=0.2)
     assert 0.19 <= time.monotonic() - started_s < 5.0
-    for call in (driver.state, lambda: driver.follow(after_version=0, timeout_s=0.0)):
-        with pytest.raises(StoreUnavailable):
-            call()
+    with pytest.raises(StoreUnavailable):
+        driver.state()
+    with pytest.raises(StoreUnavailable):
+        Follower(driver).poll(flaky, timeout_s=0.0)
 
 
 def test_endless_conflicts_end_at_the_deadline(store: MemoryStore) -> None:

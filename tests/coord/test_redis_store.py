@@ -189,7 +189,7 @@ def test_an_outage_is_survived(tmp_path: Path) -> None:
             appended = appending.result(timeout=30.0)
             assert appended.changed
             assert (appended.version, driver.state().version) == (5, 5)
-            assert [d.version for d in driver.follow(after_version=4, timeout_s=5.0)] == [5]
+            assert [e.version for e in store.entries(after_version=4, timeout_s=5.0)] == [5]
             assert verify_decisions(store).equal
         finally:
             store.close()

@@ -22,9 +22,9 @@ from bamboo.core import effects, events
 from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
-from bamboo.core.state import Outcome, State, initial_state
+from bamboo.core.state import Holding, Norm, Outcome, State, initial_state
 from bamboo.errors import CoreMisuse
-from bamboo.ids import run_id
+from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 
@@ -66,13 +66,27 @@ def play(text: str) -> str:
 def _settings(words: list[str]) -> tuple[State, Policy]:
     given = dict(zip(words[::2], words[1::2], strict=True))
     pipelines, stages = given["grid"].split("x")
-    state = initial_state(
-        run=run_id("scenario"),
-        grid=Grid(pipelines=int(pipelines), stages=int(stages)),
-        redundancy=given["redundancy"],
-    )
+    grid = Grid(pipelines=int(pipelines), stages=int(stages))
+    state = initial_state(run=run_id("scenario"), grid=grid, redundancy=given["redundancy"])
     figures = {name: float(given[name]) for name in ("suspect_s", "gone_s") if name in given}
-    return state, Policy(**figures)
+    policy = Policy(
+        cuts=_cuts(int(given.get("layers", 0)), grid.stages),
+        virtual_nodes=int(given.get("virtual", grid.pipelines)),
+        pipelines=int(given.get("pipelines", grid.pipelines)),
+        stages=grid.stages,
+        checkpoint_every=int(given.get("every", 0)),
+        **figures,
+    )
+    return state, policy
+
+
+def _cuts(layers: int, stages: int) -> tuple[tuple[int, ...], ...]:
+    if not layers:
+        return ()
+    return tuple(
+        tuple(stage * layers // number for stage in range(number + 1))
+        for number in range(2, stages + 1)
+    )
 
 
 def _events(kind: str, words: list[str]) -> list[events.Event]:
@@ -91,11 +105,39 @@ def _event(kind: str, words: list[str]) -> events.Event:
     if kind == "PeerLost":
         given = {"cause": "disconnect"} | given
     hints = get_type_hints(EVENTS[kind])
-    read: dict[Any, Any] = {int: int, float: float, Slot: Slot.parse, Outcome: Outcome}
+    read: dict[Any, Any] = {
+        int: int,
+        float: float,
+        Slot: Slot.parse,
+        Outcome: Outcome,
+        tuple[Holding, ...]: _holdings,
+        tuple[Norm, ...]: _norms,
+        tuple[events.Pace, ...]: _paces,
+    }
     made: events.Event = EVENTS[kind](
         **{name: read.get(hints[name], str)(text) for name, text in given.items()}
     )
     return made
+
+
+def _holdings(text: str) -> tuple[Holding, ...]:
+    out = []
+    for item in filter(None, text.split(",")):
+        layers, steps = item.split("@")
+        first, stop = map(int, layers.split("-"))
+        step, _, reach = steps.partition(">")
+        out.append(Holding(first=first, stop=stop, step=int(step), reach=int(reach or step)))
+    return tuple(out)
+
+
+def _norms(text: str) -> tuple[Norm, ...]:
+    pairs = (item.split(":") for item in filter(None, text.split(",")))
+    return tuple(Norm(step=int(step), total_square=float(square)) for step, square in pairs)
+
+
+def _paces(text: str) -> tuple[events.Pace, ...]:
+    pairs = (item.split(":") for item in text.split(","))
+    return tuple(events.Pace(node=NodeId(node), microbatch_s=float(s)) for node, s in pairs)
 
 
 def _answer(

@@ -6,6 +6,8 @@ kill any of them, by pid, at any instant. Nothing of it outlives the `with` bloc
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -18,7 +20,8 @@ from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig
-from bamboo.coord.driver import Decision, Driver, create_run
+from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import Event, PeerLost
 from bamboo.core.state import Phase, State, initial_state
@@ -145,6 +148,25 @@ class Cluster:
         """Report a node as the fleet does whose instance has ended."""
         self.append(PeerLost(node=NodeId(node), reporter="fleet", cause="its instance ended"))
 
+    @contextlib.contextmanager
+    def without_store(self) -> Iterator[None]:
+        """The store stands still (SIGSTOP) inside the `with` block and goes on after it."""
+        os.kill(self.server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.server.pid, signal.SIGCONT)
+
+    def start_store_again(self) -> None:
+        """Start a killed store on what lies in its directory."""
+        self.server = start_store(self.directory)
+
+    def lose_store(self) -> None:
+        """SIGKILL the store and delete what it had written; another starts with nothing."""
+        self.server.kill()
+        shutil.rmtree(self.directory / "data")
+        self.start_store_again()
+
     # ------------------------------------------------------------------ what the run says
 
     def append(self, event: Event) -> None:
@@ -156,7 +178,7 @@ class Cluster:
 
     def decisions(self) -> list[Decision]:
         """The whole log."""
-        return self.driver.follow(after_version=0, timeout_s=0.0)
+        return Follower().catch_up(self.store)
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         records = [
@@ -241,5 +263,6 @@ def cluster(job: JobConfig) -> Iterator[Cluster]:
                 yield made
             finally:
                 made.close()
+                made.server.stop()
         finally:
             server.stop()

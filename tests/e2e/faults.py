@@ -5,6 +5,7 @@ ever imported by the program itself.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,18 @@ def flipped_bit(where: str) -> None:
             tensors[0].view(-1)[:1].view(torch.int32).bitwise_xor_(FLIPPED)
             letter = type(letter)(tensors=tuple(tensors), meta=letter.meta)
         honest(self, node, key, letter)
+
+    Mail._route = route  # type: ignore[method-assign]
+
+
+def never_sent(where: str) -> None:
+    """`kind,step,index`: that letter is not sent, however often it is made."""
+    kind, step, index = where.split(",")
+    honest = Mail._route
+
+    def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
+        if (key.kind, key.step, key.index) != (kind, int(step), int(index)):
+            honest(self, node, key, letter)
 
     Mail._route = route  # type: ignore[method-assign]
 
@@ -180,6 +193,24 @@ def crash(where: str) -> None:
     Stage.forward = forward  # type: ignore[method-assign]
 
 
+def clock_jump(where: str) -> None:
+    """`step,seconds`: from that step on the wall clock of this process is so much ahead."""
+    step, ahead_s = where.split(",")
+    honest_time, honest_step = time.time, SlotRun.next_step
+    jumped = False
+
+    def now() -> float:
+        return honest_time() + (float(ahead_s) if jumped else 0.0)
+
+    def next_step(self: SlotRun) -> None:
+        nonlocal jumped
+        honest_step(self)
+        jumped = jumped or self.step >= int(step)
+
+    time.time = now
+    SlotRun.next_step = next_step  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[str], None]] = {
     fault.__name__: fault
     for fault in (
@@ -187,10 +218,12 @@ FAULTS: dict[str, Callable[[str], None]] = {
         wrong_order,
         dropped_resend,
         flipped_bit,
+        never_sent,
         doubled_gradient,
         repeated_microbatch,
         overflow,
         noted_comparisons,
         crash,
+        clock_jump,
     )
 }

@@ -109,6 +109,31 @@ def test_stages_four_two_four() -> None:
         _moved_least(run)
 
 
+def test_who_comes_after_a_new_layout_has_it_too() -> None:
+    """D 1 -> 2, a node of the second pipeline is lost, and one that was not there when the layout
+    was made takes its slot."""
+    settings = job(steps=120, stages=2, pipelines=1, max_pipelines=2, redundancy="stash")
+    with cluster(settings) as run:
+        run.start(2)
+        run.wait_step(3)
+        run.start(2)
+        trains(run, Grid(pipelines=2, stages=2))
+        run.wait_step(max(run.losses()) + 2)
+        slot = Slot(pipeline=1, stage=1)
+        run.kill(run.owner(slot))
+        late = run.start_one()
+        run.wait(
+            lambda s: (
+                s.phase is Phase.FINISHED
+                or (s.assignment is not None and late in s.assignment.owners)
+            ),
+            60,
+            "the late node owns a slot",
+        )
+        assert run.owner(slot) == late
+        assert_calm(run)
+
+
 def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
     """Owner and shadow of a stage are gone: the other pipeline has it, no checkpoint is read."""
     settings = job(steps=60, stages=3, pipelines=2, redundancy="eager")

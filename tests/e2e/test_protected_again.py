@@ -40,8 +40,6 @@ def exposed_steps(run: Cluster) -> list[int]:
     begin = read_begin(run.store)
     state, hit, out = begin.state, None, []
     for decision in run.decisions():
-        if decision.event is None:
-            continue
         state = transition(state, decision.event, now_s=decision.now_s, policy=begin.policy).state
         if isinstance(decision.event, PeerLost) and state.failovers:
             hit = -1

@@ -1,33 +1,13 @@
 """A worker ends, and says why, where it could only go on half alive or for ever."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.cluster import cluster
 from tests.e2e.jobs import job
 from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 LONG = {"steps": 100_000, "redundancy": "stash"}
-
-
-def all_ended(run: Cluster) -> bool:
-    return all(status is not None for status in run.statuses().values())
-
-
-def test_a_store_that_lost_the_run_ends_its_workers() -> None:
-    with cluster(job(**LONG)) as run:
-        run.start()
-        run.wait_step(2)
-        run.store._commands.delete("bamboo:test:state")
-        run.kill("i-01.1")
-        wait_until(lambda: all_ended(run), what="the end of every worker", timeout_s=20)
-        statuses = run.statuses()
-        assert statuses.pop("i-01.1") == -9
-        assert set(statuses.values()) == {1}
-        log = Path(run.directory / "i-00.1.log").read_text()
-        assert "there is no run test in the store" in log
 
 
 def test_a_file_that_takes_no_more_ends_the_run_with_its_reason() -> None:

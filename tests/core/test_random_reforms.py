@@ -1,0 +1,355 @@
+"""Random histories of a run whose layout may change: what a decision may use is what honest nodes
+hold, by an account of its own; and once faults stop the run trains again, or has said why not.
+
+The world here is a set of nodes with the step before which each holds each layer. A node that stops
+says so truly; in a new layout it then has what it was given. Checkers: the base is the newest step
+that all layers are to be had for; nothing is read from a checkpoint while all are alive; a run ends
+unrecoverable only if some layer is nowhere; whatever is sent is what its receiver lacked.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bamboo.core.base import checkpoints_of
+from bamboo.core.events import (
+    BoundaryReady,
+    CaughtUp,
+    CheckpointDamaged,
+    CheckpointDone,
+    CheckpointFailed,
+    Event,
+    LayoutBuilt,
+    NoticeReceived,
+    Pace,
+    PaceMeasured,
+    Quiesced,
+    Reconsider,
+    ReplicaJoined,
+    ShardSaved,
+    Yielded,
+)
+from bamboo.core.invariants import check, check_step
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import Holding, NodeStatus, Norm, Outcome, Phase, State, initial_state
+from bamboo.core.transition import live_members
+from bamboo.ids import NodeId, run_id
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout, equal_shares
+from bamboo.topology.slots import Slot
+from tests.core.build import joined, lost
+
+LAYERS = 12
+CUTS = tuple(tuple(s * LAYERS // n for s in range(n + 1)) for n in range(2, 6))
+draw = st.integers(0, 40)
+seldom = st.integers(0, 9).map(lambda drawn: drawn == 9)
+
+
+class World(RuleBasedStateMachine):
+    """`held[node][layer]` is the step before which a live node has the layer."""
+
+    state: State
+    policy: Policy
+    now_s = 0.0
+    step = 0
+    """That the run is at: what its members hold is as it was before it."""
+    nodes = 0
+
+    @initialize(
+        pipelines=st.integers(1, 3),
+        stages=st.integers(2, 5),
+        redundancy=st.sampled_from(["stash", "stash", "peer", "off"]),
+        every=st.sampled_from([0, 3]),
+    )
+    def begin(self, pipelines: int, stages: int, redundancy: str, every: int) -> None:
+        self.policy = Policy(
+            cuts=tuple(cut for cut in CUTS if len(cut) <= stages + 1),
+            virtual_nodes=4,
+            pipelines=3,
+            stages=stages,
+            checkpoint_every=every,
+        )
+        grid = Grid(pipelines=pipelines, stages=stages)
+        self.state = initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)
+        self.held: dict[NodeId, dict[int, int]] = {}
+        self.stored: dict[int, set[int]] = {}
+        for _ in range(grid.size):
+            self.join()
+
+    # ---------------------------------------------------------------- the world
+
+    def layout(self) -> ModelLayout:
+        grid = self.state.grid
+        return ModelLayout(
+            grid=grid,
+            cut=self.state.cut or self.policy.cut_for(grid.stages),
+            shares=self.state.shares or equal_shares(4, grid.pipelines),
+        )
+
+    def say(self, event: Event) -> None:
+        self.now_s += 0.25
+        before = self.state
+        decided = transition(before, event, now_s=self.now_s, policy=self.policy)
+        after = decided.state
+        assert decided.reason
+        assert check(after) == []
+        assert check_step(before, after) == []
+        self.state = after
+        self.forget_the_dead()
+        if before.assignment is None and after.assignment is not None:
+            self.give_all(0)
+        if before.reform is None or before.reform.base is None:
+            self.check_base(after)
+        if before.reform is not None and after.reform is None and after.phase is Phase.RUNNING:
+            assert before.reform.base is not None
+            self.step = before.reform.base
+            self.check_all_held()
+
+    def forget_the_dead(self) -> None:
+        live = {node.id for node in self.state.live_nodes()}
+        self.held = {node: held for node, held in self.held.items() if node in live}
+
+    def give_all(self, step: int) -> None:
+        """Everybody who works has what he is to have as it is before `step`."""
+        for node in live_members(self.state):
+            self.held[node.id] = dict.fromkeys(self.wants(node.id), step)
+
+    def wants(self, node: NodeId) -> set[int]:
+        assignment, layout = self.state.assignment, self.layout()
+        assert assignment is not None
+        return {
+            layer
+            for slot in assignment.grid.slots()
+            if node in (assignment.owner(slot), assignment.shadow(slot))
+            for layer in layout.layers_of(slot)
+        }
+
+    def newest(self) -> tuple[int, bool] | None:
+        """By the account: the newest step to go on from, and whether live nodes have all of it."""
+        counted = self.held.values()
+        if self.state.redundancy == "off" and not (self.state.reform and self.state.reform.planned):
+            counted = ()
+        steps = {step for held in counted for step in held.values()}
+        kept = {done.step for done in checkpoints_of(self.state, self.policy)}
+        for step in sorted(steps | kept, reverse=True):
+            live = {layer for held in counted for layer in held if held[layer] == step}
+            if len(live) == LAYERS:
+                return step, True
+            if step in kept:
+                return step, False
+        return None
+
+    def check_base(self, after: State) -> None:
+        """A base that was decided just now is the best there is."""
+        if after.outcome is Outcome.UNRECOVERABLE:
+            assert self.some_layer_is_nowhere()
+        if after.reform is None or after.reform.base is None:
+            return
+        found = self.newest()
+        assert found is not None
+        assert (after.reform.base, not after.reform.checkpoint) == found
+
+    def some_layer_is_nowhere(self) -> bool:
+        if self.policy.checkpoint_every:
+            return False
+        if self.state.redundancy == "off":
+            return True
+        return len({layer for held in self.held.values() for layer in held}) < LAYERS
+
+    def check_all_held(self) -> None:
+        for node in live_members(self.state):
+            assert all(self.held[node.id].get(x) == self.step for x in self.wants(node.id))
+
+    def take_steps(self, number: int) -> None:
+        self.step += number
+        self.give_all_that_is_joined()
+
+    def give_all_that_is_joined(self) -> None:
+        for node in live_members(self.state):
+            self.held[node.id] = dict.fromkeys(self.wants(node.id), self.step)
+
+    # ---------------------------------------------------------------- what happens
+
+    @precondition(lambda self: self.nodes < 30)
+    @rule()
+    def join(self) -> None:
+        self.nodes += 1
+        self.say(joined(f"n{self.nodes:02}.1", f"z{self.nodes % 2}"))
+
+    @precondition(lambda self: self.state.phase in (Phase.RUNNING, Phase.DEGRADED))
+    @rule(number=st.integers(1, 3))
+    def train(self, number: int) -> None:
+        self.take_steps(number)
+
+    def living(self) -> list[NodeId]:
+        return [node.id for node in self.state.live_nodes()]
+
+    @precondition(lambda self: len(self.living()) > 1)
+    @rule(index=draw, number=st.integers(1, 3))
+    def lose(self, index: int, number: int) -> None:
+        victims = self.living()[index % len(self.living()) :][:number]
+        for victim in victims:
+            self.say(lost(victim, "fleet", "exit"))
+
+    @precondition(lambda self: self.living())
+    @rule(index=draw, now=seldom)
+    def notice(self, index: int, now: bool) -> None:
+        if now:
+            node = self.living()[index % len(self.living())]
+            self.say(NoticeReceived(node=node, deadline_s=self.now_s + 120))
+
+    @rule(reason=st.sampled_from(["no node came", "it may pay"]))
+    def reconsider(self, reason: str) -> None:
+        self.say(Reconsider(reporter="fleet", reason=reason))
+
+    @precondition(lambda self: self.state.assignment is not None)
+    @rule(slow=draw, times=st.sampled_from([1.0, 2.0, 3.0]))
+    def measure(self, slow: int, times: float) -> None:
+        members = [node.id for node in live_members(self.state)]
+        paces = tuple(
+            Pace(node=node, microbatch_s=0.01 * (times if i == slow % len(members) else 1.0))
+            for i, node in enumerate(members)
+        )
+        self.say(PaceMeasured(reporter="fleet", era=self.state.era, paces=paces))
+
+    @rule(number=st.integers(1, 6))
+    def answer(self, number: int) -> None:
+        """So many honest members do what they were asked to."""
+        for _ in range(number):
+            if (event := self.next_honest()) is None:
+                return
+            self.say(event)
+
+    @precondition(lambda self: self.policy.checkpoint_every and live_members(self.state))
+    @rule(good=st.integers(0, 3), index=draw)
+    def save(self, good: int, index: int) -> None:
+        """A checkpoint is made, or a part of it, or it fails."""
+        step, era = self.step, self.state.era
+        for stage in range(self.state.grid.stages - (good == 1)):
+            node = self.living()[0]
+            self.say(ShardSaved(node=node, step=step, era=era, stage=stage))
+        committer = next((s.committer for s in self.state.saving if s.step == step), None)
+        if committer is not None and good > 1:
+            self.say(CheckpointDone(node=committer, step=step, era=era))
+        elif good == 0:
+            self.say(CheckpointFailed(node=self.living()[0], step=step, era=era, reason="full"))
+
+    @precondition(lambda self: self.state.checkpoints and self.living())
+    @rule(index=draw, now=seldom)
+    def damage(self, index: int, now: bool) -> None:
+        if now:
+            done = self.state.checkpoints[index % len(self.state.checkpoints)]
+            node = self.living()[index % len(self.living())]
+            self.say(CheckpointDamaged(node=node, step=done.step, reason="torn"))
+
+    # ---------------------------------------------------------------- honest answers
+
+    def next_honest(self) -> Event | None:
+        state = self.state
+        if state.phase in (Phase.FINISHED, Phase.FORMING):
+            return None
+        if state.reform is not None:
+            return self.next_of_reform()
+        if state.failovers:
+            failover = state.failovers[0]
+            return CaughtUp(
+                node=failover.successor,
+                slot=failover.slot,
+                step=self.step,
+                recomputed=0,
+                already_computed=0,
+                pause_s=0.1,
+            )
+        if state.transfers:
+            item = state.transfers[0]
+            for layer in self.layout().layers_of(item.slot):
+                self.held.setdefault(item.receiver, {})[layer] = self.step
+            return ReplicaJoined(
+                node=item.source,
+                slot=item.slot,
+                receiver=item.receiver,
+                since=item.since,
+                step=self.step,
+                bytes=12,
+            )
+        if state.moves:
+            move = state.moves[0]
+            return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
+        return None
+
+    def next_of_reform(self) -> Event | None:
+        state, reform = self.state, self.state.reform
+        assert reform is not None
+        live = [node for node in reform.asked if node in self.living()]
+        if reform.base is not None:
+            return self.build(reform.base)
+        if reform.planned and reform.boundary is None:
+            left = [node for node in live if node not in dict(reform.ready)]
+            return BoundaryReady(node=left[0], since=reform.since, step=self.step)
+        left = [n for n in live if n not in {report.node for report in reform.reports}]
+        if not left:
+            return None  # waiting for nodes
+        if reform.planned:
+            assert state.assignment is not None
+            members = state.assignment.members()
+            for node in members & self.held.keys():
+                at = self.step + 1
+                self.held[node] = {x: at for x, s in self.held[node].items() if s >= self.step}
+        return self.quiesce(left[0], reform.since)
+
+    def quiesce(self, node: NodeId, since: int) -> Quiesced:
+        held = self.held.get(node, {})
+        holdings = tuple(
+            Holding(first=layer, stop=layer + 1, step=step, reach=step)
+            for layer, step in sorted(held.items())
+        )
+        norms = tuple(Norm(step=step - 1, total_square=1.0) for step in sorted({*held.values()}))
+        return Quiesced(node=node, since=since, holdings=holdings, norms=norms)
+
+    def build(self, base: int) -> LayoutBuilt:
+        reform = self.state.reform
+        assert reform is not None
+        assert self.state.assignment is not None
+        done = {one.node for one in reform.rebuilt}
+        node = min(self.state.assignment.members().difference(done))
+        self.held[node] = dict.fromkeys(self.wants(node), base)
+        return LayoutBuilt(node=node, since=reform.since, bytes=0)
+
+    @invariant()
+    def every_slot_is_held(self) -> None:
+        """While it trains, whoever owns or shadows a slot has its layers."""
+        if self.state.phase is Phase.RUNNING and self.state.reform is None:
+            self.check_all_held()
+
+    def teardown(self) -> None:
+        """Faults stop and nodes come: the run trains on all its stages, or is over."""
+        if not hasattr(self, "held"):
+            return
+        for _ in range(400):
+            if self.state.phase is Phase.FINISHED:
+                assert self.state.outcome is Outcome.UNRECOVERABLE
+                return
+            if (event := self.next_honest()) is not None:
+                self.say(event)
+            elif any(n.status is NodeStatus.DRAINING for n in self.state.nodes):
+                node = next(n for n in self.state.nodes if n.status is NodeStatus.DRAINING)
+                self.say(lost(node.id, "fleet", "exit"))
+            elif len(self.living()) < 3 * self.policy.stages:
+                self.join()
+            elif self.state.phase is Phase.RUNNING:
+                assert self.state.grid.stages == self.policy.stages
+                return
+            else:
+                raise AssertionError(f"nothing goes on: {self.state.sentence}")
+        raise AssertionError(f"it does not come to rest: {self.state.sentence}")
+
+
+def test_slots_are_of_the_grid() -> None:
+    """The world's own account names layers as the topology does."""
+    layout = ModelLayout(grid=Grid(pipelines=1, stages=2), cut=CUTS[0], shares=(4,))
+    assert list(layout.layers_of(Slot(pipeline=0, stage=1))) == list(range(6, 12))
+
+
+TestWorld = World.TestCase
+TestWorld.settings = settings(max_examples=150, stateful_step_count=40)
