@@ -110,6 +110,10 @@ class ControlClient:
         is killed, or when the notice is shown."""
         self._call({"op": "preempt", "instance": instance, "notice_s": notice_s, "cause": cause})
 
+    def advise(self, instance: InstanceId) -> None:
+        """Show an instance the advice to leave it; nothing else happens."""
+        self._call({"op": "advise", "instance": instance})
+
     def instances(self) -> tuple[Mapping[str, Any], ...]:
         """All instances ever started: instance, zone, instance_type, market, state (`running` or
         `terminated`), pid (of its agent, None when that has ended), agent_status (its exit status
