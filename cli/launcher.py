@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import PeerLost, RunFailed, StoreRefilled
+from bamboo.core.events import RunFailed, StoreRefilled
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -24,6 +24,7 @@ from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.ledger import ledger_records, priced
 from cli.market import Market
+from cli.missing import missing
 from cli.money import bill
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
@@ -39,8 +40,9 @@ LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
-STORE_AWAY_S = 15.0
-"""An embedded store that is away for so long is gone, and the run with it."""
+STORE_AWAY_S = 120.0
+"""An embedded store that is away for so long is gone, and the run with it. One that died is started
+again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
@@ -257,19 +259,9 @@ class Launcher:
         self.progress = self.progress.at(now_s=now_s, usd=usd)
 
     def _miss_nodes(self) -> None:
-        """Report nodes whose instance ended and whom no member has missed within a lease: when the
-        last members go at once, there is nobody left to say so. While the cluster forms nobody is
-        connected yet, and a dead node must not get a slot."""
-        ended_s = {r.instance: r.ended_at_s for r in self._ports.fleet.rented()}
-        state, now_s = self.progress.state, self._ports.now()
-        patience_s = 0.0 if state.phase is Phase.FORMING else self._job.cluster.gone_s
-        for node in state.live_nodes():
-            at_s = ended_s.get(node.instance)
-            if at_s is not None and now_s - at_s >= patience_s:
-                self._ports.append(
-                    PeerLost(node=node.id, reporter="fleet", cause="its instance was terminated"),
-                    deadline_s=APPEND_DEADLINE_S,
-                )
+        state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
+        for event in missing(state, rented, now_s=now_s, gone_s=self._job.cluster.gone_s):
+            self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _to_ledger(self) -> None:
         rented = self._ports.fleet.rented()

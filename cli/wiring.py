@@ -282,7 +282,12 @@ def run_fleet(
         endpoint_url=cloud.endpoint_url,
     )
     return RunFleet(
-        Fleet(provider, run=folder.id, intents=folder.path / "intents.jsonl"),
+        Fleet(
+            provider,
+            run=folder.id,
+            intents=folder.path / "intents.jsonl",
+            pool_out_s=job.cloud.pool_out_s,
+        ),
         cloud,
         journal=folder.cloud,
         kills=folder.kills,

@@ -52,10 +52,10 @@ class PoolMemory:
 
     out_until_s: tuple[tuple[Pool, float], ...] = ()
 
-    def with_out(self, pool: Pool, *, now_s: float) -> "PoolMemory":
+    def with_out(self, pool: Pool, *, now_s: float, for_s: float = POOL_OUT_S) -> "PoolMemory":
         """Remember that `pool` had no capacity just now."""
         others = tuple((p, t) for p, t in self.out_until_s if p != pool and t > now_s)
-        return PoolMemory(out_until_s=(*others, (pool, now_s + POOL_OUT_S)))
+        return PoolMemory(out_until_s=(*others, (pool, now_s + for_s)))
 
     def out_until(self, pool: Pool, *, now_s: float) -> float | None:
         """Until when the pool is out, or None when it may be asked."""

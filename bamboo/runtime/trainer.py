@@ -89,7 +89,10 @@ class Trainer:
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )
-        self._records = Records(me=me, builder=builder, outbox=outbox)
+        self.log_watch = LogWatch(job.cluster.step_timeout_s)
+        self._records = Records(
+            me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
+        )
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = lambda: acknowledged(self.mail, self.executor)
@@ -121,7 +124,6 @@ class Trainer:
             outbox=outbox,
             vault=checkpoints,
         )
-        self.log_watch = LogWatch(job.cluster.step_timeout_s)
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, run_dir=run_dir)
         self._goodbye: Goodbye | None = None
 
@@ -232,13 +234,6 @@ class Trainer:
             members={n.id: n.endpoint for n in state.nodes if n.id in members},
         )
 
-    def _go_on(self) -> None:
-        """Everybody has what he is to hold."""
-        self.executor.gap_budget = {}
-        self.rebuild.finish()
-        self._set_hold()
-        self._records.promoted()
-
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
         assert assignment is not None
@@ -272,7 +267,10 @@ class Trainer:
                 self.rebuild.stop(since)
                 self._set_hold()
             case GoOn():
-                self._go_on()
+                self.executor.gap_budget = {}
+                self.rebuild.finish()
+                self._set_hold()
+                self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 assert self._checkpoints is not None, "only nodes that store stages are asked"
                 self._checkpoints.complete(step, era, decided.state.grid.stages)

@@ -103,6 +103,14 @@ class Instances:
                     )
                 )
                 return {"ok": True}
+            case "relent":
+                self._market.relent()
+                return {"ok": True}
+            case "notice":
+                record = self._running(InstanceId(str(request["instance"])))
+                at_s = time.time() + float(request["notice_s"])
+                self._metadata.notice(record.seen.instance, at_s=at_s)
+                return {"ok": True}
             case _:
                 return {"ok": True, "instances": [_told(r) for r in self._records.values()]}
 
