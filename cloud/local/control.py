@@ -3,7 +3,8 @@
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
 `{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
 "grant": …}`, `{"op": "relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`,
-`{"op": "advise", "instance": …}`, `{"op": "services"}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
+`{"op": "advise", "instance": …}`, `{"op": "services"}`,
+`{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 
 Whoever has asked to `hold` is a launcher for as long as its connection is open: the kernel closes
