@@ -279,6 +279,9 @@ class Metadata(Protocol):
     def notice(self) -> Notice | None:
         """The pending preemption notice, or None."""
 
+    def advised(self) -> bool:
+        """Whether the cloud advises to leave this instance."""
+
 
 class WorkerProcess(Protocol):
     """A started worker, seen by its agent."""

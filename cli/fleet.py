@@ -85,8 +85,9 @@ class RunFleet:
         self._to_terminate: dict[InstanceId, str] = {}
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
-        """Keep as many nodes as the run may have until it is to end: what is lost or has a notice
-        is replaced at once. `nodes`: so many instead, as a trace has them."""
+        """Keep as many nodes as the run may have until it is to end, and one more for each that
+        the cloud advises to leave: what is lost or has a notice is replaced at once. `nodes`: so
+        many instead, as a trace has them."""
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
@@ -98,9 +99,8 @@ class RunFleet:
                     if n.notice_deadline_s is not None or not n.status.live
                 }
                 self._end_left_over(state)
-                report = self._fleet.ensure(
-                    self._nodes if nodes is None else nodes, leaving=leaving
-                )
+                wanted = self._nodes + _advised(state) if nodes is None else nodes
+                report = self._fleet.ensure(wanted, leaving=leaving)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))
@@ -158,3 +158,9 @@ class RunFleet:
         if text and text != self._noted:
             self._note(text)
         self._noted = text
+
+
+def _advised(state: State) -> int:
+    """Nodes that may soon be taken. One that then is leaves its place to the node that was started
+    for it: the count falls together with what is there, so nothing is started or ended twice."""
+    return sum(n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes)

@@ -49,10 +49,11 @@ def _owners(
     out: dict[Slot, NodeId] = {}
     standbys = {n.id: n.zone for n in state.live_nodes() if n.id in usable and not holding[n.id]}
     zones = {n.id: n.zone for n in state.nodes}
+    advised = {n.id for n in state.nodes if n.advised}
 
     def nearest(slot: Slot) -> NodeId:
         near = _zones_beside(assignment, slot, zones)
-        taker = min(standbys, key=lambda node: (standbys[node] not in near, node))
+        taker = min(standbys, key=lambda node: (node in advised, standbys[node] not in near, node))
         del standbys[taker]
         return taker
 

@@ -38,6 +38,14 @@ class NoticeReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceAdvised:
+    """The cloud holds that the node's instance is more likely than others to be taken; it may stay
+    all the same, and a notice may come or not."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
     """A draining node finished `step`, begins no further one, and its shadows have all of it."""
 
@@ -276,6 +284,7 @@ Event: TypeAlias = (
     NodeJoined
     | PeerLost
     | NoticeReceived
+    | RebalanceAdvised
     | HandedOver
     | NodeLeft
     | CaughtUp

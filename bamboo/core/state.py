@@ -63,6 +63,9 @@ class Node:
     status: NodeStatus
     notice_deadline_s: float | None = None
     """Store time at which the cloud said it will take the instance, or None."""
+    advised: bool = False
+    """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
+    node more for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

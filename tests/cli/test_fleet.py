@@ -7,7 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from bamboo.core.events import Event, HandedOver, NoticeReceived, PeerLost, StopRequested
+from bamboo.core.events import (
+    Event,
+    HandedOver,
+    NoticeReceived,
+    PeerLost,
+    RebalanceAdvised,
+    StopRequested,
+)
 from bamboo.core.state import Outcome, State
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId
@@ -119,6 +126,23 @@ def test_a_notice_that_the_cloud_does_not_keep_ends_the_instance_once(parts: Par
         parts.made.reconcile(left)
     ended = [value for name, value in parts.fleet.calls if name == "terminate"]
     assert ended == [node.instance]
+
+
+def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) -> None:
+    """It is there before a notice, takes the place after it, and is not started twice."""
+    one, two = (node.id for node in state().nodes[:2])
+    advised = (RebalanceAdvised(node=one), RebalanceAdvised(node=one), RebalanceAdvised(node=two))
+    noticed = NoticeReceived(node=one, deadline_s=1e10)
+    lost = PeerLost(node=two, reporter="test", cause="disconnect")
+    for events in (advised[:1], advised, (*advised, noticed), (*advised, noticed, lost)):
+        parts.made.reconcile(state(*events))
+    instances = [node.instance for node in state().nodes[:2]]
+    assert parts.fleet.calls == [
+        ("ensure", (6,)),
+        ("ensure", (7,)),
+        ("ensure", (6, instances[0])),
+        ("ensure", (5, *sorted(instances))),
+    ]
 
 
 def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:

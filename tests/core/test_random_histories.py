@@ -16,6 +16,7 @@ from bamboo.core.events import (
     NodeFinished,
     NodeLeft,
     NoticeReceived,
+    RebalanceAdvised,
     ReplicaJoined,
     Speed,
     SpeedsMeasured,
@@ -115,6 +116,10 @@ class RunHistory(RuleBasedStateMachine):
     @rule(node=anybody, in_s=st.floats(-1, 120))
     def notice(self, node: int, in_s: float) -> None:
         self.say(NoticeReceived(node=self.who(node), deadline_s=self.now_s + in_s))
+
+    @rule(node=anybody)
+    def advise(self, node: int) -> None:
+        self.say(RebalanceAdvised(node=self.who(node)))
 
     @rule(node=anybody, now=seldom)
     def leave(self, node: int, now: bool) -> None:
