@@ -31,6 +31,10 @@ class Terms:
     """No tensor on the wire is larger than all that a node holds."""
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
+    spread: str
+    """How the nodes lie over the zones, as planned."""
+    zones: Mapping[str, int]
+    """How many nodes each zone is to have; empty: those of the cheapest pool."""
     unigram_entropy_nats: float | None
     from_step: int
     """The checkpoint that it goes on from; 0: it begins."""
@@ -55,6 +59,8 @@ def save_terms(
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
+        "spread": planned.plan.spread,
+        "zones": planned.zones,
         "from_step": from_step,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
@@ -73,6 +79,8 @@ def terms_of(folder: RunFolder) -> Terms:
         frame_bytes=int(body["frame_bytes"]),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
         from_step=int(body["from_step"]),
+        spread=str(body["spread"]),
+        zones={str(zone): int(count) for zone, count in body["zones"].items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),
         detached=runs.is_detached(folder),
     )

@@ -255,6 +255,7 @@ def run_fleet(
     cloud: "LocalCloud",
     *,
     on_demand_usd_per_hour: Mapping[str, float],
+    zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
@@ -279,6 +280,7 @@ def run_fleet(
         kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
+        zones={ZoneId(zone): count for zone, count in zones.items()},
         note=note,
     )
 

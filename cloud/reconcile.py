@@ -2,15 +2,17 @@
 
 Rule: no clock, no network, no memory. `plan` is called again after every answer of the cloud; what
 was refused comes back to it as a `PoolMemory`, so failing over to the next pool is just the next
-call. The cheapest usable pool takes all that is missing: nodes of a run in one zone pay nothing
-for the bytes between them.
+call. Zones that are to have more nodes than they have are asked first; for the rest the cheapest
+usable pool takes all that is missing: nodes of a run in one zone pay nothing for the bytes between
+them.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from cloud.provider import Observed, Offer, Pool
 
 POOL_OUT_S = 180.0
@@ -68,6 +70,8 @@ class Desired:
 
     count: int
     unwanted: Collection[InstanceId] = field(default_factory=frozenset)
+    zones: Mapping[ZoneId, int] = field(default_factory=dict)
+    """How many of them each zone should have, as far as it can; empty: it does not matter."""
 
 
 def plan(
@@ -80,8 +84,9 @@ def plan(
 ) -> tuple[Action, ...]:
     """The actions that bring `observed` towards `desired`.
 
-    Unwanted instances end first and do not count. Surplus ends youngest first. What is missing is
-    asked of the first offer (they come cheapest first) that is not remembered as out.
+    Unwanted instances end first and do not count. Surplus ends youngest first, in zones that have
+    too many before others. What is missing is asked of the first offer (they come cheapest first)
+    that is not remembered as out, of one in each zone that lacks nodes before any other.
     """
     live = [o for o in observed if o.state.live]
     unwanted = [o for o in live if o.instance in desired.unwanted]
@@ -94,12 +99,37 @@ def plan(
     ]
     actions += [
         Terminate(instance=o.instance, reason=f"surplus: {len(wanted)} run, {desired.count} wanted")
-        for o in reversed(wanted[desired.count :])
+        for o in _surplus(wanted, desired)
     ]
     missing = desired.count - len(wanted)
+    have = Counter(o.pool.zone for o in wanted)
+    lacking = {zone: count - have[zone] for zone, count in desired.zones.items()}
+    for offer in offers:
+        count = min(missing, lacking.get(offer.pool.zone, 0))
+        if count > 0 and memory.out_until(offer.pool, now_s=now_s) is None:
+            reason = (
+                f"{count} of the {desired.zones[offer.pool.zone]} for {offer.pool.zone} missing: "
+                f"{offer.pool} is its cheapest usable offer at ${offer.usd_per_hour:.4f}/h"
+            )
+            actions.append(Start(pool=offer.pool, count=count, reason=reason))
+            missing -= count
+            del lacking[offer.pool.zone]
     if missing > 0:
         actions.append(_start_or_wait(missing, desired.count, offers, memory, now_s))
     return tuple(actions)
+
+
+def _surplus(wanted: Sequence[Observed], desired: Desired) -> list[Observed]:
+    """Whom to end of too many, who come oldest first."""
+    have = Counter(o.pool.zone for o in wanted)
+    left, out = list(wanted), []
+    for _ in range(len(wanted) - desired.count):
+        beyond = [o for o in left if have[o.pool.zone] > desired.zones.get(o.pool.zone, 0)]
+        one = (beyond or left)[-1]
+        have[one.pool.zone] -= 1
+        left.remove(one)
+        out.append(one)
+    return out
 
 
 def _start_or_wait(

@@ -2,7 +2,8 @@
 
 Rule: no pickle; equal values give equal text, so a hash of the text is a hash of the value. A
 document of another version, or an unknown kind of event or effect, is refused by name, never
-guessed at. Changing the fields of anything below means raising SCHEMA_VERSION.
+guessed at. Changing the fields of anything below means raising SCHEMA_VERSION; a key of the policy
+whose default changes nothing for a log without it stands in POLICY_SINCE instead.
 """
 
 import hashlib
@@ -20,6 +21,8 @@ from bamboo.errors import UnreadableRecord
 from bamboo.topology.strategy import canonical_json
 
 SCHEMA_VERSION = 4
+POLICY_SINCE: dict[str, Any] = {"spread": "one"}
+"""Keys of the policy that a log of this version may lack: such a run was led without them."""
 
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Effect)}
@@ -112,8 +115,7 @@ def decode_entry(text: str) -> Begin | Committed:
     """Read what `encode_entry` wrote. Raises UnreadableRecord."""
     raw = _parse(text, "a log entry")
     if "begin" in raw:
-        begin: Begin = shape_of(Begin).read(raw["begin"], "begin")
-        return begin
+        return _begin(raw["begin"])
     texts = ("reason", "state_hash", "author", "token")
     _expect_keys(raw, "a log entry", {"event", "now_s", "effects", *texts})
     plain = {name: shape_of(str).read(raw[name], name) for name in texts}
@@ -123,6 +125,14 @@ def decode_entry(text: str) -> Begin | Committed:
         effects=_effects(raw["effects"]),
         **plain,
     )
+
+
+def _begin(raw: Any) -> Begin:
+    policy = raw.get("policy") if isinstance(raw, dict) else None
+    if isinstance(policy, dict):
+        raw = raw | {"policy": POLICY_SINCE | policy}
+    begin: Begin = shape_of(Begin).read(raw, "begin")
+    return begin
 
 
 def _tagged(value: Any, kinds: dict[str, Any]) -> dict[str, Any]:
