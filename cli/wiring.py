@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
-from bamboo.ids import InstanceId, RunId
+from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, Store, WorkerStarter
 from cli.runs import RunFolder
 

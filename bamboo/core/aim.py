@@ -4,10 +4,10 @@ Rules. (1) A function of the state alone, so every member aims at the same. (2) 
 keeps one; only what one node must do for several is given away, first to standbys, then to members
 that own at least two less. (3) A slot's replica lies with the owner that comes before it in the
 ring and is another node: with a slot for each node that is the neighbour (Thorpe et al., Bamboo,
-NSDI 2023), and the loss of any single node leaves a copy of everything. (4) Where neighbours are to lie in
-different zones, an owner in another zone shadows before a nearer one in the same, and a standby
-from another zone than its neighbours takes over before others: a loss within one zone then leaves
-a copy of everything too.
+NSDI 2023), and the loss of any single node leaves a copy of everything. (4) Where neighbours are to
+lie in different zones, an owner in another zone shadows before a nearer one in the same, and a
+standby from another zone than its neighbours takes over before others: a loss within one zone then
+leaves a copy of everything too.
 """
 
 from collections.abc import Collection, Mapping
