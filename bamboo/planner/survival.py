@@ -118,9 +118,7 @@ def _pairs(assignment: Assignment, mode: str, nodes: int, checkpoint_every: int)
     if total > not_inside:
         parts.append(_counted(total - not_inside, "", Outcome.INSIDE))
     if not_inside > nowhere:
-        parts.append(
-            _counted(not_inside - nowhere, who if replicas else "", Outcome.ELSEWHERE)
-        )
+        parts.append(_counted(not_inside - nowhere, who if replicas else "", Outcome.ELSEWHERE))
     if nowhere:
         parts.append(_counted(nowhere, who, last))
     return f"Of the {total} pairs of nodes lost at the same instant, {', '.join(parts)}."
