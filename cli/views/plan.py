@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from bamboo.planner.memory import StageBytes
@@ -110,13 +111,16 @@ def _spreads(plan: Plan) -> list[str]:
     """A row a spread over the zones, its price per hour, and why one of them is taken."""
     if len(plan.spreads) < 2:
         return []
+    zones = sorted({zone for one in plan.spreads for zone in one.zones})
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*zones, strict=False))
+    region = "".join(letters[0] for letters in alike)
     head = ("spread", "nodes", "instances", "transfer", "fatal losses", "their price", "total")
     rows = [head]
     for one in plan.spreads:
         rows.append(
             (
                 f"{one.name}, taken" if one is plan.chosen else one.name,
-                ", ".join(f"{nodes} in {zone}" for zone, nodes in one.zones.items()),
+                ", ".join(f"{n} in {zone[len(region) :]}" for zone, n in one.zones.items()),
                 usd(one.instances_usd_per_hour),
                 usd(one.transfer_usd_per_hour),
                 f"{one.fatal_per_hour:.2f}",
@@ -125,7 +129,7 @@ def _spreads(plan: Plan) -> list[str]:
             )
         )
     return [
-        "  expected price per hour of each spread over the zones:",
+        f"  expected price per hour of each spread over the zones of {region}:",
         *columns(rows, indent=4, right=frozenset(range(2, len(head)))),
         *paragraph(spread_sentence(plan), indent=4),
     ]

@@ -154,6 +154,18 @@ def test_the_first_entry_comes_back_equal() -> None:
     assert decode_entry(encode_entry(begin)) == begin
 
 
+def test_a_log_from_before_the_spread_was_led_without_it() -> None:
+    begin = Begin(state=forming(), policy=Policy(), at_s=0.0)
+    raw = json.loads(encode_entry(begin))
+    del raw["begin"]["policy"]["spread"]
+    assert decode_entry(canonical_json(raw)) == begin
+    apart = Begin(state=forming(), policy=Policy(spread="neighbours"), at_s=0.0)
+    assert decode_entry(encode_entry(apart)) == apart
+    del raw["begin"]["policy"]["gone_s"]
+    with pytest.raises(UnreadableRecord, match="gone_s of Policy do not fit"):
+        decode_entry(canonical_json(raw))
+
+
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
