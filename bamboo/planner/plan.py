@@ -5,6 +5,7 @@ Rule: plain arguments in, one frozen value out; every figure says what it was ma
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from bamboo.errors import InputError
@@ -96,15 +97,10 @@ def make_plan(
     step = None
     spreads: tuple[Spread, ...] = ()
     if timing is not None:
-
-        def calm(of: Grid) -> tuple[Layout, Costs, Expected]:
-            layout = layout_for(of, shape=shape, mode=mode)
-            costs = costs_for(facts, cut=whole_cut, grid=of, shape=shape, timing=timing)
-            return layout, costs, expected(layout, costs, batch=batch, source=timing.source)
-
-        priced = calm(largest)
-        step = priced[2] if largest == grid else calm(grid)[2]
-        spreads = price_spreads(*priced[:2], step_s=priced[2].step_s, nodes=count, stakes=stakes)
+        calm = partial(_calm, facts, cut=whole_cut, mode=mode, shape=shape, timing=timing)
+        layout, costs, full = calm(largest, batch=batch)
+        step = full if largest == grid else calm(grid, batch=batch)[2]
+        spreads = price_spreads(layout, costs, step_s=full.step_s, nodes=count, stakes=stakes)
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
     assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
@@ -150,6 +146,22 @@ def _whole_cut(facts: Sequence[LayerFacts], grid: Grid, cut: Sequence[int]) -> t
             "give the first layer of each stage, growing from 0, or leave it empty"
         )
     return whole
+
+
+def _calm(
+    facts: Sequence[LayerFacts],
+    grid: Grid,
+    *,
+    cut: Sequence[int],
+    mode: str,
+    shape: BatchShape,
+    batch: int,
+    timing: Timing,
+) -> tuple[Layout, Costs, Expected]:
+    """A calm step with a grid: who runs what, what it costs, and how long all of it takes."""
+    layout = layout_for(grid, shape=shape, mode=mode)
+    costs = costs_for(facts, cut=cut, grid=grid, shape=shape, timing=timing)
+    return layout, costs, expected(layout, costs, batch=batch, source=timing.source)
 
 
 def _choose(spread: str, spreads: Sequence[Spread]) -> str:
