@@ -1,5 +1,5 @@
 # Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
-# Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix.
+# Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
 BIN := .venv/bin
@@ -19,6 +19,7 @@ test: setup
 
 chaos: setup
 	$(BIN)/pytest -m full --durations=15
+	$(BIN)/bamboo chaos examples/chaos-local.toml --minutes 10
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

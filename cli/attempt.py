@@ -31,6 +31,7 @@ from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
 from cli.look import empty_progress, progress_before
+from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
 from cli.ports import Fleet, Ports, Screen
@@ -226,7 +227,15 @@ class _Attempt:
             progress=self.progress,
             store_is_ours=store_is_ours,
             booked=booked,
+            market=self._market(booked),
         )
+
+    def _market(self, booked: Booked) -> Market | None:
+        terms = self._terms.trace
+        if terms is None:
+            return None
+        played = replayed(self._folder.trace, terms)
+        return Market(played, seated=booked.seated, ordered=booked.lost)
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:

@@ -14,11 +14,16 @@ from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 from bamboo.telemetry.writer import LineWriter
+from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before a listed preemption is asked for."""
+SEAT_TAKEN = "SeatTaken"
+"""The event written when an instance takes a seat of the trace."""
+SEAT_LOST = "SeatLost"
+"""The event written before an instance is preempted because the trace has lost its seat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,10 @@ class Booked:
     """Step (the first is 0) and the bits of its loss."""
     ordered: frozenset[int] = frozenset()
     """Places of the listed preemptions that were asked for."""
+    seated: tuple[Seated, ...] = ()
+    """Who has taken which seat of the trace."""
+    lost: frozenset[str] = frozenset()
+    """Instances whose seat the trace has lost."""
 
 
 def read_booked(folder: RunFolder) -> Booked:
@@ -44,6 +53,16 @@ def read_booked(folder: RunFolder) -> Booked:
         version=max((int(d["version"]) for _, d in data if "version" in d), default=-1),
         losses=frozenset((m.step, m.loss.hex()) for m in read_metrics(folder.metrics)),
         ordered=frozenset(int(d["listed"]) for kind, d in data if kind == PREEMPTION_ORDERED),
+        seated=tuple(
+            Seated(
+                seat=int(d["seat"]),
+                lost_before=int(d["lost_before"]),
+                instance=str(d["instance"]),
+            )
+            for kind, d in data
+            if kind == SEAT_TAKEN
+        ),
+        lost=frozenset(str(d["instance"]) for kind, d in data if kind == SEAT_LOST),
     )
 
 

@@ -2,6 +2,7 @@
 by an end that is no good end: whatever is known by then is written.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from bamboo.checkpoint.final import write_manifest
@@ -78,6 +79,7 @@ def receipt_body(
             }
             for p in progress.preemptions
         ],
+        "trace": None if progress.trace is None else asdict(progress.trace),
         "nodes": node_rows(progress),
         "bill": bill.to_body(),
         "status": status_body(progress),

@@ -33,7 +33,7 @@ class FormerFleet:
         self._journal, self._kills = journal, kills
         self._on_demand = on_demand_usd_per_hour
 
-    def reconcile(self, state: State) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         """Nothing can be started."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -46,7 +46,7 @@ class FormerFleet:
         records = [json.loads(line) for line in Tail(self._journal).lines()]
         return rented_from_journal(records, on_demand_usd_per_hour=self._on_demand)
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """There is nobody to order it from."""
 
     def kill_stamps_s(self) -> Mapping[str, float]:
@@ -87,9 +87,9 @@ class RunFleet:
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
-    def reconcile(self, state: State) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         """Keep as many nodes as the run may have until it is to end: what is lost or has a notice
-        is replaced at once."""
+        is replaced at once. `nodes`: so many instead, as a trace has them."""
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
@@ -101,7 +101,8 @@ class RunFleet:
                     if n.notice_deadline_s is not None or not n.status.live
                 }
                 self._end_left_over(state)
-                report = self._fleet.ensure(self._nodes, leaving=leaving, zones=self._zones)
+                count = self._nodes if nodes is None else nodes
+                report = self._fleet.ensure(count, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))
@@ -140,10 +141,10 @@ class RunFleet:
         self._records += [json.loads(line) for line in self._journal.lines()]
         return rented_from_journal(self._records, on_demand_usd_per_hour=self._on_demand)
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """Have the local cloud take it; one that went by itself meanwhile is only told of."""
         try:
-            self._cloud.control.preempt(instance, notice_s=notice_s, cause="chaos")
+            self._cloud.control.preempt(instance, notice_s=notice_s, cause=cause)
         except BambooError as error:
             self._say(f"a planned preemption did not happen: {error}")
 

@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import PeerLost, RunFailed, StopRequested, StoreRefilled
+from bamboo.core.events import RunFailed, StoreRefilled
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -23,11 +23,15 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.ledger import ledger_records, priced
+from cli.market import Market
+from cli.missing import missing
 from cli.money import bill
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
+from cli.playing import play
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
+from cli.stopping import stop_event
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -36,8 +40,9 @@ LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
-STORE_AWAY_S = 15.0
-"""An embedded store that is away for so long is gone, and the run with it."""
+STORE_AWAY_S = 120.0
+"""An embedded store that is away for so long is gone, and the run with it. One that died is started
+again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
@@ -60,6 +65,7 @@ class Launcher:
         progress: Progress,
         store_is_ours: bool,
         booked: Booked | None = None,
+        market: Market | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
@@ -69,6 +75,7 @@ class Launcher:
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
+        self._market = market
         self._pace = PaceKeeper()
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
@@ -110,6 +117,7 @@ class Launcher:
             except StoreUnavailable as error:
                 self._store_away(error)
         self._chaos.skip(self._ports.now())
+        self._look_at_trace()
 
     # ------------------------------------------------------------------ one turn
 
@@ -126,6 +134,7 @@ class Launcher:
                 "see logs/cloud.log in the run's folder, then launch again"
             )
         self.progress = replace(self.progress, now_s=self._ports.now())
+        self._look_at_trace()
         self._ports.screen.turned(self.progress)
 
     def _read(self, *, timeout_s: float) -> None:
@@ -150,8 +159,9 @@ class Launcher:
     def _control(self) -> None:
         if self.progress.finished:
             return
+        nodes = self._nodes_of_trace()
         if self._due("fleet", FLEET_EVERY_S):
-            self._ports.fleet.reconcile(self.progress.state)
+            self._ports.fleet.reconcile(self.progress.state, nodes=nodes)
             self._spent()
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
@@ -182,6 +192,8 @@ class Launcher:
             reason=decision.reason,
             at_s=decision.now_s,
         )
+        if self._market is not None:
+            self._market.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
         if isinstance(decision.event, StoreRefilled):
@@ -247,19 +259,9 @@ class Launcher:
         self.progress = self.progress.at(now_s=now_s, usd=usd)
 
     def _miss_nodes(self) -> None:
-        """Report nodes whose instance ended and whom no member has missed within a lease: when the
-        last members go at once, there is nobody left to say so. While the cluster forms nobody is
-        connected yet, and a dead node must not get a slot."""
-        ended_s = {r.instance: r.ended_at_s for r in self._ports.fleet.rented()}
-        state, now_s = self.progress.state, self._ports.now()
-        patience_s = 0.0 if state.phase is Phase.FORMING else self._job.cluster.gone_s
-        for node in state.live_nodes():
-            at_s = ended_s.get(node.instance)
-            if at_s is not None and now_s - at_s >= patience_s:
-                self._ports.append(
-                    PeerLost(node=node.id, reporter="fleet", cause="its instance was terminated"),
-                    deadline_s=APPEND_DEADLINE_S,
-                )
+        state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
+        for event in missing(state, rented, now_s=now_s, gone_s=self._job.cluster.gone_s):
+            self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _to_ledger(self) -> None:
         rented = self._ports.fleet.rented()
@@ -273,40 +275,48 @@ class Launcher:
             if isinstance(record, PriceRecord):
                 self._in_ledger[record.instance] = record.until_s is not None
 
+    def _nodes_of_trace(self) -> int | None:
+        """How many the trace leaves the run, once what it takes is taken."""
+        if self._market is None:
+            return None
+        turn, nodes = play(self._market, self._ports, self.progress)
+        if turn.changed:
+            self._due_at_s.pop("fleet", None)
+        return nodes
+
+    def _look_at_trace(self) -> None:
+        if self._market is not None:
+            trace = self._market.told(self._ports.now())
+            self.progress = replace(self.progress, trace=trace)
+
     def _order_chaos(self) -> None:
         orders = self._chaos.due(
             self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
         )
         for order in orders:
             if order.listed is not None:
+                told = {"listed": order.listed, "instance": order.instance}
                 self._ports.books.event(
-                    PREEMPTION_ORDERED,
-                    self.progress,
-                    at_s=self._ports.now(),
-                    data={"listed": order.listed, "instance": order.instance},
+                    PREEMPTION_ORDERED, self.progress, at_s=self._ports.now(), data=told
                 )
             self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
 
     def _ask_to_stop(self) -> None:
         if self._asked_to_stop:
             return
-        budget, progress = self._job.budget, self.progress
-        hours = (self._ports.now() - progress.started_at_s) / 3600
-        if self._ports.interrupts() == 1:
-            reason, outcome = "interrupted by the user", Outcome.STOPPED
-        elif 0 < budget.max_usd <= progress.usd:
-            reason = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
-            outcome = Outcome.BUDGET
-        elif 0 < budget.max_hours <= hours:
-            reason = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
-            outcome = Outcome.BUDGET
-        else:
-            return
-        self._ports.append(
-            StopRequested(reason=reason, outcome=outcome), deadline_s=APPEND_DEADLINE_S
+        interrupted = self._ports.interrupts() == 1
+        event = stop_event(
+            self._job.budget,
+            self.progress,
+            self._market,
+            interrupted=interrupted,
+            now_s=self._ports.now(),
         )
+        if event is None:
+            return
+        self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self._asked_to_stop = True
-        if outcome is Outcome.STOPPED:
+        if interrupted:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
 
     def _watch_deadlines(self) -> None:

@@ -22,7 +22,8 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from cli import attempt, lock, runs, wiring
 from cli.lock import Lock
-from cli.planning import Planned, cheapest_pool, plan_job
+from cli.market import Replayed, settle
+from cli.planning import Planned, cheapest_pool, grid_of, nodes_of, plan_job
 from cli.ports import Screen
 from cli.runs import RunFolder
 from cli.signals import Interrupts
@@ -36,9 +37,31 @@ class Prepared:
     run: RunId
     job: JobConfig
     planned: Planned
+    trace: Replayed | None
 
 
-def prepare(path: Path, *, overrides: Sequence[str], name: str, dry_run: bool) -> Prepared:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceAsked:
+    """What a person says of the trace that a run is to be played on."""
+
+    path: Path
+    time_scale: float
+    restart_s: float | None
+    """Charged for a restart; None: its time counts as all the rest."""
+    max_nodes: int | None
+    """None: as many as the job may have."""
+    hours: float | None
+    """None: to the run's end."""
+
+
+def prepare(
+    path: Path,
+    *,
+    overrides: Sequence[str],
+    name: str,
+    dry_run: bool,
+    trace: TraceAsked | None = None,
+) -> Prepared:
     """Everything that can be found out before a start. Raises InputError, RunExists."""
     job = load_job(path, overrides)
     now = datetime.now().astimezone()
@@ -46,13 +69,27 @@ def prepare(path: Path, *, overrides: Sequence[str], name: str, dry_run: bool) -
     if not dry_run:
         _check_surroundings(job, run)
     cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
-    return plan_again(run, job)
+    played = None if trace is None else _settled(trace, job)
+    return plan_again(run, job, played)
 
 
-def plan_again(run: RunId, job: JobConfig) -> Prepared:
+def plan_again(run: RunId, job: JobConfig, played: Replayed | None = None) -> Prepared:
     """As `prepare`, for a job that was launched before. Raises InputError."""
+    nodes = None if played is None else played.nodes_at_begin
     seen = wiring.run_preflight(job)
-    return Prepared(run=run, job=job, planned=plan_job(job, seen, run=run, now_s=time.time()))
+    planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes)
+    return Prepared(run=run, job=job, planned=planned, trace=played)
+
+
+def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:
+    return settle(
+        asked.path,
+        time_scale=asked.time_scale,
+        restart_s=asked.restart_s,
+        max_nodes=nodes_of(job) if asked.max_nodes is None else asked.max_nodes,
+        hours=asked.hours,
+        needed=grid_of(job).size,
+    )
 
 
 def _check_surroundings(job: JobConfig, run: RunId) -> None:
@@ -82,7 +119,17 @@ def claim(
     assert held is not None, "a folder made just now has no launcher"
     shutil.copyfile(source, folder.job)
     folder.events.mkdir()
-    save_terms(folder, prepared.job, prepared.planned, started_s=started_s, detached=detached)
+    played = prepared.trace
+    if played is not None:
+        shutil.copyfile(played.trace.source, folder.trace)
+    save_terms(
+        folder,
+        prepared.job,
+        prepared.planned,
+        trace=None if played is None else played.terms,
+        started_s=started_s,
+        detached=detached,
+    )
     return folder, held
 
 

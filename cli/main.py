@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "logs": "Show the events of a run's nodes.",
     "stop": "Stop a run at its next step boundary.",
     "preempt": "Take away the instance that owns a stage of a run.",
+    "chaos": "Let a seeded swarm of faults loose on a job.",
     "resume": "Go on with a run that ended before its last step.",
     "verify": "Train a run again calmly and compare every bit.",
 }

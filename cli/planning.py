@@ -57,13 +57,24 @@ def grid_of(job: JobConfig) -> Grid:
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
 
 
-def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: float) -> Planned:
-    """Plan a resolved job. `seen` is the preflight's answer.
+def plan_job(
+    job: JobConfig,
+    seen: Mapping[str, Any],
+    *,
+    run: RunId,
+    now_s: float,
+    nodes: int | None = None,
+) -> Planned:
+    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with.
 
     Raises InputError for an instance type that the catalogue does not know, or cannot price.
     """
     catalogue = load_catalogue()
     pool, price = cheapest_pool(job, catalogue)
+    nodes = nodes_of(job) if nodes is None else nodes
+    pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
+    pipelines = max(pipelines, job.cluster.pipelines)
+    standbys = nodes - pipelines * job.cluster.stages
     draw = partial(
         make_plan,
         layer_facts(job, seen["layers"]),
@@ -73,8 +84,8 @@ def plan_job(job: JobConfig, seen: Mapping[str, Any], *, run: RunId, now_s: floa
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
-        standbys=job.cluster.standbys,
-        max_pipelines=job.cluster.max_pipelines,
+        standbys=standbys,
+        max_pipelines=pipelines,
         stakes=stakes_of(job, catalogue, pool.instance_type),
         spread=job.cluster.spread,
     )

@@ -18,8 +18,9 @@ from cli.progress import Progress
 class Fleet(Protocol):
     """The instances of the run, as the launcher may change and see them."""
 
-    def reconcile(self, state: State) -> None:
-        """Start what is missing (only while forming), end what is not wanted; within seconds."""
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
+        """Start what is missing, end what is not wanted; within seconds. `nodes`: how many to keep,
+        where that is not as the job says."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance; safe when it is gone already."""
@@ -30,8 +31,8 @@ class Fleet(Protocol):
     def rented(self) -> Sequence[Rented]:
         """Every instance that the run ever had."""
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
-        """Have the cloud take an instance away. Raises BambooError where it cannot be ordered."""
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
+        """Have the cloud take an instance away; one that went meanwhile is only told of."""
 
     def kill_stamps_s(self) -> Mapping[str, float]:
         """Instance -> time.monotonic() of this machine just before it was killed; where known."""

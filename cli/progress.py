@@ -54,6 +54,24 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceNow:
+    """Where the trace stands that a run is played on."""
+
+    name: str
+    time_scale: float
+    restart_s: float | None
+    max_nodes: int
+    nodes: int
+    """That the run may have now."""
+    played_s: float
+    """Seconds of the trace since training began."""
+    length_s: float
+    """Seconds of the trace from there to its end."""
+    preemptions: int
+    """Ordered so far because the trace lost a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """A run, as far as it has come."""
 
@@ -72,6 +90,7 @@ class Progress:
     usd: float = 0.0
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
+    trace: TraceNow | None = None
     ending: str = ""
     """The reason of the decision that ended the run; nodes that leave later do not change it."""
 
@@ -164,8 +183,13 @@ def with_decision(
         case _:
             pass
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
+    step = progress.step
+    if ended and after.stop_at_step is not None:
+        # After a restore more may have been finished before than in the end.
+        step = min(step, after.stop_at_step + 1)
     return replace(
         progress,
+        step=step,
         state=after,
         preemptions=preemptions,
         ending=reason if ended else progress.ending,

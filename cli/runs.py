@@ -56,6 +56,11 @@ class RunFolder:
         return self.path / "strategy.json"
 
     @property
+    def trace(self) -> Path:
+        """The run's own copy of the trace that it is played on, if it is."""
+        return self.path / "trace"
+
+    @property
     def endpoint(self) -> Path:
         """How to reach the run while it lives; readable by its owner only."""
         return self.path / "endpoint.json"

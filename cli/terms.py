@@ -6,7 +6,7 @@ before it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
@@ -16,6 +16,7 @@ from bamboo.planner.catalogue import Catalogue
 from bamboo.topology.strategy import Strategy
 from cli import runs
 from cli.look import job_of
+from cli.market import TraceTerms
 from cli.planning import Planned
 from cli.runs import RunFolder
 
@@ -36,6 +37,8 @@ class Terms:
     zones: Mapping[str, int]
     """How many nodes each zone is to have; empty: those of the cheapest pool."""
     unigram_entropy_nats: float | None
+    trace: TraceTerms | None
+    """Of the trace in the run's folder, where the run is played on one."""
     from_step: int
     """The checkpoint that it goes on from; 0: it begins."""
     detached: bool
@@ -49,6 +52,7 @@ def save_terms(
     *,
     started_s: float,
     detached: bool,
+    trace: TraceTerms | None = None,
     from_step: int = 0,
 ) -> None:
     """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
@@ -61,6 +65,7 @@ def save_terms(
         "cuts": planned.cuts,
         "spread": planned.plan.spread,
         "zones": dict(planned.zones),
+        "trace": None if trace is None else asdict(trace),
         "from_step": from_step,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
@@ -71,7 +76,7 @@ def save_terms(
 def terms_of(folder: RunFolder) -> Terms:
     """The terms of a run. Raises InputError when a file is missing or of another release."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)
-    entropy = body.get("unigram_entropy_nats")
+    entropy, trace = body.get("unigram_entropy_nats"), body.get("trace")
     return Terms(
         job=job_of(folder),
         strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
@@ -82,5 +87,6 @@ def terms_of(folder: RunFolder) -> Terms:
         spread=str(body.get("spread", "one")),
         zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),
+        trace=None if trace is None else TraceTerms(**trace),
         detached=runs.is_detached(folder),
     )

@@ -138,15 +138,24 @@ def run_preflight(job: JobConfig) -> dict[str, Any]:
 
 
 def run_verify(
-    folder: Path, *, told: Callable[[int, int], None], samples: bool = False
+    folder: Path,
+    *,
+    told: Callable[[int, int], None],
+    samples: bool = False,
+    segment: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Train the run again calmly in a process of its own, or with `samples` check what its steps
-    used; `told` is called with (step, steps).
+    """Train the run again calmly in a process of its own, or only its steps `segment`, first and
+    stop; or with `samples` check what its steps used. `told` is called with (step, steps).
 
     Raises InputError when the run cannot be compared here.
     """
+    module = "bamboo.runtime.verify_samples" if samples else "bamboo.runtime.verify"
     process = subprocess.Popen(
-        [*_python(f"bamboo.runtime.verify{'_samples' if samples else ''}"), str(folder)],
+        [
+            *_python("cli.segment" if segment else module),
+            str(folder),
+            *map(str, segment or ()),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -274,7 +283,12 @@ def run_fleet(
         endpoint_url=cloud.endpoint_url,
     )
     return RunFleet(
-        Fleet(provider, run=folder.id, intents=folder.path / "intents.jsonl"),
+        Fleet(
+            provider,
+            run=folder.id,
+            intents=folder.path / "intents.jsonl",
+            pool_out_s=job.cloud.pool_out_s,
+        ),
         cloud,
         journal=folder.cloud,
         kills=folder.kills,

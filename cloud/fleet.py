@@ -32,7 +32,7 @@ from cloud.provider import (
     Refusal,
     RefusalKind,
 )
-from cloud.reconcile import Desired, PoolMemory, Start, Terminate, Wait, plan
+from cloud.reconcile import POOL_OUT_S, Desired, PoolMemory, Start, Terminate, Wait, plan
 
 EXPIRY_S = 24 * 3600
 """An instance of a run is stale so long after its start."""
@@ -73,6 +73,7 @@ class Fleet:
         *,
         run: RunId,
         intents: Path,
+        pool_out_s: float = POOL_OUT_S,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -81,6 +82,7 @@ class Fleet:
         self._now = now
         self._sleep = sleep
         self._intents = intents
+        self._pool_out_s = pool_out_s
         self._memory = PoolMemory()
         self._not_before_s = 0.0
         self._unanswered: LaunchSpec | None = None
@@ -277,7 +279,9 @@ class Fleet:
             else:
                 # A pool that refuses for good (a type that does not exist there) is as useless
                 # as an empty one; the next offer may do.
-                self._memory = self._memory.with_out(refusal.spec.pool, now_s=self._now())
+                self._memory = self._memory.with_out(
+                    refusal.spec.pool, now_s=self._now(), for_s=self._pool_out_s
+                )
 
     def _token(self) -> str:
         """A token that no other launch of any run has, within EC2's 64 characters."""

@@ -54,10 +54,10 @@ class PoolMemory:
 
     out_until_s: tuple[tuple[Pool, float], ...] = ()
 
-    def with_out(self, pool: Pool, *, now_s: float) -> "PoolMemory":
+    def with_out(self, pool: Pool, *, now_s: float, for_s: float = POOL_OUT_S) -> "PoolMemory":
         """Remember that `pool` had no capacity just now."""
         others = tuple((p, t) for p, t in self.out_until_s if p != pool and t > now_s)
-        return PoolMemory(out_until_s=(*others, (pool, now_s + POOL_OUT_S)))
+        return PoolMemory(out_until_s=(*others, (pool, now_s + for_s)))
 
     def out_until(self, pool: Pool, *, now_s: float) -> float | None:
         """Until when the pool is out, or None when it may be asked."""
@@ -104,19 +104,35 @@ def plan(
     missing = desired.count - len(wanted)
     have = Counter(o.pool.zone for o in wanted)
     lacking = {zone: count - have[zone] for zone, count in desired.zones.items()}
-    for offer in offers:
-        count = min(missing, lacking.get(offer.pool.zone, 0))
-        if count > 0 and memory.out_until(offer.pool, now_s=now_s) is None:
-            reason = (
-                f"{count} of the {desired.zones[offer.pool.zone]} for {offer.pool.zone} missing: "
-                f"{offer.pool} is its cheapest usable offer at ${offer.usd_per_hour:.4f}/h"
-            )
-            actions.append(Start(pool=offer.pool, count=count, reason=reason))
-            missing -= count
-            del lacking[offer.pool.zone]
+    usable = [o for o in offers if memory.out_until(o.pool, now_s=now_s) is None]
+    starts = _by_zone(missing, lacking, usable)
+    actions += starts
+    missing -= sum(start.count for start in starts)
     if missing > 0:
         actions.append(_start_or_wait(missing, desired.count, offers, memory, now_s))
     return tuple(actions)
+
+
+def _by_zone(missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer]) -> list[Start]:
+    """What each zone that lacks nodes is asked for, of its first usable offer. Where fewer are
+    missing than the zones lack, those go where the most lack."""
+    first: dict[ZoneId, Offer] = {}
+    for offer in usable:
+        if lacking.get(offer.pool.zone, 0) > 0:
+            first.setdefault(offer.pool.zone, offer)
+    shares: Counter[ZoneId] = Counter()
+    for _ in range(min(missing, sum(lacking[zone] for zone in first))):
+        shares[max(first, key=lambda zone: lacking[zone] - shares[zone])] += 1
+    return [
+        Start(
+            pool=offer.pool,
+            count=shares[zone],
+            reason=f"{shares[zone]} of the {lacking[zone]} that {zone} lacks: {offer.pool} is its "
+            f"cheapest usable offer at ${offer.usd_per_hour:.4f}/h",
+        )
+        for zone, offer in first.items()
+        if shares[zone]
+    ]
 
 
 def _surplus(wanted: Sequence[Observed], desired: Desired) -> list[Observed]:

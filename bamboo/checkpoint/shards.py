@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.manifest import Manifest, Shard, shard_name
+from bamboo.errors import StorageFull
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -27,10 +28,17 @@ def save_shard(
 ) -> Shard:
     """Store one stage's tensors after `step` steps, by way of a file in `scratch`.
 
-    Writing twice is safe: equal state is equal bytes. Raises StorageUnavailable, StorageFull, and
-    OSError when `scratch` itself cannot be written.
+    Writing twice is safe: equal state is equal bytes. Raises StorageUnavailable, StorageFull (also
+    when `scratch` is full), and OSError when `scratch` cannot be written otherwise.
     """
-    described = write_stage(scratch, stage, tensors, step)
+    from safetensors import SafetensorError
+
+    try:
+        described = write_stage(scratch, stage, tensors, step)
+    except SafetensorError as error:  # no OSError, even when the disk is full
+        raise StorageFull(
+            f"{scratch}: {error}; make room where TMPDIR points to, or point it elsewhere"
+        ) from error
     path = scratch / described["file"]
     name = shard_name(step=step, generation=generation, stage=stage)
     try:

@@ -104,6 +104,7 @@ RANGES: dict[str, Range] = {
     "checkpoint.every_steps": _FROM_0,
     "checkpoint.keep": _COUNT,
     "checkpoint.keep_hours": _FROM_0,
+    "cloud.pool_out_s": Range(least=0, most=DAY_S),
     "cloud.boot_s": Range(least=0, most=3600),
     "chaos.seed": _FROM_0,
     "chaos.kills_per_hour": Range(least=0, most=36_000),

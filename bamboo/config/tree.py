@@ -120,6 +120,8 @@ class CloudConfig:
     instance_types: tuple[str, ...] = ("g4dn.xlarge",)
     market: str = "spot"
     """`spot` or `on-demand`."""
+    pool_out_s: float = 180.0
+    """So long a type and zone without capacity is not asked again."""
     boot_s: float = 0.0
     """Local cloud only: the modelled time from an instance's start to its agent's."""
 

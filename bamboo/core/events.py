@@ -183,6 +183,17 @@ class Reconsider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """A member that has begun `step` in this era waits in vain: nobody is known to be lost, and
+    nothing comes."""
+
+    node: NodeId
+    era: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """What one microbatch takes a node, forward and backward of all that it owns, in seconds."""
 
@@ -262,6 +273,7 @@ Event: TypeAlias = (
     | Quiesced
     | LayoutBuilt
     | Reconsider
+    | Stalled
     | PaceMeasured
     | ShardSaved
     | CheckpointDone

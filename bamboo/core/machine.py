@@ -48,6 +48,7 @@ from bamboo.core.events import (
     ReplicaJoined,
     RunFailed,
     ShardSaved,
+    Stalled,
     StopReady,
     StopRequested,
     StoreRefilled,
@@ -61,6 +62,7 @@ from bamboo.core.refill import refill
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
+    break_stall,
     grow,
     note_built,
     note_holdings,
@@ -145,6 +147,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_built(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
+        case Stalled():
+            return break_stall(state, event, policy)
         case PaceMeasured():
             return rebalance(state, event, policy)
         case ShardSaved():

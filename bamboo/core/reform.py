@@ -11,8 +11,9 @@ way begins another round, in which everything that is still there counts. (3) No
 node that is gone.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
     FLEET,
     AgreeBoundary,
@@ -25,11 +26,10 @@ from bamboo.core.effects import (
     TerminateAll,
 )
 from bamboo.core.ending import end
-from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider
+from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider, Stalled
 from bamboo.core.place import layout_for, place
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
-    Checkpoint,
     Node,
     NodeStatus,
     Outcome,
@@ -41,15 +41,6 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition, changed, live_members, stale, with_status
 from bamboo.ids import NodeId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
-    """A step from which all can go on."""
-
-    step: int
-    checkpoint: bool
-    total_square: float | None
 
 
 def begin_reform(
@@ -178,6 +169,20 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
 
 
+def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
+    """What one waits for went with several nodes at once, and no copy of theirs can repeat it: all
+    stop and do the step again from what they hold. A second stall in one step ends the run."""
+    if (why := _void_member(state, event.node)) is not None:
+        return stale(state, why)
+    if event.era != state.era or state.reform is not None:
+        return stale(state, "the layout is another one by now")
+    if state.finished or not policy.elastic or event.step <= state.stalled_step:
+        return end(state, state, Outcome.FAULT, event.reason)
+    noted = replace(state, stalled_step=event.step)
+    after, orders = begin_reform(noted, why=event.reason, planned=False)
+    return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
+
+
 def grow(before: State, decided: Transition, policy: Policy) -> Transition:
     """Begin a reconfiguration when there are nodes for another pipeline, or for all stages."""
     state = decided.state
@@ -224,52 +229,6 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
         return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
     after, words = _lay_out(state, base, policy, generation=_next(before))
     return _with(decided, after, words)
-
-
-def find_base(state: State, policy: Policy) -> Base | None:
-    """The newest step for which every layer is there; None: there is none."""
-    reform = _reform(state)
-    live = reform.planned or state.redundancy != "off"
-    holdings = [h for r in reform.reports for h in r.holdings] if live else []
-    norms = {n.step: n.total_square for r in reform.reports for n in r.norms}
-    kept = {checkpoint.step for checkpoint in checkpoints_of(state, policy)}
-    for step in sorted({h.step for h in holdings} | {h.reach for h in holdings} | kept)[::-1]:
-        norm = norms.get(step - 1)
-        layers: set[int] = set()
-        for h in holdings:
-            if h.step == step or (h.reach == step and norm is not None):
-                layers.update(range(h.first, h.stop))
-        if len(layers) == policy.cuts[0][-1]:
-            return Base(step=step, checkpoint=False, total_square=norm)
-        if step in kept:
-            return Base(step=step, checkpoint=True, total_square=norm)
-    return None
-
-
-def checkpoints_of(state: State, policy: Policy) -> tuple[Checkpoint, ...]:
-    """The complete ones; every run that writes any can begin anew."""
-    start = (Checkpoint(step=0, era=0),) if policy.checkpoint_every > 0 else ()
-    return (*start, *state.checkpoints)
-
-
-def held_at(report: Report, base: int, total_square: float | None) -> frozenset[int]:
-    """The layers that a node has as they are before step `base`."""
-    return frozenset(
-        layer
-        for h in report.holdings
-        if h.step == base or (h.reach == base and total_square is not None)
-        for layer in range(h.first, h.stop)
-    )
-
-
-def holders(reform: Reform) -> dict[int, tuple[NodeId, ...]]:
-    """By layer, who can send it as it is at the base."""
-    out: dict[int, tuple[NodeId, ...]] = {}
-    assert reform.base is not None, "a base is decided before anything is sent"
-    for report in reform.reports:
-        for layer in held_at(report, reform.base, reform.total_square):
-            out[layer] = (*out.get(layer, ()), report.node)
-    return out
 
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
@@ -337,7 +296,12 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
             effects.append(End(to=node.id))
         elif node.id not in roles:
             state = with_status(state, node.id, NodeStatus.READY)
-    after = replace(state, reform=None, generation=state.generation + 1)
+    after = replace(
+        state,
+        reform=None,
+        generation=state.generation + 1,
+        stalled_step=min(state.stalled_step, base),
+    )
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
     return after, tuple(effects)
@@ -352,9 +316,13 @@ def at_rest(state: State) -> bool:
 
 def _void(state: State, node: NodeId, since: int) -> str | None:
     """Why a report about a reconfiguration does not count, or None."""
-    found = state.node(node)
     if state.reform is None or state.reform.since != since:
         return f"{node} speaks of a reconfiguration that is over"
+    return _void_member(state, node)
+
+
+def _void_member(state: State, node: NodeId) -> str | None:
+    found = state.node(node)
     if found is None or not found.status.live:
         return f"{node} is away: its report does not count"
     return None

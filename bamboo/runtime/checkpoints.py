@@ -2,11 +2,13 @@
 
 Rules. (1) The training pays for one copy in memory at the boundary and for nothing else; a save
 that would have to wait for the one before is given up and said. (2) What cannot be stored is said
-and ends nothing. (3) What is read is believed only as far as its digest goes.
+and ends nothing. (3) What is read is believed only as far as its digest goes, and so is what stands
+already where something is to be written. (4) What is of other semantics is not touched.
 """
 
 import json
 import queue
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bamboo.checkpoint.catalogue import load_tensors, steps
+from bamboo.checkpoint.catalogue import examine, load_tensors, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, shard_name
 from bamboo.checkpoint.retention import choose, delete
 from bamboo.checkpoint.shards import commit, save_shard
@@ -98,6 +100,8 @@ class Checkpoints:
         if text is None:
             raise StorageUnavailable(f"the checkpoint of step {step} has no manifest any more")
         manifest = Manifest.from_json(text)
+        if manifest.step != step:
+            raise StorageUnavailable(f"in its place is the checkpoint of step {manifest.step}")
         if manifest.semantic_hash != self._semantic_hash:
             raise StorageUnavailable(f"the checkpoint of step {step} is of other semantics")
         names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
@@ -167,19 +171,43 @@ class Checkpoints:
             created_at_s=time.time(),
             shards=tuple(shards),
         )
-        commit(self._objects, manifest)
+        if not commit(self._objects, manifest):
+            self._replace_damaged(manifest)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
-        self._forget_old(item.step)
+        try:
+            self._forget_old(item.step)
+        except StorageUnavailable as error:
+            # This one is complete all the same; the next one tries again.
+            sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
+
+    def _replace_damaged(self, manifest: Manifest) -> None:
+        """The step has a manifest already, as when a run that was restored from an earlier one
+        comes by again: a good one stands, a damaged one makes room."""
+        found, why = examine(self._objects, manifest.step, semantic_hash=self._semantic_hash)
+        if not why:
+            return
+        if found is not None and found.semantic_hash != self._semantic_hash:
+            raise StorageUnavailable(
+                f"the checkpoint of step {manifest.step} that is there {why}; "
+                "give each run a checkpoint.url of its own"
+            )
+        self._objects.delete(manifest.name)
+        if not commit(self._objects, manifest):
+            raise StorageUnavailable(f"{manifest.name} is written by somebody else too")
 
     def _forget_old(self, newest: int) -> None:
         created: dict[int, float] = {}
         torn = []
         for step in steps(self._objects):
             text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
-            if text is None:
+            try:
+                found = None if text is None else Manifest.from_json(text)
+            except ValueError:
+                found = None  # nobody can restore it
+            if found is None:
                 torn.append(step)
-            else:
-                created[step] = Manifest.from_json(text).created_at_s
+            elif found.semantic_hash == self._semantic_hash:
+                created[step] = found.created_at_s
         for step in choose(
             created_at_s=created,
             torn=torn,

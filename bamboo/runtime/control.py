@@ -4,6 +4,7 @@ Rule: each thread does one blocking thing with a deadline and hands values over;
 training. While the store is away, training goes on and what is to be said waits in order.
 """
 
+import contextlib
 import json
 import queue
 import socket
@@ -20,7 +21,7 @@ from bamboo.coord.follow import Follower
 from bamboo.core.effects import Fence
 from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
-from bamboo.errors import StoreUnavailable
+from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
 from bamboo.runtime.decided import Decided
@@ -106,7 +107,8 @@ class Poster:
             step=step if isinstance(step, int) else None,
             data={name: data[name] for name in data if name not in ("kind", "node", "step")},
         )
-        self._log.write(record.to_json())
+        with contextlib.suppress(OSError, BambooError):  # a full disk takes no notes, and no more
+            self._log.write(record.to_json())
 
     def drained(self, timeout_s: float) -> bool:
         """Wait until all was posted; False when it was not in time."""

@@ -24,8 +24,10 @@ class LogWatch:
             self._back_s = now_s
         self._answered_s = now_s
 
+    def away(self) -> bool:
+        """Whether the store does not answer at present."""
+        return time.monotonic() - self._answered_s > LOG_AWAY_S
+
     def was_there(self) -> bool:
         """Whether every decision of the time that a step may take has reached this node."""
-        now_s = time.monotonic()
-        here = now_s - self._answered_s <= LOG_AWAY_S
-        return here and now_s - self._back_s > self._step_timeout_s
+        return not self.away() and time.monotonic() - self._back_s > self._step_timeout_s

@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bamboo.core.base import holders
 from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
-from bamboo.core.reform import holders
 from bamboo.core.state import Holding, Norm, Reform, State
 from bamboo.errors import StorageUnavailable
 from bamboo.ids import NodeId

@@ -7,6 +7,7 @@ are found to differ end the run.
 import hashlib
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bamboo.core.events import CaughtUp
@@ -23,14 +24,25 @@ from bamboo.topology.slots import Slot
 
 LOSSES_KEPT = 64
 """A shadow of the last stage keeps so many loss records: a victim may have died before it said
-them, while the store was away."""
+them."""
+LOSSES_KEPT_AWAY = 100_000
+"""And all those of a store's outage, up to so many: its owner says them when the store is back."""
+FORGOTTEN_A_STEP = 2
 
 
 class Records:
     """The records of one node."""
 
-    def __init__(self, *, me: NodeId, builder: SlotBuilder, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        *,
+        me: NodeId,
+        builder: SlotBuilder,
+        outbox: Outbox,
+        store_away: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._me, self._tokens, self._outbox = me, builder.tokens, outbox
+        self._store_away = store_away
         self._data = builder.dataset
         self._losses: dict[int, dict[str, Any]] = {}
 
@@ -52,9 +64,16 @@ class Records:
             "t_s": time.time(),
         }
         self._losses[step] = record
-        self._losses.pop(step - LOSSES_KEPT, None)
+        self._forget()
         if run.owner and run.slot.pipeline == 0:
             self._outbox.metric(record)
+
+    def _forget(self) -> None:
+        """Drop the oldest losses, but not faster than their owner can have said them after an
+        outage of the store."""
+        kept = LOSSES_KEPT_AWAY if self._store_away() else LOSSES_KEPT
+        for _ in range(min(FORGOTTEN_A_STEP, len(self._losses) - kept)):
+            del self._losses[next(iter(self._losses))]
 
     def promoted(self) -> None:
         """Say again the losses that a victim may not have said; readers take the first of each."""

@@ -65,6 +65,12 @@ class CalmRun:
             for name, tensor in zip(self._names, tensors, strict=True)
         }
 
+    def load(self, tensors: dict[str, Tensor], steps_done: int) -> None:
+        """Go on from these, named as in `tensors`, as if so many steps had led to them."""
+        mine, self.steps_done = self.tensors(), steps_done
+        for name, tensor in tensors.items():
+            mine[name].copy_(tensor)
+
     def _run(self, microbatch: int) -> float:
         inputs, targets = self._data.microbatch(self.steps_done, microbatch)
         seed = self._job.train.seed

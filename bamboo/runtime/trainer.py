@@ -89,7 +89,10 @@ class Trainer:
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )
-        self._records = Records(me=me, builder=builder, outbox=outbox)
+        self.log_watch = LogWatch(job.cluster.step_timeout_s)
+        self._records = Records(
+            me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
+        )
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = lambda: acknowledged(self.mail, self.executor)
@@ -121,7 +124,6 @@ class Trainer:
             outbox=outbox,
             vault=checkpoints,
         )
-        self.log_watch = LogWatch(job.cluster.step_timeout_s)
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, run_dir=run_dir)
         self._goodbye: Goodbye | None = None
 
@@ -172,7 +174,8 @@ class Trainer:
             assert interrupted.run is not None
             self._trouble.report_non_finite(interrupted.run)
         elif interrupted.cause == "stalled" and self.log_watch.was_there():
-            self._trouble.fail(f"node {self._me} made no progress at {interrupted.cursor}")
+            words = f"node {self._me} made no progress at {interrupted.cursor}"
+            self._trouble.stalled(words, era=self._era)
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
@@ -231,21 +234,15 @@ class Trainer:
             members={n.id: n.endpoint for n in state.nodes if n.id in members},
         )
 
-    def _go_on(self) -> None:
-        """Everybody has what he is to hold."""
-        self.transfers.builder = self.rebuild.builder
-        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
-        self.executor.gap_budget = {}
-        self.rebuild.finish()
-        self._set_hold()
-        self._records.promoted()
-
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
         assert assignment is not None
         self.mail.assign(assignment, state.participants())
         self._connect(state)
         self.rebuild.sync(state)
+        # Also where there is no GoOn to perform: for who stands by, or came after it was said.
+        self.transfers.builder = self.rebuild.builder
+        self.device.lay_out(self.rebuild.builder.strategy.placement.cut)
         for slot in [s for s in self.executor.owned if assignment.owner(s) != self._me]:
             # Moved at a step boundary: the roles are exchanged, the state is the same.
             run = self.executor.owned.pop(slot)
@@ -270,7 +267,10 @@ class Trainer:
                 self.rebuild.stop(since)
                 self._set_hold()
             case GoOn():
-                self._go_on()
+                self.executor.gap_budget = {}
+                self.rebuild.finish()
+                self._set_hold()
+                self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 assert self._checkpoints is not None, "only nodes that store stages are asked"
                 self._checkpoints.complete(step, era, decided.state.grid.stages)

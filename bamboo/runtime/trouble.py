@@ -6,7 +6,7 @@ Rule: a fault is said once, as an event; until the run has ended the node begins
 import time
 from collections.abc import Callable
 
-from bamboo.core.events import NonFinite, RunFailed
+from bamboo.core.events import NonFinite, RunFailed, Stalled
 from bamboo.core.state import Outcome
 from bamboo.ids import NodeId
 from bamboo.runtime.diagnose import diagnose
@@ -41,6 +41,11 @@ class Trouble:
         self._outbox.event(RunFailed(reporter=str(self._me), outcome=Outcome.FAULT, reason=reason))
         self.faulted = True
         self._told()
+
+    def stalled(self, reason: str, *, era: int) -> None:
+        """Say that nothing comes any more; the decision is for all."""
+        step = self._executor.begun_step
+        self._outbox.event(Stalled(node=self._me, era=era, step=step, reason=reason))
 
     def report_non_finite(self, run: SlotRun) -> None:
         """Say where it begins if that is here; else the one where it begins does."""

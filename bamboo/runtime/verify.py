@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bamboo.checkpoint.final import Final, read_final, tensor_sha256
+from bamboo.checkpoint.final import read_final, tensor_sha256
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
@@ -35,12 +35,12 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     else the first tensor, in name order, after the last step.
     Raises InputError when the run has not ended in order, or this machine cannot repeat its bits.
     """
-    job = job_from_json(_read(run / "resolved.json"))
+    job = job_from_json(read_text(run / "resolved.json"))
     final = read_final(run / "final")
-    losses = _losses(_read(run / "metrics.jsonl"))
+    losses = recorded_losses(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
     data = load_data(job)
-    semantic_hash = _same_semantics(run, job, data)
+    semantic_hash = same_semantics(run, job, data)
     calm = CalmRun(job, build_model(job), data)
     result: dict[str, Any] = {
         "schema_version": 1,
@@ -56,25 +56,28 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
         progress(step + 1, final.step, loss)
         found = losses.get(step, [])
         if not found or any(one.hex() != loss.hex() for one in found):
-            return result | _difference(step, "loss", loss.hex(), [one.hex() for one in found])
-    return result | _compare_tensors(calm, final)
+            return result | difference(step, "loss", loss.hex(), [one.hex() for one in found])
+    return result | compare_tensors(calm, final.tensors)
 
 
-def _compare_tensors(calm: CalmRun, final: Final) -> dict[str, Any]:
+def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
+    """The first tensor of the run, {name: SHA-256}, that is not what the calm run has now, as
+    fields of the result; {} when all are."""
     expected = {name: tensor_sha256(t) for name, t in calm.tensors().items()}
-    for name in sorted(expected.keys() | final.tensors.keys()):
-        ours, theirs = expected.get(name), final.tensors.get(name)
+    for name in sorted(expected.keys() | found.keys()):
+        ours, theirs = expected.get(name), found.get(name)
         if ours != theirs:
-            return _difference(final.step - 1, name, ours, theirs)
+            return difference(calm.steps_done - 1, name, ours, theirs)
     return {}
 
 
-def _difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
+def difference(step: int, tensor: str, calm: object, run: object) -> dict[str, Any]:
+    """The fields of the result that say what differs first."""
     first = {"step": step, "tensor": tensor, "calm": calm, "run": run}
     return {"equal": False, "first_difference": first}
 
 
-def _losses(text: str) -> dict[int, list[float]]:
+def recorded_losses(text: str) -> dict[int, list[float]]:
     """Every loss that the run recorded for each step; a step may have been recorded twice."""
     out: dict[int, list[float]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -89,10 +92,10 @@ def _losses(text: str) -> dict[int, list[float]]:
     return out
 
 
-def _same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
+def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
     """The semantic hash, after checking that this machine can give the run's bits."""
     try:
-        of_run = Strategy.from_json(_read(run / "strategy.json")).semantics
+        of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
     here = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
@@ -123,7 +126,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file of the run. Raises InputError when it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

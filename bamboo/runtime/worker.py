@@ -5,6 +5,7 @@ store_url, socket_dir, run_dir (may be empty), agent_socket (may be empty), bind
 Its exit status: 0 when it left in order, 3 when it was fenced, 1 after a fault.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -228,8 +229,9 @@ class _Worker:
         """A node that lost one of its threads would be half alive: a fault, like any other."""
         if self._stop.is_set():
             return
-        traceback.print_exception(broken.exc_value)
         try:
+            with contextlib.suppress(OSError):  # the log's disk may be full
+                traceback.print_exception(broken.exc_value)
             if isinstance(broken.exc_value, Exception):
                 _say_fault(self._driver, self._me, broken.exc_value)
         finally:

@@ -41,6 +41,8 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
         where = f"the checkpoint of step {resumed.manifest.step}"
     click.echo(plan_text(folder.id, resumed.prepared.planned, cores=None), err=as_json)
     click.echo(f"{folder.id} goes on from {where}", err=as_json)
+    if folder.trace.exists():
+        click.echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
     held = resuming.claim(folder, resumed)
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
         body = launching.run_attached(folder, screen)

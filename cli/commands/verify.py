@@ -1,7 +1,8 @@
-"""`bamboo verify`: is the run, bit for bit, what a calm one gives; were its decisions right; was
-each sample used once?"""
+"""`bamboo verify`: is the run, or a segment of it, bit for bit what a calm one gives; were its
+decisions right; was each sample used once?"""
 
 import json
+import re
 import sys
 
 import click
@@ -9,21 +10,29 @@ import click
 from bamboo.errors import InputError, VerifyDiffers
 from cli import runs, wiring
 from cli.decisions import check_decisions
-from cli.views.verify import decisions_text, samples_text, verify_text
+from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
 
 @click.command("verify")
 @click.argument("run")
 @click.option("--decisions", is_flag=True, help="Recompute every decision from the log instead.")
 @click.option("--samples", is_flag=True, help="Check that each sample was used once instead.")
+@click.option(
+    "--steps",
+    "segment",
+    metavar="A:B",
+    help="Check steps A to B-1 only, from the newest checkpoint at or before A.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(run: str, decisions: bool, samples: bool, as_json: bool) -> None:
+def command(run: str, decisions: bool, samples: bool, segment: str | None, as_json: bool) -> None:
     """Train a run again calmly and compare every bit.
 
     It takes about as long as the run did, in one process.
     """
-    if decisions and samples:
-        raise click.UsageError("--decisions and --samples are two checks; ask for one at a time")
+    if decisions + samples + (segment is not None) > 1:
+        raise click.UsageError(
+            "--decisions, --samples and --steps are checks of their own; ask for one at a time"
+        )
     folder = runs.find(runs.home(), run)
     if decisions:
         body = check_decisions(folder)
@@ -32,6 +41,9 @@ def command(run: str, decisions: bool, samples: bool, as_json: bool) -> None:
         _check_receipt(folder)
         body = {"run": folder.id, **wiring.run_verify(folder.path, told=_tell, samples=True)}
         text = samples_text(folder.id, body)
+    elif segment is not None:
+        body = wiring.run_verify(folder.path, told=_tell, segment=_first_and_stop(segment))
+        text = segment_text(folder.id, body)
     else:
         _check_ended(folder)
         body = wiring.run_verify(folder.path, told=_tell)
@@ -41,6 +53,16 @@ def command(run: str, decisions: bool, samples: bool, as_json: bool) -> None:
         first = body["first_difference"]
         said = first["sentence"] if samples else first
         raise VerifyDiffers(f"run {folder.id} is not what it must be: {said}")
+
+
+def _first_and_stop(segment: str) -> tuple[int, int]:
+    """A and B of `A:B`. Raises InputError when it is nothing of the kind."""
+    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", segment)
+    if found is None:
+        raise InputError(
+            f"--steps {segment!r} is no segment; give A:B, say 40:60 for steps 40 to 59"
+        )
+    return int(found[1]), int(found[2])
 
 
 def _check_ended(folder: runs.RunFolder) -> None:

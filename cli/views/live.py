@@ -17,6 +17,7 @@ from bamboo.core.state import Phase
 from cli.progress import OPERATIONS, Progress, node_rows
 from cli.views.preemption import preemption_line
 from cli.views.quantities import clock, rate, size, usd
+from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6
 SPARED = ("tensors", "zone")
@@ -68,6 +69,8 @@ def figures(progress: Progress) -> str:
     parts.append(f"{usd(progress.usd)} so far (modelled)")
     if progress.tokens_per_usd:
         parts.append(f"{rate(progress.tokens_per_usd)} tokens/$")
+    if progress.trace is not None:
+        parts.append(trace_figures(progress.trace))
     return "  ".join(parts)
 
 

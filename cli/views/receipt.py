@@ -5,6 +5,7 @@ from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.quantities import columns, count, duration, rate, size, usd
+from cli.views.trace import trace_line
 
 
 def summary_text(body: Mapping[str, Any]) -> str:
@@ -23,6 +24,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(line)
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
+    if body["trace"] is not None:
+        lines.append(f"  {trace_line(body['trace'])}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
     lines += [f"    {p['line']}" for p in body["preemptions"]]
     rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]

@@ -21,6 +21,36 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
     )
 
 
+def segment_text(run: str, body: Mapping[str, Any]) -> str:
+    """Which steps were compared, from where on and with what; or what differs first."""
+    first, stop = body["segment"]
+    here = f"step {first}" if stop == first + 1 else f"steps {first} to {stop - 1}"
+    start = body["from_checkpoint"]
+    origin = f"the checkpoint of step {start}" if start else "the initial state"
+    if body["equal"]:
+        text = (
+            f"{run}: {here} bitwise equal to a calm run of the same semantics "
+            f"({body['semantic_hash']}) from {origin} on: {count(body['steps'], 'loss', 'losses')}"
+        )
+        if body["tensors"]:
+            kept = " and ".join(_of(name, stop) for name in body["compared_with"])
+            text += f" and {count(body['tensors'], 'tensor')} of {kept}"
+        else:
+            text += f"; nothing was kept of step {stop} to compare its tensors with"
+    else:
+        difference = body["first_difference"]
+        of = f" of {_of(difference['of'], stop)}" if "of" in difference else ""
+        text = (
+            f"{run}: differs first in step {difference['step']}, {difference['tensor']}{of}\n"
+            f"  calm run from {origin} on: {difference['calm']}\n  this run: {difference['run']}"
+        )
+    return "\n  passed over: ".join([text, *body["passed_over"]])
+
+
+def _of(kept: str, step: int) -> str:
+    return "the final state" if kept == "final" else f"the checkpoint of step {step}"
+
+
 def samples_text(run: str, body: Mapping[str, Any]) -> str:
     """How many samples were used, each once; or the first step that used others."""
     if not body["equal"]:

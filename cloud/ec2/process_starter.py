@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from bamboo.errors import BambooError
 
-MODULE = "bamboo.runtime.worker"
+MODULE = "cli.worker"
+"""The worker that can open a bucket, too."""
 
 
 class StartedWorker:

@@ -2,7 +2,8 @@
 
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
 `{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
-"grant": …}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
+"grant": …}`, `{"op": "relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`,
+`{"op": "services"}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 
 Whoever has asked to `hold` is a launcher for as long as its connection is open: the kernel closes
@@ -131,6 +132,20 @@ class ControlClient:
                 "grant": grant,
             }
         )
+
+    def relent(self) -> None:
+        """Refuse nothing any more."""
+        self._call({"op": "relent"})
+
+    def notice(self, instance: InstanceId, *, notice_s: float) -> None:
+        """Show an instance a notice that is not kept: it is not taken."""
+        self._call({"op": "notice", "instance": instance, "notice_s": notice_s})
+
+    def services(self) -> Mapping[str, int | None]:
+        """Process ids of the helpers beside the instances: `store` (None: it is not the cloud's),
+        `fork-server`."""
+        answer: Mapping[str, int | None] = self._call({"op": "services"})["services"]
+        return answer
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> socket.socket:
         """Be a launcher of this cloud until the socket is closed. From the first such call on the

@@ -37,6 +37,11 @@ class Market:
         with self._lock:
             self._faults.append(fault)
 
+    def relent(self) -> None:
+        """Forget the faults that have not been met yet."""
+        with self._lock:
+            self._faults.clear()
+
     def refusal(self, *, zone: str, instance_type: str) -> CapacityFault | None:
         """The fault that this launch meets, counted down; None: it may go on."""
         with self._lock:

@@ -288,7 +288,10 @@ class Host:
             case "hold":
                 self._hold(alone_s=float(request["alone_s"]), until_s=float(request["until_s"]))
                 return {"ok": True}
-            case "instances" | "preempt" | "refuse":
+            case "services":
+                store = None if self._store is None else self._store.process.pid
+                return {"ok": True, "services": {"store": store, "fork-server": self._zygote.pid}}
+            case "instances" | "preempt" | "notice" | "refuse" | "relent":
                 return self._instances.handle(request)
             case other:
                 raise ValueError(f"unknown op {other!r}")

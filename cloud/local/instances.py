@@ -98,21 +98,33 @@ class Instances:
                     )
                 )
                 return {"ok": True}
+            case "relent":
+                self._market.relent()
+                return {"ok": True}
+            case "notice":
+                record = self._running(InstanceId(str(request["instance"])))
+                at_s = time.time() + float(request["notice_s"])
+                self._metadata.notice(record.seen.instance, at_s=at_s)
+                return {"ok": True}
             case _:
                 return {"ok": True, "instances": [_told(r) for r in self._records.values()]}
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
         """Take an instance as the cloud does, after a notice if `notice_s` > 0. Raises InputError
         when it does not run."""
-        record = self._records.get(instance)
-        if record is None or record.ended_at_s is not None:
-            running = [i for i, r in self._records.items() if r.ended_at_s is None]
-            raise InputError(f"instance {instance!r} does not run; these do: {', '.join(running)}")
+        record = self._running(instance)
         if notice_s <= 0:
             self._interrupt(record, notice_s=0.0, cause=cause)
             return
         self._metadata.notice(instance, at_s=time.time() + notice_s)
         self._after(notice_s, lambda: self._interrupt(record, notice_s=notice_s, cause=cause))
+
+    def _running(self, instance: InstanceId) -> _Record:
+        record = self._records.get(instance)
+        if record is None or record.ended_at_s is not None:
+            running = [i for i, r in self._records.items() if r.ended_at_s is None]
+            raise InputError(f"instance {instance!r} does not run; these do: {', '.join(running)}")
+        return record
 
     def end_all(self) -> None:
         """SIGTERM to every group, a short grace, SIGKILL; the journal closes."""

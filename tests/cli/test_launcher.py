@@ -170,6 +170,25 @@ def test_the_first_interrupt_stops_at_a_step_boundary() -> None:
     assert world.screen.notes == ["stopping at the next step boundary; Ctrl-C again: at once"]
 
 
+def test_a_stop_after_a_restore_ends_before_steps_that_were_finished_once() -> None:
+    world = World(job(steps=100))
+
+    def ask() -> None:
+        world.interrupts = 1
+
+    ready: list[events.Event] = [events.StopReady(node=node(n), step=1) for n in range(4)]
+    world._script = [
+        joined(),
+        [step(n) for n in range(4)],
+        ask,
+        [],
+        ready,
+        finished(1, 0, 1, 2, 3),
+        left(0, 1, 2, 3),
+    ]
+    assert world.launcher.run().step == 2
+
+
 def test_the_second_interrupt_ends_at_once() -> None:
     world = World(job(steps=100))
 
@@ -248,13 +267,13 @@ def test_a_dead_cloud_is_a_fault() -> None:
 
 
 def test_a_store_that_is_away_is_waited_for_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(job(), [joined(), *[[] for _ in range(30)]])
+    world = World(job(), [joined(), *[[] for _ in range(150)]])
 
     def away(**_: object) -> None:
         raise StoreUnavailable("away")
 
     world._script[1] = lambda: monkeypatch.setattr(world.store, "entries", away)
-    with pytest.raises(BambooError, match="store is gone for 16 s"):
+    with pytest.raises(BambooError, match="store is gone for 121 s"):
         world.launcher.run()
     assert any("training goes on" in note for note in world.screen.notes)
 

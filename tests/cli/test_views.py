@@ -223,8 +223,12 @@ def test_verify() -> None:
     assert verify_text("r", {"equal": False, "first_difference": first}).splitlines() == [
         "r: differs first in step 3, loss", "  calm run: 0x1", "  this run: ['0x2']",
     ]  # fmt: skip
-    assert decisions_text({"run": "r", "equal": True, "decisions": 1}) == (
-        "r: 1 decision recomputed, each with the same state, effects and reason"
+    told = {"run": "r", "equal": True, "decisions": 1, "first_version": 0}
+    whole = "r: 1 decision recomputed, each with the same state, effects and reason"
+    assert decisions_text(told) == whole
+    assert decisions_text({**told, "first_version": 9}) == (
+        f"{whole}\n  from version 9 on: the store lost the run once, and its members gave back no "
+        "more than the end of the log"
     )
     assert decisions_text({"run": "r", "equal": False, "first_difference": "so"}) == "r: so"
 

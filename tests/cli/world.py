@@ -47,6 +47,7 @@ class FakeFleet:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.reconciled = 0
+        self.wanted: list[int | None] = []
         self.versions: list[int] = []
         self.terminated: list[str] = []
         self.all_terminated = 0
@@ -54,8 +55,9 @@ class FakeFleet:
         self.is_alive = True
         self.ended_at_s: dict[str, float] = {}
 
-    def reconcile(self, state: State) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         self.reconciled += 1
+        self.wanted.append(nodes)
         self.versions.append(state.version)
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -79,7 +81,7 @@ class FakeFleet:
             for n in range(4)
         ]
 
-    def preempt(self, instance: InstanceId, *, notice_s: float) -> None:
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         self.preempted.append((instance, notice_s))
 
     def kill_stamps_s(self) -> Mapping[str, float]:

@@ -102,6 +102,17 @@ def test_no_capacity_anywhere_is_asked_again_only_after_three_minutes(
     assert fleet.ensure(1).live == 1
 
 
+def test_a_pool_may_be_asked_again_sooner(provider, clock, tmp_path) -> None:
+    intents = tmp_path / "intents.jsonl"
+    fleet = Fleet(provider, run=RUN, intents=intents, pool_out_s=2.0, now=clock, sleep=clock.sleep)
+    provider.script = [out(), out()]
+    assert fleet.ensure(1).live == 0
+    clock.now_s += 1.9
+    assert fleet.ensure(1).live == 0
+    clock.now_s += 0.1
+    assert fleet.ensure(1).live == 1
+
+
 def test_intents_stand_in_the_file_before_the_call(provider, clock, tmp_path) -> None:
     seen: list[list[str]] = []
 

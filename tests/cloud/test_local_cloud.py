@@ -9,6 +9,7 @@ import pytest
 
 from bamboo.errors import InputError
 from cloud.fleet import Fleet
+from cloud.local.session import is_member
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
     ACTORS,
@@ -157,6 +158,30 @@ def test_capacity_that_is_missing_in_one_zone_is_found_in_the_next(cloud, fleet)
     cloud.control.refuse(code="InsufficientInstanceCapacity", zone="us-east-1a", grant=1)
     report = fleet.ensure(3)
     assert sorted(one.pool.zone for one in report.launched) == ["us-east-1a"] + ["us-east-1b"] * 2
+
+
+def test_capacity_that_was_withheld_is_given_again(cloud, fleet) -> None:
+    fleet._pool_out_s = 0.0
+    cloud.control.refuse(code="InsufficientInstanceCapacity", count=1_000_000)
+    assert fleet.ensure(1).launched == ()
+    cloud.control.relent()
+    assert len(fleet.ensure(1).launched) == 1
+
+
+def test_a_notice_that_is_not_kept(cloud, fleet) -> None:
+    (instance,) = running(fleet, cloud, 1)
+    asked_s = time.time()
+    cloud.control.notice(instance, notice_s=1.0)
+    seen_s = said(cloud, instance, "notice_at_s")["notice_at_s"]
+    assert abs(seen_s - (asked_s + 1.0)) < 1.0
+    wait_until(lambda: time.time() > seen_s + 1.0, what="the deadline is past")
+    assert told(cloud, instance)["state"] == "running"
+
+
+def test_the_helpers_can_be_found(cloud) -> None:
+    services = cloud.control.services()
+    assert set(services) == {"store", "fork-server"}
+    assert all(is_member(pid, cloud.pid) for pid in services.values())
 
 
 def test_preempting_what_does_not_run_is_refused_and_names_what_does(cloud, fleet) -> None:

@@ -96,9 +96,11 @@ def test_each_zone_is_asked_for_what_it_lacks() -> None:
     assert (first.pool, first.count) == (A, 1)
     assert (second.pool, second.count) == (B, 2)
     assert first.reason == (
-        "1 of the 2 for us-east-1a missing: spot g5.xlarge in us-east-1a is its cheapest usable "
+        "1 of the 1 that us-east-1a lacks: spot g5.xlarge in us-east-1a is its cheapest usable "
         "offer at $0.4000/h"
     )
+    # Of fewer than they lack together, each gets its share.
+    assert [(s.pool, s.count) for s in planned(2, zones=ZONES)] == [(A, 1), (B, 1)]
 
 
 def test_a_zone_asks_its_cheapest_usable_type() -> None:

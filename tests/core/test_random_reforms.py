@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from bamboo.core.base import checkpoints_of
 from bamboo.core.events import (
     BoundaryReady,
     CaughtUp,
@@ -31,7 +32,6 @@ from bamboo.core.events import (
 from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
-from bamboo.core.reform import checkpoints_of
 from bamboo.core.state import Holding, NodeStatus, Norm, Outcome, Phase, State, initial_state
 from bamboo.core.transition import live_members
 from bamboo.ids import NodeId, run_id

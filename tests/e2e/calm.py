@@ -16,6 +16,7 @@ from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.models import build_model
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.worker import FENCED_STATUS
 from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.cluster import Cluster
 
@@ -88,12 +89,13 @@ def _data(data: DataConfig, model: ModelConfig, train: TrainConfig) -> Dataset:
 
 
 def assert_calm(run: Cluster) -> None:
-    """Let the run end, done, with the calm run's bits, nobody lost but those that were killed,
-    and every other process ended in order."""
+    """Let the run end, done, with the calm run's bits, nobody lost but those that were killed or
+    are to be fenced, and every other process ended in order."""
     state = run.finish()
     assert state.outcome == "done", run.report()
     assert not difference(run), f"{difference(run)}\n{run.report()}"
     killed = run.killed | {stamp["node"] for stamp in run.stamps()}
-    assert {n.id for n in state.nodes if n.status == "gone"} <= killed, run.report()
-    expected = {node: -9 if node in killed else 0 for node in run.processes}
+    assert {n.id for n in state.nodes if n.status == "gone"} <= killed | run.fenced, run.report()
+    special = dict.fromkeys(run.fenced, FENCED_STATUS) | dict.fromkeys(killed, -9)
+    expected = {node: special.get(node, 0) for node in run.processes}
     assert run.statuses() == expected, run.report()

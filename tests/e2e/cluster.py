@@ -49,6 +49,8 @@ class Cluster:
         self.directory, self.job, self.server = directory, resolve(job), server
         self.processes: dict[str, Process] = {}
         self.killed: set[str] = set()
+        self.fenced: set[str] = set()
+        """Taken for lost although they live, and so to be fenced."""
         self.store = open_store(server.url, RUN)
         job = self.job
         self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
@@ -92,6 +94,10 @@ class Cluster:
             semantics=semantics(job, data_digest=digest, numerics=numerics),
             placement=Placement(cut=(*cut, layers), grid=grid, redundancy=job.cluster.redundancy),
         )
+
+    def semantic_hash(self) -> str:
+        """What checkpoints of this run's semantics carry."""
+        return self._strategy().semantics.hash()
 
     # ------------------------------------------------------------------ nodes
 

@@ -1,17 +1,21 @@
 """What the fork server calls in a forked worker: plant the faults asked for, then be a worker.
 
-`config["fault"]`, if any, is `name` or `name:argument` of a function in `tests.e2e.faults`.
+`config["fault"]`, if any, is `name` or `name:argument` of a function in `tests.e2e.faults` or
+`tests.e2e.storage_faults`.
 """
 
 from collections.abc import Mapping
 
 import bamboo.runtime.worker
-from tests.e2e import faults
+from cli.wiring import bucket
+from tests.e2e import faults, storage_faults
+
+FAULTS = faults.FAULTS | storage_faults.FAULTS
 
 
 def main(config: Mapping[str, str]) -> int:
     """Run a worker, faulty or honest; its exit status."""
     fault, _, argument = config.get("fault", "").partition(":")
     if fault:
-        faults.FAULTS[fault](argument)
-    return bamboo.runtime.worker.main(config)
+        FAULTS[fault](argument)
+    return bamboo.runtime.worker.main(config, bucket=bucket)

@@ -82,6 +82,18 @@ def flipped_bit(where: str) -> None:
     Mail._route = route  # type: ignore[method-assign]
 
 
+def never_sent(where: str) -> None:
+    """`kind,step,index`: that letter is not sent, however often it is made."""
+    kind, step, index = where.split(",")
+    honest = Mail._route
+
+    def route(self: Mail, node: Any, key: MessageKey, letter: Any) -> None:
+        if (key.kind, key.step, key.index) != (kind, int(step), int(index)):
+            honest(self, node, key, letter)
+
+    Mail._route = route  # type: ignore[method-assign]
+
+
 def doubled_gradient(where: str) -> None:
     """`step,microbatch`: the backward of that microbatch counts twice."""
     step, microbatch = map(int, where.split(","))
@@ -206,6 +218,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         wrong_order,
         dropped_resend,
         flipped_bit,
+        never_sent,
         doubled_gradient,
         repeated_microbatch,
         overflow,

@@ -12,9 +12,7 @@ from itertools import pairwise
 import pytest
 
 from bamboo.config.tree import CheckpointConfig
-from bamboo.coord.driver import read_begin
 from bamboo.core.events import LayoutBuilt, NoticeReceived, Pace, PaceMeasured, Reconsider
-from bamboo.core.machine import transition
 from bamboo.core.state import Phase, State
 from bamboo.ids import NodeId
 from bamboo.models import build_layer, build_model
@@ -22,6 +20,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from tests.e2e.calm import assert_calm
 from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.history import bases, restores, states
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -39,25 +38,6 @@ def trains(run: Cluster, grid: Grid, timeout_s: float = 60.0) -> State:
         timeout_s,
         f"a grid {grid.pipelines} x {grid.stages}",
     )
-
-
-def states(run: Cluster) -> list[State]:
-    """Every state of the run, in order."""
-    begin = read_begin(run.store)
-    out = [begin.state]
-    for d in run.decisions():
-        out.append(transition(out[-1], d.event, now_s=d.now_s, policy=begin.policy).state)
-    return out
-
-
-def restores(run: Cluster) -> list[str]:
-    return [d.reason for d in run.decisions() if "restored from" in d.reason]
-
-
-def bases(run: Cluster) -> list[int]:
-    """The step of each checkpoint that was gone back to."""
-    found = [state.reform for state in states(run) if state.reform is not None]
-    return sorted({r.base for r in found if r.checkpoint and r.base is not None})
 
 
 def test_pipelines_one_two_three_one() -> None:
@@ -127,6 +107,31 @@ def test_stages_four_two_four() -> None:
         assert_calm(run)
         assert not restores(run)
         _moved_least(run)
+
+
+def test_who_comes_after_a_new_layout_has_it_too() -> None:
+    """D 1 -> 2, a node of the second pipeline is lost, and one that was not there when the layout
+    was made takes its slot."""
+    settings = job(steps=120, stages=2, pipelines=1, max_pipelines=2, redundancy="stash")
+    with cluster(settings) as run:
+        run.start(2)
+        run.wait_step(3)
+        run.start(2)
+        trains(run, Grid(pipelines=2, stages=2))
+        run.wait_step(max(run.losses()) + 2)
+        slot = Slot(pipeline=1, stage=1)
+        run.kill(run.owner(slot))
+        late = run.start_one()
+        run.wait(
+            lambda s: (
+                s.phase is Phase.FINISHED
+                or (s.assignment is not None and late in s.assignment.owners)
+            ),
+            60,
+            "the late node owns a slot",
+        )
+        assert run.owner(slot) == late
+        assert_calm(run)
 
 
 def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:

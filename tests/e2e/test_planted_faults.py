@@ -7,7 +7,7 @@ import pytest
 
 from bamboo.config.tree import Kill
 from tests.e2e.calm import assert_calm, difference
-from tests.e2e.cluster import cluster
+from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
@@ -39,12 +39,26 @@ def test_a_planted_fault_shows(node: int, fault: str) -> None:
         assert found.startswith(("loss", "tensor")), found
 
 
-def test_a_dropped_resend_ends_in_a_named_fault_and_never_in_a_hang() -> None:
+def test_a_dropped_resend_is_a_stall_after_which_the_step_is_done_again() -> None:
     with cluster(job(LOSE_STAGE_2, step_timeout_s=2.0)) as run:
         run.start(faults={3: "dropped_resend"})
+        assert_calm(run)
+        assert stalls(run) == 1
+
+
+def test_what_never_comes_ends_in_a_named_fault_and_never_in_a_hang() -> None:
+    with cluster(job(step_timeout_s=2.0)) as run:
+        run.start(faults={1: "never_sent:act,4,3"})
         state = run.finish(timeout_s=30)
         assert state.outcome == "fault"
         assert "made no progress at" in state.sentence
+        assert stalls(run) == 2
+
+
+def stalls(run: Cluster) -> int:
+    """How often all stopped, or the run ended, because nothing came."""
+    first = [d.reason.split(";")[0] for d in run.decisions()]
+    return sum(words.startswith("node ") and "made no progress at" in words for words in first)
 
 
 @pytest.mark.parametrize(("node", "fault"), [(1, "stale_replica:4"), (2, "flipped_bit:ship,4,0")])

@@ -146,6 +146,26 @@ def test_fewer_stages_and_more_again(seed: int) -> None:
     to_the_end(world, settings)
 
 
+@pytest.mark.parametrize("seed", SEEDS[:QUICK])
+def test_who_comes_after_a_new_layout_knows_it(seed: int) -> None:
+    """All but one are lost, which goes on with fewer stages; what comes then gets replicas of
+    these stages, not of those that the run began with."""
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=1, stages=4, redundancy=draw.choice(MODES[:4]))
+    policy = policy_of(settings, 1, checkpoint_every=100)
+    world = World(settings, draw, standbys=1, policy=policy)
+    go(world)
+    for node in list(world.nodes)[1:4]:
+        world.kill(node)
+    world.run(until=lambda: not world.unreported)
+    world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    world.run(until=lambda: world.state.reform is None)
+    assert world.state.grid.stages == 2
+    world.join(world.standbys[0])
+    assert world.state.transfers
+    to_the_end(world, settings)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
     draw = random.Random(SEED + seed)

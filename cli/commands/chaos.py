@@ -1,0 +1,129 @@
+"""`bamboo chaos`: let a seeded swarm of faults loose on a job, and check what became of it."""
+
+import json
+import random
+import shlex
+from pathlib import Path
+
+import click
+
+from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError, InputError, VerifyDiffers
+from cli.swarm.check import Verdict
+from cli.swarm.draw import Fault, draw
+
+
+@click.command("chaos")
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--seed", type=int, default=None, help="Of the swarm; by default a drawn one.")
+@click.option(
+    "--minutes", type=float, default=10.0, show_default=True, help="How long faults go on."
+)
+@click.option("--run", "name", default="", help="Id of the run; by default made from the job.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a key of the job.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the faults; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def command(
+    *,
+    job: Path,
+    seed: int | None,
+    minutes: float,
+    name: str,
+    overrides: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Let a seeded swarm of faults loose on a job.
+
+    The job is trained by real processes on this machine, which are killed, stopped, cut from their
+    store, given notices late, early or in vain. Afterwards separate checkers look for lost steps,
+    steps with two losses, orphans, standstill, and any bit that differs from a calm run. The seed,
+    the minutes and the job decide which faults come when.
+    """
+    if seed is None:
+        seed = random.SystemRandom().randrange(10**6)
+    sets = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    click.echo(
+        f"seed {seed}; again: bamboo chaos {shlex.quote(str(job))} --seed {seed} "
+        f"--minutes {minutes:g}{sets}",
+        err=as_json,
+    )
+    config = load_job(job, overrides)
+    _check_fit(config)
+    faults = draw(seed, minutes=minutes, lease_s=config.cluster.gone_s)
+    head = {
+        "seed": seed,
+        "minutes": minutes,
+        "job": str(job),
+        "overrides": list(overrides),
+        "faults": [fault.to_json() for fault in faults],
+    }
+    if dry_run:
+        click.echo(json.dumps(head) if as_json else "\n".join(map(_line, faults)))
+        return 0
+    from cli.swarm.whole import let_loose
+
+    run, verdicts = let_loose(
+        job,
+        config,
+        faults,
+        head=head,
+        name=name,
+        tell=lambda text: click.echo(text, err=as_json),
+    )
+    if as_json:
+        body = {"run": run, **head, "verdicts": [verdict.to_json() for verdict in verdicts]}
+        click.echo(json.dumps(body))
+    else:
+        click.echo("\n".join(map(_verdict_line, verdicts)))
+    _raise_first(run, seed, verdicts)
+    return 0
+
+
+def _check_fit(job: JobConfig) -> None:
+    """Raise InputError for a job that must fail, by its own settings, in such a swarm."""
+    if job.cloud.provider != "local":
+        raise InputError.at(
+            file=job.file,
+            key="cloud.provider",
+            value=job.cloud.provider,
+            problem="a swarm is let loose on this machine alone",
+            remedy='take "local"',
+        )
+    if job.checkpoint.every_steps == 0:
+        raise InputError.at(
+            file=job.file,
+            key="checkpoint.every_steps",
+            value=0,
+            problem="all nodes are killed at once, and without a checkpoint the run ends with that",
+            remedy="set it to 20, say",
+        )
+
+
+def _line(fault: Fault) -> str:
+    lasts = f" for {fault.lasts_s:g} s" if fault.lasts_s else ""
+    cut = f", cut short after {fault.cut_s:g} s" if fault.cut_s else ""
+    return f"{fault.at_s:7.1f} s  {fault.number:3d}  {fault.kind}{lasts}{cut}"
+
+
+def _verdict_line(verdict: Verdict) -> str:
+    return (
+        f"{'ok    ' if verdict.ok else 'FAILED'} {verdict.name}: {verdict.finding or verdict.seen}"
+    )
+
+
+def _raise_first(run: str, seed: int, verdicts: tuple[Verdict, ...]) -> None:
+    wrong = [verdict for verdict in verdicts if not verdict.ok]
+    if not wrong:
+        return
+    said = f"run {run}, seed {seed}: {wrong[0].name}: {wrong[0].finding}"
+    if all(verdict.name in ("calm", "losses", "samples", "decisions") for verdict in wrong):
+        raise VerifyDiffers(said)
+    raise BambooError(said)

@@ -1,0 +1,303 @@
+"""A trace as the market of a run: how many nodes it may have now, and which of them go.
+
+    the launcher's clock  ->  trace time  ->  seats filled and lost  ->  nodes wanted, preemptions
+
+Trace time begins when training begins; until then the run may have what the trace begins with.
+Rule: all of it follows from the trace, its terms, the decision log and the books, so that a later
+launcher goes on where the earlier one was. An instance holds its seat until the trace loses that
+seat: it is then preempted, also when the seat was filled again meanwhile.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bamboo.core.state import Phase, State
+from bamboo.errors import InputError
+from bamboo.sim.replay import SeatEvent, replay
+from bamboo.sim.trace import Trace, read_trace
+from cli.money import Rented
+from cli.patience import parked
+from cli.progress import TraceNow
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTerms:
+    """How a run plays its trace."""
+
+    name: str
+    """Of the trace's file."""
+    time_scale: float
+    """Seconds of the trace in a second."""
+    restart_s: float | None
+    """Seconds of the trace that a restart is charged, beyond the time that it takes, which then
+    counts once; None: that time counts like any other. A restart: all stop to be laid out anew."""
+    max_nodes: int
+    """Seats: the first so many nodes of the trace are admitted."""
+    hours: float | None
+    """Of the trace, after which the run is stopped."""
+    begin_s: float
+    """Of the trace: where there are nodes enough for the first time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A trace and how it is to be played."""
+
+    terms: TraceTerms
+    trace: Trace
+    events: tuple[SeatEvent, ...]
+    """Of the seats, in seconds of the trace."""
+
+    @property
+    def nodes_at_begin(self) -> int:
+        return len(_filled(self.events, until_s=self.terms.begin_s))
+
+    @property
+    def end_s(self) -> float:
+        """Where nothing more happens: at the trace's end, or when the run is stopped."""
+        terms = self.terms
+        limit_s = terms.begin_s + terms.hours * HOUR_S if terms.hours else math.inf
+        return min(self.trace.length_s, limit_s)
+
+    @property
+    def preemptions(self) -> int:
+        """How many there are from the begin to the end."""
+        begin_s, end_s = self.terms.begin_s, self.end_s
+        return sum(not e.filled and begin_s < e.at_s <= end_s for e in self.events)
+
+
+def replayed(path: Path, terms: TraceTerms) -> Replayed:
+    """The trace of a run, by the terms settled for it. Raises InputError."""
+    trace = read_trace(path)
+    events = replay(trace, seats=terms.max_nodes, time_scale=1.0)
+    return Replayed(terms=terms, trace=trace, events=events)
+
+
+def settle(
+    path: Path,
+    *,
+    time_scale: float,
+    restart_s: float | None,
+    max_nodes: int,
+    hours: float | None,
+    needed: int,
+) -> Replayed:
+    """Read a trace and settle how it is played for a run that needs so many nodes to begin.
+
+    Raises InputError for what cannot be played.
+    """
+    if not 0 < time_scale < math.inf:
+        raise InputError(
+            f"--time-scale {time_scale:g} plays nothing; give a number above 0, such as 60"
+        )
+    if restart_s is not None and not 0 <= restart_s < math.inf:
+        raise InputError(
+            f"--restart-seconds {restart_s:g} is no time; give seconds of the trace, or none at all"
+        )
+    if hours is not None and not 0 < hours < math.inf:
+        raise InputError(f"--hours {hours:g} is no time; give hours of the trace, or leave it out")
+    if max_nodes < needed:
+        raise InputError(
+            f"--max-nodes {max_nodes} is too few: cluster.pipelines x cluster.stages = {needed} "
+            f"nodes begin; give at least {needed}"
+        )
+    trace = read_trace(path)
+    events = replay(trace, seats=max_nodes, time_scale=1.0)
+    begin_s = _begin_s(events, needed)
+    if begin_s is None:
+        raise InputError(
+            f"{path}: never has the {needed} nodes that the run begins with; take another trace, "
+            "or fewer cluster.stages"
+        )
+    terms = TraceTerms(
+        name=path.name,
+        time_scale=time_scale,
+        restart_s=restart_s,
+        max_nodes=max_nodes,
+        hours=hours,
+        begin_s=begin_s,
+    )
+    return Replayed(terms=terms, trace=trace, events=events)
+
+
+def _begin_s(events: Iterable[SeatEvent], needed: int) -> float | None:
+    filled: set[int] = set()
+    for event in events:
+        filled.symmetric_difference_update({event.seat})
+        if len(filled) >= needed:
+            return event.at_s
+    return None
+
+
+def _filled(events: Iterable[SeatEvent], *, until_s: float) -> set[int]:
+    filled: set[int] = set()
+    for event in events:
+        if event.at_s <= until_s:
+            filled.symmetric_difference_update({event.seat})
+    return filled
+
+
+class TraceClock:
+    """Trace time as a function of the decisions: it begins with training, stands still at the end,
+    and leaps by what a restart is charged when one begins. Waiting for nodes is no restart; a loss
+    during one belongs to it."""
+
+    def __init__(self, terms: TraceTerms) -> None:
+        self._terms = terms
+        self._trace_s = terms.begin_s
+        self._at_s: float | None = None
+        self._rate = 0.0
+        self._restarting = False
+
+    def decided(self, state: State, at_s: float) -> None:
+        """A decision at `at_s`, in Unix seconds, led to this state."""
+        if self._at_s is None and state.phase in (Phase.FORMING, Phase.FINISHED):
+            return
+        self._trace_s, self._at_s = self.trace_s(at_s), at_s
+        restart_s = self._terms.restart_s
+        if restart_s is not None and state.reform is not None and not self._restarting:
+            self._trace_s += restart_s
+        self._restarting = state.reform is not None
+        if state.phase is Phase.FINISHED:
+            self._rate = 0.0
+        elif restart_s is not None and self._restarting and not parked(state):
+            self._rate = 1.0
+        else:
+            self._rate = self._terms.time_scale
+
+    def trace_s(self, now_s: float) -> float:
+        """Seconds of the trace at `now_s`."""
+        passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        return self._trace_s + passed_s * self._rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seated:
+    """An instance has taken a seat, which the trace had lost `lost_before` times by then."""
+
+    seat: int
+    lost_before: int
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """The trace takes this instance, which holds a seat."""
+
+    seat: int
+    instance: str
+    trace_s: float
+    again: bool
+    """It was ordered before, and the instance is still there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a moment of the trace brings."""
+
+    seated: tuple[Seated, ...]
+    losses: tuple[Loss, ...]
+    nodes: int
+    """To be kept from now on, those not counted that are being lost."""
+    changed: bool
+    """Whether a seat was filled or lost since the turn before."""
+    ended: bool
+    """Whether the trace has just come to its end."""
+
+
+class Market:
+    """Plays a trace for one launcher. `seated` and `ordered`: what the books have of earlier
+    ones."""
+
+    def __init__(
+        self,
+        played: Replayed,
+        *,
+        seated: Sequence[Seated] = (),
+        ordered: Collection[str] = (),
+    ) -> None:
+        self._played = played
+        self._clock = TraceClock(played.terms)
+        self._left = list(played.events[::-1])
+        self._filled: set[int] = set()
+        self._lost: Counter[int] = Counter()
+        self._seat_of = {one.instance: one for one in seated}
+        self._ordered = set(ordered)
+        self._ended = False
+        self._advance(played.terms.begin_s)
+
+    def decided(self, state: State, at_s: float) -> None:
+        """Follow the run: every decision, in order."""
+        self._clock.decided(state, at_s)
+
+    def turn(self, rented: Sequence[Rented], *, now_s: float) -> Turn:
+        """Play on to `now_s`. `rented`: all instances that the run ever had, oldest first."""
+        trace_s = self._clock.trace_s(now_s)
+        changed = self._advance(trace_s)
+        here = [one.instance for one in rented if one.ended_at_s is None]
+        losses = tuple(self._losses(here, trace_s))
+        seated = tuple(self._seats(here))
+        ended = not self._ended and trace_s >= self._played.trace.length_s
+        self._ended = self._ended or ended
+        return Turn(
+            seated=seated,
+            losses=losses,
+            nodes=len(self._filled),
+            changed=changed,
+            ended=ended,
+        )
+
+    def over(self, now_s: float) -> bool:
+        """Whether as much of the trace was played as was asked for."""
+        terms = self._played.terms
+        passed_s = self._clock.trace_s(now_s) - terms.begin_s
+        return terms.hours is not None and passed_s >= terms.hours * HOUR_S
+
+    def told(self, now_s: float) -> TraceNow:
+        """Where it stands, for people."""
+        terms = self._played.terms
+        return TraceNow(
+            name=terms.name,
+            time_scale=terms.time_scale,
+            restart_s=terms.restart_s,
+            max_nodes=terms.max_nodes,
+            nodes=len(self._filled),
+            played_s=self._clock.trace_s(now_s) - terms.begin_s,
+            length_s=self._played.trace.length_s - terms.begin_s,
+            preemptions=len(self._ordered),
+        )
+
+    def _advance(self, until_s: float) -> bool:
+        """Whether any seat was filled or lost by then."""
+        left = len(self._left)
+        while self._left and self._left[-1].at_s <= until_s:
+            event = self._left.pop()
+            self._filled.symmetric_difference_update({event.seat})
+            self._lost[event.seat] += not event.filled
+        return len(self._left) < left
+
+    def _losses(self, here: Sequence[str], trace_s: float) -> Iterable[Loss]:
+        for instance in here:
+            held = self._seat_of.get(instance)
+            if held is not None and held.lost_before < self._lost[held.seat]:
+                again = instance in self._ordered
+                self._ordered.add(instance)
+                yield Loss(seat=held.seat, instance=instance, trace_s=trace_s, again=again)
+
+    def _seats(self, here: Sequence[str]) -> Iterable[Seated]:
+        """Seats for those who have none, the oldest first."""
+        held = [self._seat_of[i] for i in here if i in self._seat_of]
+        taken = {one.seat for one in held if one.lost_before == self._lost[one.seat]}
+        free = sorted(self._filled - taken)
+        for instance in (i for i in here if i not in self._seat_of):
+            if not free:
+                return
+            seat = free.pop(0)
+            new = Seated(seat=seat, lost_before=self._lost[seat], instance=instance)
+            self._seat_of[instance] = new
+            yield new

@@ -1,0 +1,51 @@
+"""Why a launcher ends its run in order: the user, the budget, or the end of its trace.
+
+Rule: only what to say is found here; saying it once, and where, is the launcher's.
+"""
+
+from bamboo.config.tree import BudgetConfig
+from bamboo.core.events import Event, RunFailed, StopRequested
+from bamboo.core.state import Outcome
+from cli.market import Market
+from cli.patience import parked
+from cli.progress import Progress
+
+
+def stop_event(
+    budget: BudgetConfig,
+    progress: Progress,
+    market: Market | None,
+    *,
+    interrupted: bool,
+    now_s: float,
+) -> Event | None:
+    """What to say to the run for the first reason that holds now, if one does."""
+    found = _reason(budget, progress, market, interrupted=interrupted, now_s=now_s)
+    if found is None:
+        return None
+    reason, outcome = found
+    if parked(progress.state):  # nobody is left to stop at a boundary
+        return RunFailed(reporter="launcher", outcome=outcome, reason=reason)
+    return StopRequested(reason=reason, outcome=outcome)
+
+
+def _reason(
+    budget: BudgetConfig,
+    progress: Progress,
+    market: Market | None,
+    *,
+    interrupted: bool,
+    now_s: float,
+) -> tuple[str, Outcome] | None:
+    hours = (now_s - progress.started_at_s) / 3600
+    if interrupted:
+        return "interrupted by the user", Outcome.STOPPED
+    if 0 < budget.max_usd <= progress.usd:
+        spent = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
+        return spent, Outcome.BUDGET
+    if 0 < budget.max_hours <= hours:
+        passed = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
+        return passed, Outcome.BUDGET
+    if market is not None and market.over(now_s):
+        return "as many hours of the trace as asked for are over", Outcome.STOPPED
+    return None

@@ -1,0 +1,193 @@
+"""Checkers of a run that a swarm of faults was let loose on.
+
+Rule: pure, and strangers to the core: they read only records that lie in the run's folder after its
+end (as parsed JSON) and share no code with what wrote them. Each gives one Verdict, whose finding
+is the first thing that is wrong, or "".
+"""
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+Record: TypeAlias = Mapping[str, Any]
+
+IN_ORDER = ("stopped", "done")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a checker says."""
+
+    name: str
+    finding: str
+    """Empty: nothing is wrong."""
+    seen: str = ""
+    """What was looked at, for a person."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.finding
+
+    def to_json(self) -> dict[str, object]:
+        return {"name": self.name, "ok": self.ok, "finding": self.finding, "seen": self.seen}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struck:
+    """A fault that was carried out. Unix times."""
+
+    number: int
+    kind: str
+    at_s: float
+    over_s: float
+    """When its cause was gone."""
+
+
+def struck(records: Iterable[Record]) -> tuple[Struck, ...]:
+    """The faults of `chaos.jsonl` that hit something, in order; an `over` that is not there means
+    that the cause never went."""
+    overs = {int(r["number"]): float(r["t"]) for r in records if r["kind"] == "over"}
+    return tuple(
+        Struck(
+            number=int(r["number"]),
+            kind=str(r["fault"]),
+            at_s=float(r["t"]),
+            over_s=overs.get(int(r["number"]), float("inf")),
+        )
+        for r in records
+        if r["kind"] == "fault" and not r["missed"]
+    )
+
+
+def committed(records: Iterable[Record]) -> tuple[tuple[float, int], ...]:
+    """(Unix time, finished steps) of `chaos.jsonl`: whenever the books had grown."""
+    return tuple((float(r["t"]), int(r["steps"])) for r in records if r["kind"] == "steps")
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
+    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any."""
+    bits: dict[int, str] = {}
+    finding = ""
+    for record in metrics:
+        step, loss = int(record["step"]), float(record["loss"]).hex()
+        if loss != record["loss_hex"]:
+            finding = finding or f"step {step}: loss {loss} is recorded as {record['loss_hex']}"
+        if bits.setdefault(step, loss) != loss:
+            finding = finding or f"step {step} has two losses: {bits[step]} and {loss}"
+    missing = next((step for step in range(steps) if step not in bits), None)
+    beyond = min((step for step in bits if not 0 <= step < steps), default=None)
+    if not finding and missing is not None:
+        finding = f"step {missing} of {steps} has no loss"
+    if not finding and beyond is not None:
+        finding = f"step {beyond} has a loss, and the run ended after {steps} steps"
+    return Verdict(name="losses", finding=finding, seen=f"{len(bits)} steps, one loss each")
+
+
+# ---------------------------------------------------------------- the end
+
+
+def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
+    """The run ended because it was asked to, or because it was done, and none of its launchers
+    ended before (`launchers`: those that did, killed by nobody)."""
+    if launchers:
+        finding = f"launcher {launchers[0]} ended by itself while the run went on"
+        return Verdict(name="end", finding=finding)
+    if receipt is None:
+        return Verdict(name="end", finding="the run left no receipt")
+    outcome, sentence = receipt["outcome"], receipt["sentence"]
+    finding = "" if outcome in IN_ORDER else f"it ended {outcome} by itself: {sentence}"
+    if not finding and receipt["final_note"]:
+        finding = str(receipt["final_note"])
+    return Verdict(name="end", finding=finding, seen=f"{outcome} after step {receipt['step']}")
+
+
+def check_orphans(
+    cloud: Sequence[Record], *, processes: Sequence[int], paths: Sequence[str]
+) -> Verdict:
+    """Every instance of the cloud's journal has ended, once, and nothing of the run is left on
+    this machine: neither the `processes` nor the `paths` that were found."""
+    began = [str(r["instance"]) for r in cloud if r["kind"] == "start"]
+    ended = [str(r["instance"]) for r in cloud if r["kind"] == "end"]
+    running = [instance for instance in began if instance not in ended]
+    twice = sorted({i for i in ended if ended.count(i) > 1} | (set(ended) - set(began)))
+    finding = ""
+    if running:
+        finding = f"{running[0]} still runs, {len(running)} in all"
+    elif twice:
+        finding = f"{twice[0]} ended twice, or never began"
+    elif processes:
+        finding = f"processes {', '.join(map(str, processes))} of the run still live"
+    elif paths:
+        finding = f"{paths[0]} is left"
+    return Verdict(name="orphans", finding=finding, seen=f"{len(began)} instances, all ended")
+
+
+# ---------------------------------------------------------------- progress
+
+
+def check_progress(
+    faults: Sequence[Struck], steps: Sequence[tuple[float, int]], *, bound_s: float
+) -> Verdict:
+    """After each fault a later step was finished within `bound_s`, counted from when its cause was
+    gone, or that of the last fault that came before that step."""
+    finding = ""
+    times = [t for t, _ in steps]
+    for fault in faults:
+        if fault.over_s == float("inf"):
+            finding = finding or f"{_name(fault)}: its cause was never taken away"
+            continue
+        after = next_step_s(times, fault.over_s)
+        until_s = float("inf") if after is None else after
+        causes = [f.over_s for f in faults if f.at_s <= until_s and f.over_s < float("inf")]
+        waited_s = until_s - max(c for c in causes if c <= until_s)
+        if waited_s > bound_s and not finding:
+            words = f"no step for {waited_s:.1f} s, the bound is {bound_s:g} s"
+            finding = f"{_name(fault)}: " + ("no step after it" if after is None else words)
+    longest = max((b - a for a, b in pairwise(times)), default=0.0)
+    return Verdict(
+        name="progress",
+        finding=finding,
+        seen=f"a later step after each of {len(faults)} faults, longest stall {longest:.1f} s",
+    )
+
+
+def _name(fault: Struck) -> str:
+    return f"fault {fault.number} ({fault.kind})"
+
+
+def next_step_s(times: Sequence[float], after_s: float) -> float | None:
+    """When the first step after `after_s` was finished."""
+    index = bisect.bisect_right(times, after_s)
+    return times[index] if index < len(times) else None
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def check_fences(decisions: Sequence[Record]) -> Verdict:
+    """Nothing that a node said counted after the log had called it gone."""
+    gone: dict[str, int] = {}
+    finding, last = "", -1
+    for entry in decisions:
+        version = int(entry["version"])
+        if version != last + 1 and not finding:
+            finding = f"version {last + 1} is not in the log"
+        last = version
+        event = entry.get("event")
+        if event is None:
+            continue
+        speaker = event.get("reporter") if event["kind"] == "PeerLost" else event.get("node")
+        if speaker in gone and event["kind"] != "NodeLeft" and not finding:
+            finding = (
+                f"version {version}: {event['kind']} of {speaker}, "
+                f"which is gone since version {gone[speaker]}"
+            )
+        if event["kind"] == "PeerLost":
+            gone.setdefault(str(event["node"]), version)
+    seen = f"{last + 1} versions, nothing counted of {len(gone)} nodes after they were gone"
+    return Verdict(name="fences", finding=finding, seen=seen)

@@ -1,0 +1,86 @@
+"""All checkers on the folder of a run that a swarm was let loose on.
+
+Rule: it reads what run and swarm left on disk, and asks `bamboo verify` for what only a calm run
+can say; nothing of the run lives any more when it is called.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError
+from bamboo.telemetry.reader import Tail
+from cli import wiring
+from cli.decisions import check_decisions
+from cli.runs import RunFolder
+from cli.swarm import check
+from cli.swarm.check import Verdict
+from cli.swarm.strikes import RECORDS
+
+SLACK_S = 60.0
+"""What detecting, booting, restoring and redoing steps may take beyond the job's own waits."""
+
+
+def bound_s(job: JobConfig) -> float:
+    """Within so long after the last cause is gone a run of this job must have finished a step."""
+    cluster, cloud = job.cluster, job.cloud
+    return cluster.gone_s + cluster.patience_s + cloud.boot_s + cloud.pool_out_s + SLACK_S
+
+
+def judge(
+    folder: RunFolder,
+    job: JobConfig,
+    *,
+    processes: Iterable[int],
+    paths: Iterable[Path],
+    tell: Callable[[str], None],
+) -> tuple[Verdict, ...]:
+    """Every checker's verdict. `processes` and `paths` of the run that are still there."""
+    records = read_lines(folder.path / RECORDS)
+    receipt = folder.read_json(folder.receipt) if folder.receipt.exists() else None
+    decisions = [
+        {**json.loads(line["body"]), "version": line["version"]}
+        for line in read_lines(folder.decisions)
+        if "body" in line
+    ]
+    verdicts = [
+        check.check_end(receipt, [int(r["pid"]) for r in records if r["kind"] == "launcher"]),
+        check.check_losses(
+            read_lines(folder.metrics), steps=int(receipt["step"]) if receipt is not None else 0
+        ),
+        check.check_orphans(
+            read_lines(folder.cloud),
+            processes=tuple(processes),
+            paths=tuple(str(path) for path in paths),
+        ),
+        check.check_progress(check.struck(records), check.committed(records), bound_s=bound_s(job)),
+        check.check_fences(decisions),
+        _asked("decisions", lambda: check_decisions(folder)),
+    ]
+    tell("checking samples, then training it again calmly")
+    verdicts.append(_asked("samples", lambda: _verify(folder, samples=True)))
+    verdicts.append(_asked("calm", lambda: _verify(folder, samples=False)))
+    return tuple(verdicts)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none where it is missing."""
+    return [json.loads(line) for line in Tail(path).lines()]
+
+
+def _verify(folder: RunFolder, *, samples: bool) -> dict[str, Any]:
+    return wiring.run_verify(folder.path, told=lambda step, steps: None, samples=samples)
+
+
+def _asked(name: str, verify: Callable[[], dict[str, Any]]) -> Verdict:
+    """The verdict of `bamboo verify`; what it cannot compare is a finding."""
+    try:
+        body = verify()
+    except (BambooError, OSError) as error:
+        return Verdict(name=name, finding=str(error))
+    if not body["equal"]:
+        return Verdict(name=name, finding=f"differs: {body['first_difference']}")
+    counted = {k: body[k] for k in ("decisions", "steps", "samples", "tensors") if k in body}
+    return Verdict(name=name, finding="", seen=", ".join(f"{n} {k}" for k, n in counted.items()))

@@ -1,0 +1,149 @@
+"""A detached run as a user has it: launched by `bamboo launch --detach`, attached to when its
+launcher is gone.
+
+Rule: every process of it is found again and ended by `close`; should this process itself be killed,
+`budget.max_hours` ends the run.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import RunId
+from cli import lock, runs, wiring
+from cli.runs import RunFolder
+
+if TYPE_CHECKING:
+    from cloud.local.start import LocalCloud
+
+START_S = 360.0
+LOOK_S = 0.1
+AGAIN_S = 1.0
+"""An `attach` that ended although the run goes on is not called again before that."""
+
+
+class LedRun:
+    """The processes of one run, seen from outside."""
+
+    def __init__(self, folder: RunFolder, cloud: "LocalCloud") -> None:
+        self.folder = folder
+        self.cloud = cloud
+        self.launchers: set[int] = set()
+        """Process ids of all launchers that there were."""
+        self._killed: set[int] = set()
+        self._left_alone = 0
+        self._attached: subprocess.Popen[bytes] | None = None
+        self._attach_at_s = 0.0
+
+    def ended(self) -> bool:
+        """Whether it has left its receipt."""
+        return self.folder.receipt.exists()
+
+    def launcher(self) -> int | None:
+        """The process that leads it, if one does that lives."""
+        from cloud.local.session import is_member
+
+        with contextlib.suppress(InputError):  # it goes while we look
+            endpoint = self.folder.live_endpoint()
+            if endpoint is not None:
+                pid = int(endpoint["launcher_pid"])
+                self.launchers.add(pid)
+                return pid if is_member(pid, pid) else None
+        return None
+
+    def kill_launcher(self) -> None:
+        """SIGKILL of the launcher and of who is attached, until as many `attend`. Raises
+        ProcessLookupError when there is none."""
+        pid = self.launcher()
+        if pid is None:
+            raise ProcessLookupError("the run has no launcher")
+        self._left_alone += 1
+        self._detach()
+        self._killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def attend(self) -> None:
+        """Attach again."""
+        self._left_alone -= 1
+        self.look_after()
+
+    def look_after(self) -> None:
+        """See that it is attended where it has no launcher; call it often."""
+        attached = self._attached is not None and self._attached.poll() is None
+        if self._left_alone or attached or self.ended() or time.monotonic() < self._attach_at_s:
+            return
+        if self.launcher() is None and lock.is_free(self.folder):
+            self._attach_at_s = time.monotonic() + AGAIN_S
+            self._attached = self._attach()
+
+    def gone_by_itself(self) -> int | None:
+        """A launcher that ended although nobody killed it and its run goes on."""
+        if self.ended() or self.launcher() is not None or not lock.is_free(self.folder):
+            return None
+        unexplained = self.launchers - self._killed
+        return next(iter(unexplained), None) if not self.ended() else None
+
+    def close(self) -> None:
+        """End all that is left of it, by force."""
+        self._detach()
+        pid = self.launcher()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        self.cloud.stop()
+
+    def _attach(self) -> "subprocess.Popen[bytes]":
+        python = [sys.executable, "-P", "-m"]
+        tied = [*python, "cloud.local.lifeline", str(os.getpid()), *python, "cli.main"]
+        with (self.folder.path / "logs" / "attach.log").open("ab") as log:
+            return subprocess.Popen(
+                [*tied, "attach", self.folder.id, "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+
+    def _detach(self) -> None:
+        if self._attached is not None:
+            self._attached.kill()
+            self._attached.wait()
+            self._attached = None
+
+
+@contextmanager
+def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]:
+    """Launch a job; ended at the end of the block, whatever ends that. Raises InputError for wrong
+    input, BambooError when the launch fails."""
+    sets = [part for override in overrides for part in ("--set", override)]
+    command = [sys.executable, "-P", "-m", "cli.main", "launch", str(job), "--run", run]
+    folder = RunFolder(id=run, path=runs.home() / run)
+    try:
+        done = subprocess.run(
+            [*command, "--detach", "--json", *sets],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BambooError(
+            f"the launch took longer than {START_S:g} s; see {folder.path}"
+        ) from error
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        kind = InputError if done.returncode == InputError.exit_code else BambooError
+        raise kind(said.removeprefix("error: "))
+    led = LedRun(folder, wiring.local_cloud_of(folder))
+    try:
+        yield led
+    finally:
+        led.close()

@@ -1,0 +1,349 @@
+"""Carrying out a swarm on a run that goes on: real signals at drawn times, from one thread.
+
+    first step  ->  faults, until their time is over  ->  heal  ->  ask to stop  ->  receipt
+
+Rules. (1) What was done and seen is written to `chaos.jsonl` in the run's folder as it happens.
+(2) Every wait has an end. (3) Whatever happens, what was stopped goes on.
+"""
+
+import contextlib
+import heapq
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bamboo.coord.follow import Follower
+from bamboo.core.events import StopRequested
+from bamboo.core.state import Outcome, Phase, State
+from bamboo.errors import BambooError, InputError, StoreUnavailable
+from bamboo.ids import InstanceId
+from bamboo.telemetry.reader import Tail
+from bamboo.telemetry.writer import LineWriter
+from cli import wiring
+from cli.swarm.draw import Fault, Kind
+from cli.swarm.led import LedRun
+from cli.swarm.whom import Target, hit
+
+if TYPE_CHECKING:
+    from bamboo.ports import Store
+    from cli.swarm.hands import Hands
+
+RECORDS = "chaos.jsonl"
+FIRST_STEP_S = 240.0
+STOP_S = 150.0
+"""How long members may take to agree on a step, and the launcher to end everything."""
+HEALED_STEPS = 5
+"""So many steps after the last fault the run counts as healed."""
+TICK_S = 0.03
+FOLLOW_EVERY_S = 0.2
+LEADER_EVERY_S = 1.0
+CAPACITY = "InsufficientInstanceCapacity"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be done when, by `time.monotonic`."""
+
+    heap: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    count: int = 0
+
+    def at(self, when_s: float, what: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (when_s, self.count, what))
+
+    def do_due(self) -> None:
+        while self.heap and self.heap[0][0] <= time.monotonic():
+            heapq.heappop(self.heap)[2]()
+
+
+class Swarm:
+    """The chaos side of one run; `run` is called once."""
+
+    def __init__(self, led: LedRun, faults: Sequence[Fault], *, hands: "Hands", tell: Tell) -> None:
+        self._led = led
+        self._cloud = led.cloud
+        self._hands = hands
+        self._faults = faults
+        self._tell = tell
+        self._plan = _Plan()
+        self._follower = Follower()
+        self._metrics = Tail(led.folder.metrics)
+        self._steps = 0
+        self._follow_at_s = self._leader_at_s = 0.0
+        self._store_hit = 0
+        """Faults under way that keep the store from answering."""
+        self._lacks = 0
+        """Faults under way that withhold capacity."""
+        self._noticed: set[str] = set()
+        self._missed_leaders: set[int] = set()
+
+    def run(self, *, minutes: float, heal_s: float) -> None:
+        """To the run's receipt, if it leaves one. Raises BambooError when it does not come so far
+        that anything can be done to it."""
+        folder = self._led.folder
+        with ExitStack() as stack:
+            self._books = stack.enter_context(LineWriter(folder.path / RECORDS))
+            self._store: Store = stack.enter_context(
+                wiring.store_of(folder.id, self._cloud.store_url)
+            )
+            stack.callback(self._hands.undo_all)
+            if not self._until(lambda: self._steps > 0, time.monotonic() + FIRST_STEP_S):
+                raise BambooError(
+                    f"no step within {FIRST_STEP_S:g} s; see the logs in {folder.path}"
+                )
+            begin_s = time.monotonic()
+            self._write("begin")
+            for fault in self._faults:
+                self._plan.at(begin_s + fault.at_s, lambda f=fault: self._strike(f))  # type: ignore[misc]
+            self._until(lambda: False, begin_s + 60 * minutes)
+            self._write("healing")
+            self._tell("no more faults; healing")
+            calm_at = self._steps + HEALED_STEPS
+            self._until(lambda: self._healed(calm_at), time.monotonic() + heal_s)
+            self._stop()
+
+    def _until(self, reached: Callable[[], bool], end_s: float) -> bool:
+        """Do what is due until something is so, the time is over, or the run has ended."""
+        while time.monotonic() < end_s and not self._led.ended():
+            self._plan.do_due()
+            self._look()
+            if reached():
+                return True
+            time.sleep(TICK_S)  # the pace of looking, not a wait for a condition
+        self._look()
+        return reached()
+
+    def _look(self) -> None:
+        lines = self._metrics.lines()
+        if lines:
+            steps = 1 + max(int(json.loads(line)["step"]) for line in lines)
+            if steps > self._steps:
+                self._steps = steps
+                self._write("steps", steps=steps)
+        if time.monotonic() >= self._follow_at_s:
+            self._follow()
+        if time.monotonic() >= self._leader_at_s:
+            self._leader_at_s = time.monotonic() + LEADER_EVERY_S
+            self._see_who_leads()
+
+    def _see_who_leads(self) -> None:
+        lost = self._led.gone_by_itself()
+        if lost is not None and lost not in self._missed_leaders:
+            self._missed_leaders.add(lost)
+            self._write("launcher", pid=lost)
+        self._led.look_after()
+
+    def _follow(self) -> None:
+        """Read the log, unless that could only keep us waiting."""
+        if self._store_hit:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            self._follower.catch_up(self._store)
+        self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
+
+    def _healed(self, calm_at: int) -> bool:
+        state = self._follower.state
+        return (
+            not self._plan.heap
+            and self._steps >= calm_at
+            and state is not None
+            and state.reform is None
+            and state.phase in (Phase.RUNNING, Phase.DEGRADED)
+        )
+
+    # ------------------------------------------------------------------ striking
+
+    def _strike(self, fault: Fault) -> None:
+        targets: Sequence[Target] = ()
+        missed = ""
+        at_s = time.time()
+        try:
+            self._follow()
+            targets = hit(fault, self._running())
+            at_s = time.time()
+            self._do(fault, targets)
+        except (BambooError, ProcessLookupError) as error:
+            missed = str(error) or "its process had just gone"
+        self._write(
+            "fault",
+            t=at_s,
+            number=fault.number,
+            fault=fault.kind,
+            drawn_s=fault.at_s,
+            lasts_s=fault.lasts_s,
+            targets=[{"instance": t.instance, "slots": list(t.slots)} for t in targets],
+            missed=missed,
+        )
+        whom = ", ".join(t.instance for t in targets)
+        said = f"not done: {missed}" if missed else whom
+        self._tell(f"{fault.at_s:6.1f} s  {fault.number:3d}  {fault.kind}: {said}".rstrip(": "))
+        if not missed and fault.over_s == fault.at_s:
+            self._over(fault)
+
+    def _do(self, fault: Fault, targets: Sequence[Target]) -> None:
+        match fault.kind:
+            case Kind.STOP_STORE | Kind.KILL_STORE:
+                self._hit_store(fault)
+                return
+            case Kind.KILL_LAUNCHER:
+                self._led.kill_launcher()
+                self._later(fault, fault.lasts_s, self._led.attend)
+                return
+        if not targets:
+            raise InputError("there is nobody whom it could hit")
+        match fault.kind:
+            case Kind.NOTICE_KEPT | Kind.NOTICE_TO_MANY | Kind.NOTICE_NOT_KEPT:
+                self._give_notice(fault, targets)
+            case Kind.NOTICE_CUT_SHORT:
+                self._give_notice(fault, targets, then=lambda: self._cut_short(targets[0]))
+            case Kind.STOP_WORKER | Kind.STALL_WORKER:
+                pid = _worker(targets[0])
+                self._hands.stop(pid)
+                self._later(fault, fault.lasts_s, lambda: self._hands.go_on(pid))
+            case Kind.KILL_WORKER:
+                self._hands.kill(_worker(targets[0]))
+            case Kind.KILL_AGENT:
+                self._hands.kill(targets[0].agent)
+            case Kind.KILL_ONE:
+                self._preempt(targets[0], 0.0)
+            case Kind.DISK_FULL:
+                self._fill_disks(fault, [_worker(target) for target in targets])
+            case _:
+                if fault.kind in (Kind.NO_CAPACITY, Kind.NOTHING_LEFT):
+                    self._withhold(fault)
+                if fault.kind is Kind.KILL_ZONE:
+                    self._withhold(fault, zone=targets[0].zone)
+                self._hands.kill_groups([target.agent for target in targets])
+
+    def _hit_store(self, fault: Fault) -> None:
+        pid = self._cloud.control.services()["store"]
+        if pid is None:
+            raise InputError("the store is not the run's own")
+        if fault.kind is Kind.KILL_STORE:
+            self._hands.kill(pid)
+            return
+        self._hands.stop(pid)
+        self._store_hit += 1
+
+        def again() -> None:
+            self._hands.go_on(pid)
+            self._store_hit -= 1
+
+        self._later(fault, fault.lasts_s, again)
+
+    def _fill_disks(self, fault: Fault, workers: Sequence[int]) -> None:
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                self._hands.fill_disk(pid)
+
+        def again() -> None:
+            for pid in workers:
+                self._hands.free_disk(pid)
+
+        self._later(fault, fault.lasts_s, again)
+
+    def _withhold(self, fault: Fault, *, zone: str = "") -> None:
+        self._cloud.control.refuse(code=CAPACITY, zone=zone, count=1_000_000)
+        self._lacks += 1
+
+        def again() -> None:
+            self._lacks -= 1
+            if self._lacks == 0:  # all are forgotten together
+                self._cloud.control.relent()
+
+        self._later(fault, fault.lasts_s, again)
+
+    def _give_notice(
+        self, fault: Fault, targets: Sequence[Target], *, then: Callable[[], None] | None = None
+    ) -> None:
+        for target in targets:
+            self._noticed.add(target.instance)
+            if fault.kind is Kind.NOTICE_NOT_KEPT:
+                self._cloud.control.notice(InstanceId(target.instance), notice_s=fault.lasts_s)
+            else:
+                self._preempt(target, fault.lasts_s)
+        self._later(fault, fault.cut_s or fault.lasts_s, then or (lambda: None))
+
+    def _preempt(self, target: Target, notice_s: float) -> None:
+        instance = InstanceId(target.instance)
+        self._cloud.control.preempt(instance, notice_s=notice_s, cause="swarm")
+
+    def _cut_short(self, target: Target) -> None:
+        with contextlib.suppress(InputError):  # it handed over and has been ended meanwhile
+            self._preempt(target, 0.0)
+
+    def _later(self, fault: Fault, delay_s: float, what: Callable[[], None]) -> None:
+        """Take the cause of a fault away after a while."""
+
+        def over() -> None:
+            with contextlib.suppress(BambooError):
+                what()
+            self._over(fault)
+
+        self._plan.at(time.monotonic() + delay_s, over)
+
+    def _over(self, fault: Fault) -> None:
+        self._write("over", number=fault.number)
+
+    # ------------------------------------------------------------------ whom
+
+    def _running(self) -> list[Target]:
+        """The instances that run, by the cloud and, for their slots, by the run's log."""
+        state = self._follower.state
+        nodes = {} if state is None else {node.instance: node for node in state.live_nodes()}
+        found = []
+        for told in self._cloud.control.instances():
+            if told["state"] != "running" or told["pid"] is None:
+                continue
+            node = nodes.get(InstanceId(str(told["instance"])))
+            worker = None if node is None else node.pid
+            found.append(
+                Target(
+                    instance=str(told["instance"]),
+                    zone=str(told["zone"]),
+                    agent=int(told["pid"]),
+                    worker=worker,
+                    slots=() if state is None or node is None else _slots(state, node.id),
+                    noticed=told["instance"] in self._noticed,
+                    stopped=self._hands.stopped(worker),
+                )
+            )
+        return found
+
+    # ------------------------------------------------------------------ the end
+
+    def _stop(self) -> None:
+        """Ask the run to end at a step boundary, and wait for its receipt."""
+        end_s = time.monotonic() + STOP_S
+        self._write("stop")
+        self._tell("asking the run to stop at a step boundary")
+        while not self._led.ended() and time.monotonic() < end_s:
+            try:
+                wiring.driver(self._store, "chaos").append(
+                    StopRequested(reason="the swarm is over", outcome=Outcome.STOPPED),
+                    deadline_s=5.0,
+                )
+                break
+            except StoreUnavailable:
+                self._look()
+        self._until(lambda: False, end_s)
+
+    def _write(self, kind: str, **body: Any) -> None:
+        self._books.write(json.dumps({"kind": kind, "t": time.time(), **body}))
+
+
+def _worker(target: Target) -> int:
+    assert target.worker is not None, "such a fault hits those alone who have one"
+    return target.worker
+
+
+def _slots(state: State, node: str) -> tuple[tuple[int, int], ...]:
+    if state.assignment is None:
+        return ()
+    owned = [s for s in state.grid.slots() if state.assignment.owner(s) == node]
+    return tuple((slot.pipeline, slot.stage) for slot in owned)

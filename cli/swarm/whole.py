@@ -1,0 +1,75 @@
+"""One swarm from its launch to its verdicts.
+
+    launch --detach  ->  faults, heal, stop  ->  see what is left  ->  judge
+
+Rule: `chaos.json` in the run's folder has seed and faults from the beginning, and at the end the
+verdicts.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+from bamboo.ids import RunId, run_id
+from cli import runs
+from cli.swarm.check import Verdict
+from cli.swarm.draw import Fault
+from cli.swarm.hands import Hands
+from cli.swarm.judge import bound_s, judge
+from cli.swarm.led import LedRun, led_run
+from cli.swarm.strikes import FIRST_STEP_S, STOP_S, Swarm
+
+HEAD = "chaos.json"
+GONE_S = 15.0
+"""So long after the receipt the last process of a run may still be leaving."""
+SPARE_S = 600.0
+LOOK_S = 0.05
+
+
+def let_loose(
+    job: Path,
+    config: JobConfig,
+    faults: Sequence[Fault],
+    *,
+    head: Mapping[str, Any],
+    name: str,
+    tell: Callable[[str], None],
+) -> tuple[RunId, tuple[Verdict, ...]]:
+    """The run's id and what the checkers say. Raises InputError for wrong input, BambooError when
+    the run does not come to its first step."""
+    minutes, overrides = float(head["minutes"]), list(head["overrides"])
+    now = datetime.now().astimezone()
+    run = run_id(name) if name else runs.fresh_id(job, now=now, chance=random.Random())
+    heal_s = 2 * bound_s(config)
+    if config.budget.max_hours == 0:  # should this process be killed, so ends the run
+        longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
+        overrides.append(f"budget.max_hours={longest_s / 3600:.3f}")
+    with led_run(job, run, overrides) as led:
+        tell(f"{run}: {len(faults)} faults in {minutes:g} minutes; {led.folder.path}")
+        runs.write_json(led.folder.path / HEAD, head)
+        swarm = Swarm(led, faults, hands=Hands(led.cloud.pid), tell=tell)
+        swarm.run(minutes=minutes, heal_s=heal_s)
+        processes = _left(led)
+        paths = [led.cloud.socket_dir] if led.cloud.socket_dir.exists() else []
+    verdicts = judge(led.folder, config, processes=processes, paths=paths, tell=tell)
+    body = {**head, "verdicts": [verdict.to_json() for verdict in verdicts]}
+    runs.write_json(led.folder.path / HEAD, body)
+    return run, verdicts
+
+
+def _left(led: LedRun) -> list[int]:
+    """Processes of the run that still live a while after its receipt."""
+    from cloud.local.session import members
+
+    sessions = {led.cloud.pid, *led.launchers}
+    end_s = time.monotonic() + GONE_S
+    while True:
+        left = [pid for session in sessions for pid in members(session)]
+        left_paths = led.cloud.socket_dir.exists()
+        if not (left or left_paths) or time.monotonic() > end_s:
+            return sorted(left)
+        time.sleep(LOOK_S)

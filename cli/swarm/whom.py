@@ -1,0 +1,73 @@
+"""Whom a fault hits: a pure function of its drawn number and of those who are there."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cli.swarm.draw import Fault, Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An instance as the chaos side sees it."""
+
+    instance: str
+    zone: str
+    agent: int
+    """Its process id."""
+    worker: int | None = None
+    """Its process id; None: it has not joined."""
+    slots: tuple[tuple[int, int], ...] = ()
+    """(pipeline, stage) of each slot that it owns."""
+    noticed: bool = False
+    stopped: bool = False
+    """Whether its worker stands still by an earlier fault."""
+
+
+_HALVES = (Kind.KILL_HALF, Kind.NOTICE_TO_MANY, Kind.NO_CAPACITY)
+_NOTICES = (
+    Kind.NOTICE_KEPT,
+    Kind.NOTICE_NOT_KEPT,
+    Kind.NOTICE_CUT_SHORT,
+    Kind.NOTICE_TO_MANY,
+)
+_WORKERS = (Kind.STOP_WORKER, Kind.STALL_WORKER, Kind.KILL_WORKER, Kind.DISK_FULL)
+_NOBODY = (Kind.STOP_STORE, Kind.KILL_STORE, Kind.KILL_LAUNCHER)
+
+
+def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:
+    """Whom of the running instances a fault hits; nobody where none is fit for it."""
+    able = sorted(running, key=lambda t: (t.slots == (), t.slots, t.instance))
+    if fault.kind in _NOBODY:
+        return ()
+    if fault.kind in (Kind.KILL_ALL, Kind.NOTHING_LEFT):
+        return tuple(able)
+    if fault.kind in _NOTICES:
+        able = [t for t in able if not t.noticed]
+    if fault.kind in _WORKERS:
+        able = [t for t in able if t.worker is not None and not t.stopped]
+    if fault.kind is Kind.DISK_FULL:
+        return tuple(able)
+    if fault.kind is Kind.KILL_ZONE and able:
+        zone = able[int(fault.where * len(able))].zone
+        return tuple(t for t in able if t.zone == zone)
+    if fault.kind is Kind.KILL_NEIGHBOURS:
+        return _neighbours(fault, able)
+    if fault.kind in _HALVES:
+        chance = random.Random(int(fault.where * 2**32))
+        return tuple(chance.sample(able, (len(able) + 1) // 2))
+    return (able[int(fault.where * len(able))],) if able else ()
+
+
+def _neighbours(fault: Fault, able: Sequence[Target]) -> tuple[Target, ...]:
+    """Two or three nodes that own slots next to each other, wrapping at the end of a pipeline: the
+    owner of a stage, and with it who shadows it."""
+    owners = [t for t in able if t.slots]
+    if not owners:
+        return ()
+    first = int(fault.where * len(owners))
+    pipeline = owners[first].slots[0][0]
+    beside = [t for t in owners if t.slots[0][0] == pipeline]
+    begin = beside.index(owners[first])
+    count = 2 + int(fault.where * 1024) % 2
+    return tuple(beside[(begin + i) % len(beside)] for i in range(min(count, len(beside))))

@@ -1,0 +1,100 @@
+"""Each checker passes what is right and names what is planted."""
+
+from typing import Any
+
+from cli.swarm.check import (
+    check_end,
+    check_fences,
+    check_losses,
+    check_orphans,
+    check_progress,
+    committed,
+    struck,
+)
+
+
+def metric(step: int, loss: float) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "loss_hex": loss.hex()}
+
+
+def test_losses() -> None:
+    right = [metric(step, 1.0 / (step + 1)) for step in range(5)]
+    assert check_losses(right, steps=5).ok
+    assert check_losses([*right, right[3]], steps=5).ok  # the same bits, said twice
+    assert "step 2 of 5 has no loss" in check_losses(right[:2] + right[3:], steps=5).finding
+    assert "step 3 has two losses" in check_losses([*right, metric(3, 0.5)], steps=5).finding
+    assert "ended after 4 steps" in check_losses(right, steps=4).finding
+    torn = [*right[:4], right[4] | {"loss_hex": "0x1p+0"}]
+    assert "is recorded as 0x1p+0" in check_losses(torn, steps=5).finding
+
+
+def test_the_end() -> None:
+    receipt = {"outcome": "stopped", "sentence": "as asked", "step": 7, "final_note": ""}
+    assert check_end(receipt, []).ok
+    assert check_end(receipt | {"outcome": "done"}, []).ok
+    assert "no receipt" in check_end(None, []).finding
+    fault = receipt | {"outcome": "fault", "sentence": "no step for 180 s"}
+    assert check_end(fault, []).finding == "it ended fault by itself: no step for 180 s"
+    assert check_end(receipt | {"final_note": "no final state"}, []).finding == "no final state"
+    assert "launcher 77 ended by itself" in check_end(receipt, [77]).finding
+
+
+def test_orphans() -> None:
+    start, end = {"kind": "start", "instance": "i-1"}, {"kind": "end", "instance": "i-1"}
+
+    def finding(
+        *cloud: dict[str, str], processes: tuple[int, ...] = (), paths: tuple[str, ...] = ()
+    ) -> str:
+        return check_orphans(cloud, processes=processes, paths=paths).finding
+
+    assert finding(start, end) == ""
+    assert "i-1 still runs" in finding(start)
+    assert "ended twice" in finding(start, end, end)
+    assert "never began" in finding(end)
+    assert "12, 13" in finding(start, end, processes=(12, 13))
+    assert "bb-x is left" in finding(start, end, paths=("bb-x",))
+
+
+def fault(number: int, at_s: float, *, missed: str = "") -> dict[str, Any]:
+    return {"kind": "fault", "number": number, "fault": "kill-one", "t": at_s, "missed": missed}
+
+
+def over(number: int, at_s: float) -> dict[str, Any]:
+    return {"kind": "over", "number": number, "t": at_s}
+
+
+def progress(*records: dict[str, Any], steps: tuple[float, ...]) -> str:
+    times = [{"kind": "steps", "t": t, "steps": i} for i, t in enumerate(steps)]
+    verdict = check_progress(struck(records), committed(times), bound_s=10.0)
+    return verdict.finding
+
+
+def test_progress_counts_from_when_the_last_cause_is_gone() -> None:
+    one = (fault(1, 100.0), over(1, 104.0))
+    assert progress(*one, steps=(99.0, 113.0)) == ""
+    assert "fault 1 (kill-one): no step for 11.0 s" in progress(*one, steps=(99.0, 115.0))
+    two = (*one, fault(2, 110.0), over(2, 112.0))
+    assert progress(*two, steps=(99.0, 121.0)) == ""
+    assert "no step for 11.0 s" in progress(*two, steps=(99.0, 123.0))
+
+
+def test_a_run_that_never_goes_on_is_found_and_so_is_a_cause_that_stays() -> None:
+    assert "no step after it" in progress(fault(1, 100.0), over(1, 104.0), steps=(99.0, 102.0))
+    assert "never taken away" in progress(fault(1, 100.0), steps=(99.0, 102.0))
+    assert progress(fault(1, 100.0, missed="nobody"), steps=(99.0,)) == ""
+
+
+def decided(version: int, **event: str) -> dict[str, Any]:
+    return {"version": version, "event": event, "effects": [], "reason": "", "now_s": 0.0}
+
+
+def test_fences() -> None:
+    lost = decided(1, kind="PeerLost", node="n1", reporter="n2")
+    begin = {"version": 0, "state": {}}
+    right = [begin, lost, decided(2, kind="NodeFinished", node="n2")]
+    assert check_fences(right).ok
+    assert "version 1 is not in the log" in check_fences([begin, right[2]]).finding
+    ghost = [begin, lost, decided(2, kind="NodeFinished", node="n1")]
+    assert "NodeFinished of n1, which is gone" in check_fences(ghost).finding
+    accuser = [begin, lost, decided(2, kind="PeerLost", node="n3", reporter="n1")]
+    assert "PeerLost of n1, which is gone" in check_fences(accuser).finding

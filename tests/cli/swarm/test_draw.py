@@ -1,0 +1,127 @@
+"""The draw: from seed, minutes and job alone, complete, in order, and over in time."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.errors import InputError
+from cli.swarm.draw import MANNERS, Kind, draw
+from cli.swarm.whom import Target, hit
+
+SEEDS = st.integers(min_value=0, max_value=2**32)
+MINUTES = st.floats(min_value=0.05, max_value=60.0)
+
+
+@given(seed=SEEDS, minutes=MINUTES)
+def test_the_same_swarm_again_and_all_of_it_is_over_in_time(seed: int, minutes: float) -> None:
+    faults = draw(seed, minutes=minutes, lease_s=3.0)
+    assert faults == draw(seed, minutes=minutes, lease_s=3.0)
+    assert [fault.number for fault in faults] == list(range(1, len(faults) + 1))
+    assert all(later.at_s > fault.at_s for fault, later in pairwise(faults))
+    assert all(0 < fault.at_s <= fault.over_s <= 60 * minutes for fault in faults)
+
+
+@given(seed=SEEDS, minutes=MINUTES)
+def test_a_longer_swarm_begins_as_the_shorter_one(seed: int, minutes: float) -> None:
+    short, long = (draw(seed, minutes=m, lease_s=3.0) for m in (minutes, minutes + 5.0))
+    assert long[: len(short)] == short
+
+
+@given(seed=SEEDS)
+def test_every_kind_comes_and_none_more_often_than_it_may(seed: int) -> None:
+    kinds = [fault.kind for fault in draw(seed, minutes=60.0, lease_s=3.0)]
+    assert set(kinds) == set(Kind)
+    assert all(kinds.count(kind) <= manner.most for kind, manner in MANNERS.items())
+
+
+@given(seed=SEEDS, lease_s=st.floats(min_value=2.0, max_value=20.0))
+def test_a_stop_is_past_the_lease_a_stall_is_not_and_a_cut_is_early(
+    seed: int, lease_s: float
+) -> None:
+    for fault in draw(seed, minutes=20.0, lease_s=lease_s):
+        if fault.kind is Kind.STOP_WORKER:
+            assert fault.lasts_s >= lease_s + 1.0
+        if fault.kind is Kind.STALL_WORKER:
+            assert fault.lasts_s <= 1.0
+        if fault.kind is Kind.NOTICE_CUT_SHORT:
+            assert 0 < fault.cut_s < fault.lasts_s
+
+
+def test_two_seeds_are_two_swarms() -> None:
+    assert draw(1, minutes=5.0, lease_s=3.0) != draw(2, minutes=5.0, lease_s=3.0)
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, 1e9, float("nan"), float("inf")])
+def test_minutes_that_are_none_are_refused(minutes: float) -> None:
+    with pytest.raises(InputError, match="--minutes"):
+        draw(1, minutes=minutes, lease_s=3.0)
+
+
+# ---------------------------------------------------------------- whom
+
+
+def targets() -> list[Target]:
+    """Two pipelines of three stages over two zones, one standby, one that has not joined."""
+    owners = [
+        Target(
+            instance=f"i-{pipeline}{stage}",
+            zone="a" if stage < 2 else "b",
+            agent=100 + 10 * pipeline + stage,
+            worker=200 + 10 * pipeline + stage,
+            slots=((pipeline, stage),),
+        )
+        for pipeline in range(2)
+        for stage in range(3)
+    ]
+    standby = Target(instance="i-s", zone="b", agent=130, worker=230)
+    return [*owners, standby, Target(instance="i-t", zone="a", agent=140)]
+
+
+@given(seed=SEEDS, order=st.permutations(targets()))
+def test_whom_it_hits_is_not_a_matter_of_the_order_they_are_told_in(
+    seed: int, order: list[Target]
+) -> None:
+    for fault in draw(seed, minutes=5.0, lease_s=3.0):
+        assert hit(fault, order) == hit(fault, targets())
+
+
+@given(seed=SEEDS)
+def test_each_kind_hits_those_it_is_meant_for(seed: int) -> None:
+    there = targets()
+    for fault in draw(seed, minutes=30.0, lease_s=3.0):
+        found = hit(fault, there)
+        match fault.kind:
+            case Kind.STOP_STORE | Kind.KILL_STORE | Kind.KILL_LAUNCHER:
+                assert found == ()
+            case Kind.KILL_ALL | Kind.NOTHING_LEFT:
+                assert len(found) == len(there)
+            case Kind.KILL_HALF | Kind.NO_CAPACITY | Kind.NOTICE_TO_MANY:
+                assert len(set(found)) == len(there) // 2
+            case Kind.KILL_ZONE:
+                (zone,) = {target.zone for target in found}
+                assert set(found) == {target for target in there if target.zone == zone}
+            case Kind.KILL_NEIGHBOURS:
+                stages = [target.slots[0][1] for target in found]
+                assert len({target.slots[0][0] for target in found}) == 1
+                assert all((a + 1) % 3 == b for a, b in pairwise(stages))
+                assert len(stages) in (2, 3)
+            case Kind.DISK_FULL:
+                assert len(found) == 7
+            case _:
+                assert len(found) == 1
+
+
+@given(seed=SEEDS)
+def test_nobody_is_noticed_or_stopped_twice(seed: int) -> None:
+    worn = [
+        Target(instance="i-0", zone="a", agent=1, worker=2, noticed=True, stopped=True),
+        Target(instance="i-1", zone="a", agent=3),
+    ]
+    for fault in draw(seed, minutes=30.0, lease_s=3.0):
+        names = [target.instance for target in hit(fault, worn)]
+        if fault.kind.startswith("notice"):
+            assert names == ["i-1"]
+        if fault.kind in (Kind.STOP_WORKER, Kind.STALL_WORKER, Kind.KILL_WORKER):
+            assert names == []

@@ -1,0 +1,134 @@
+"""A written run with checkpoints, and the ways to spoil it, for what reads checkpoints of a run."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.checkpoint.final import write_manifest, write_stage
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
+from bamboo.checkpoint.shards import commit, save_shard
+from bamboo.config.load import job_to_json
+from bamboo.config.resolve import semantics
+from bamboo.data import load_data
+from bamboo.models import build_model
+from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.reference import CalmRun
+from bamboo.runtime.slot_run import layer_of
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Strategy
+from tests.jobs import tiny_job
+
+STEPS = 12
+EVERY = 3
+KEPT = tuple(range(EVERY, STEPS + 1, EVERY))
+
+
+def write_run(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
+    """The files of a run of two stages with a checkpoint every third step, the last included."""
+    job = tiny_job(folder, [f"train.steps={STEPS}", f"checkpoint.every_steps={EVERY}", *overrides])
+    run = folder / "run"
+    run.mkdir()
+    data, numerics = load_data(job), local_numerics(job.cluster)
+    strategy = Strategy(
+        semantics=semantics(job, data_digest=data.digest, numerics=numerics),
+        placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
+    )
+    (run / "strategy.json").write_text(strategy.to_json(), encoding="utf-8")
+    (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
+    prepare(job.cluster)
+    calm = CalmRun(job, build_model(job), data)
+    lines = []
+    for step in range(STEPS):
+        lines.append(json.dumps({"v": 1, "step": step, "loss": calm.step()}) + "\n")
+        if (step + 1) % EVERY == 0:
+            _write_checkpoint(run, calm, strategy.semantics.hash())
+    (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    for stage in range(2):
+        own = {n: t for n, t in calm.tensors().items() if layer_of(n) // 2 == stage}
+        write_stage(run / "final", stage, own, STEPS)
+    write_manifest(run / "final", stages=2, step=STEPS)
+    return run
+
+
+def _write_checkpoint(run: Path, calm: CalmRun, semantic_hash: str) -> None:
+    store = DirectoryStore(run / "checkpoints")
+    shards = tuple(
+        save_shard(
+            store,
+            {n: t for n, t in calm.tensors().items() if layer_of(n) // 2 == stage},
+            step=calm.steps_done,
+            generation=1,
+            stage=stage,
+            scratch=run,
+        )
+        for stage in range(2)
+    )
+    manifest = Manifest(
+        run="r",
+        semantic_hash=semantic_hash,
+        step=calm.steps_done,
+        generation=1,
+        created_at_s=1.0,
+        shards=shards,
+    )
+    assert commit(store, manifest)
+
+
+def manifest_of(run: Path, step: int) -> tuple[Path, Manifest]:
+    path = run / "checkpoints" / folder_of(step) / MANIFEST
+    return path, Manifest.from_json(path.read_text())
+
+
+def shard_of(run: Path, step: int, stage: int = 1) -> Path:
+    return run / "checkpoints" / manifest_of(run, step)[1].shards[stage].name
+
+
+def flip(path: Path, at: int = -1, bit: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= bit
+    path.write_bytes(content)
+
+
+def flip_honestly(run: Path, step: int, bit: int = 1) -> None:
+    """Another state than the run's, whole and with its digest: what a mistake would write."""
+    flip(shard_of(run, step), bit=bit)
+    path, manifest = manifest_of(run, step)
+    sha256 = hashlib.sha256(shard_of(run, step).read_bytes()).hexdigest()
+    changed = (manifest.shards[0], replace(manifest.shards[1], sha256=sha256))
+    path.write_text(replace(manifest, shards=changed).to_json())
+
+
+def nudge_loss(run: Path, step: int) -> None:
+    path = run / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    records[step]["loss"] = math.nextafter(records[step]["loss"], 0.0)
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def torn(run: Path, step: int) -> None:
+    manifest_of(run, step)[0].unlink()
+
+
+def truncated(run: Path, step: int) -> None:
+    path = shard_of(run, step)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def corrupted(run: Path, step: int) -> None:
+    flip(shard_of(run, step), at=-5)
+
+
+def lacking(run: Path, step: int) -> None:
+    shard_of(run, step).unlink()
+
+
+def foreign(run: Path, step: int) -> None:
+    path, manifest = manifest_of(run, step)
+    path.write_text(replace(manifest, semantic_hash="0" * 16).to_json())
+
+
+def garbled(run: Path, step: int) -> None:
+    manifest_of(run, step)[0].write_text("{")

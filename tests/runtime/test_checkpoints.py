@@ -1,0 +1,290 @@
+"""A node's part in checkpoints over a store that fails: what cannot be stored is said and ends
+nothing, and the next one is tried."""
+
+import errno
+import resource
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bamboo.checkpoint.catalogue import examine, newest_good, steps
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
+from bamboo.config.tree import CheckpointConfig
+from bamboo.core.events import CheckpointDone, CheckpointFailed, Event, ShardSaved
+from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.ids import NodeId, RunId
+from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from tests.support import wait_until
+
+pytestmark = pytest.mark.timeout(60)
+HASH = "88a126d5201019a4"
+ME = NodeId("i-00.1")
+STAGES = 2
+
+
+def state(step: int, stage: int) -> dict[str, Tensor]:
+    """A stage of one layer before `step`, 120 kB."""
+    return {
+        f"{kind}/{stage}.weight": torch.full((100, 100), float(step + stage))
+        for kind in ("param", "exp_avg", "exp_avg_sq")
+    }
+
+
+class Said:
+    """An outbox that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def metric(self, record: Mapping[str, Any]) -> None:
+        raise AssertionError(f"nobody asked for {record}")
+
+    def kinds(self) -> list[tuple[str, int]]:
+        """(kind, step) of each event."""
+        kept = (ShardSaved, CheckpointDone, CheckpointFailed)
+        return [(type(e).__name__, e.step) for e in self.events if isinstance(e, kept)]
+
+    def reason(self) -> str:
+        """Of the one failure that was said."""
+        (failed,) = (e for e in self.events if isinstance(e, CheckpointFailed))
+        return failed.reason
+
+
+class FailingStore(DirectoryStore):
+    """A directory of which single calls fail, as `failing[(call, part of the name)]` says."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.failing: dict[tuple[str, str], Exception] = {}
+
+    def put_file(self, name: str, path: Path) -> None:
+        self._fail("put_file", name)
+        super().put_file(name, path)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        self._fail("put_new", name)
+        return super().put_new(name, data)
+
+    def delete(self, name: str) -> None:
+        self._fail("delete", name)
+        super().delete(name)
+
+    def _fail(self, call: str, name: str) -> None:
+        for (at, part), error in self.failing.items():
+            if at == call and part in name:
+                raise error
+
+
+class Bench:
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.store, self.said = FailingStore(folder / "checkpoints"), Said()
+        self.scratch = folder / "scratch"
+        self.checkpoints = Checkpoints(
+            me=ME,
+            run=RunId("r"),
+            semantic_hash=HASH,
+            objects=self.store,
+            config=CheckpointConfig(every_steps=5, keep=keep),
+            scratch=self.scratch,
+            outbox=self.said,
+        )
+
+    def write(self, step: int, era: int = 1) -> None:
+        """All stages and, if none of them failed, the manifest."""
+        before = len(self.said.events)
+        for stage in range(STAGES):
+            tensors = state(step, stage)
+            self.checkpoints.write(Save(step=step, era=era, stage=stage, tensors=tensors))
+        if not any(isinstance(e, CheckpointFailed) for e in self.said.events[before:]):
+            self.checkpoints.write(Complete(step=step, era=era, stages=STAGES))
+
+    def good(self) -> int | None:
+        found = newest_good(self.store, semantic_hash=HASH).manifest
+        return None if found is None else found.step
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+FULL = StorageFull("checkpoints/x: No space left on device; make room, or keep fewer checkpoints")
+AWAY = StorageUnavailable(
+    "checkpoints/x: Input/output error; see that the directory can be written"
+)
+
+
+@pytest.mark.parametrize("error", [FULL, AWAY, OSError(errno.EIO, "Input/output error")])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("put_file", "step-00000010/gen-000001/stage-00.safetensors"),
+        ("put_file", "step-00000010/gen-000001/stage-01.safetensors"),
+        ("put_new", "step-00000010/gen-000001/stage-01.json"),
+        ("put_new", "step-00000010/manifest.json"),
+    ],
+)
+def test_what_cannot_be_stored_is_said_and_the_next_is_written(
+    bench: Bench, call: str, name: str, error: Exception
+) -> None:
+    bench.write(5)
+    bench.store.failing[(call, name)] = error
+    bench.write(10)
+    assert bench.said.reason() == str(error)
+    assert bench.said.kinds().count(("CheckpointFailed", 10)) == 1
+    assert ("CheckpointDone", 10) not in bench.said.kinds()
+    assert bench.good() == 5
+    bench.store.failing.clear()
+    bench.write(15)
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 15)
+    assert bench.good() == 15
+    assert steps(bench.store) == [15, 5], "what is left of the failed one is deleted"
+    assert not list(bench.scratch.iterdir())
+
+
+def test_the_thread_goes_on_over_a_full_store(bench: Bench) -> None:
+    bench.store.failing[("put_file", "step-00000005/")] = FULL
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: bench.checkpoints.work(stop))
+    thread.start()
+    try:
+        for step in (5, 10):
+            bench.checkpoints._queue.put(Save(step=step, era=1, stage=0, tensors=state(step, 0)))
+        wait_until(lambda: len(bench.said.events) == 2, what="two answers")
+    finally:
+        stop.set()
+        thread.join(10)
+    assert bench.said.kinds() == [("CheckpointFailed", 5), ("ShardSaved", 10)]
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """The end of the disk, as the kernel tells it; for all files of this process."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_for_the_files_on_the_way_is_said_too(bench: Bench) -> None:
+    """A shard is written to a file of this node's first, by a library with errors of its own."""
+    with no_file_longer_than(1 << 16):
+        bench.checkpoints.write(Save(step=5, era=1, stage=0, tensors=state(5, 0)))
+    assert "File too large" in bench.said.reason()
+    assert str(bench.scratch) in bench.said.reason()
+    assert "make room" in bench.said.reason()
+    assert steps(bench.store) == []
+    assert not list(bench.scratch.iterdir())
+    bench.write(10)
+    assert bench.good() == 10
+
+
+def test_no_place_for_the_files_on_the_way_is_said_too(bench: Bench) -> None:
+    bench.scratch.write_text("a file where the folder should be")
+    bench.checkpoints.write(Save(step=5, era=1, stage=0, tensors=state(5, 0)))
+    assert "File exists" in bench.said.reason()
+
+
+# ---------------------------------------------------------------- a step that has one already
+
+
+def corrupted(bench: Bench, step: int) -> None:
+    path = bench.store._path(manifest_of(bench, step).shards[1].name)
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def truncated(bench: Bench, step: int) -> None:
+    path = bench.store._path(manifest_of(bench, step).shards[0].name)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def garbled(bench: Bench, step: int) -> None:
+    bench.store._path(f"{folder_of(step)}/{MANIFEST}").write_text("{")
+
+
+def torn(bench: Bench, step: int) -> None:
+    bench.store._path(f"{folder_of(step)}/{MANIFEST}").unlink()
+
+
+def manifest_of(bench: Bench, step: int) -> Manifest:
+    text = bench.store.get(f"{folder_of(step)}/{MANIFEST}")
+    assert text is not None
+    return Manifest.from_json(text)
+
+
+@pytest.mark.parametrize("spoil", [corrupted, truncated, garbled, torn])
+def test_a_damaged_one_of_the_step_is_written_anew(
+    bench: Bench, spoil: Callable[[Bench, int], None]
+) -> None:
+    """The run was restored from an earlier one and comes by again; what it then says is true."""
+    bench.write(5)
+    bench.write(10)
+    spoil(bench, 10)
+    assert bench.good() == 5
+    bench.write(10, era=2)
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
+    assert bench.good() == 10
+    assert manifest_of(bench, 10).generation == 2
+    held = bench.checkpoints.load(10, frozenset({0, 1}))
+    assert all(torch.equal(held[n], t) for s in range(STAGES) for n, t in state(10, s).items())
+
+
+def test_a_good_one_of_the_step_stands(bench: Bench) -> None:
+    bench.write(10)
+    bench.write(10, era=2)
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
+    assert manifest_of(bench, 10).generation == 1
+    assert bench.good() == 10
+
+
+def test_one_of_another_run_is_not_touched(bench: Bench) -> None:
+    bench.write(10)
+    other = replace(manifest_of(bench, 10), semantic_hash="0" * 16, run="other")
+    bench.store._path(other.name).write_text(other.to_json())
+    bench.write(10, era=2)
+    assert manifest_of(bench, 10) == other
+    assert bench.said.reason().startswith(
+        "the checkpoint of step 10 that is there is of other semantics (0000000000000000, of run "
+        "other)"
+    )
+    assert "give each run a checkpoint.url of its own" in bench.said.reason()
+
+
+def test_a_damaged_manifest_does_not_stop_the_tidying(tmp_path: Path) -> None:
+    """Old ones are deleted still, and the damaged one, which nobody can restore, with them."""
+    bench = Bench(tmp_path, keep=1)
+    bench.write(5)
+    garbled(bench, 5)
+    for step in (10, 15):
+        bench.write(step)
+    assert bench.said.kinds().count(("CheckpointDone", 15)) == 1
+    assert not [e for e in bench.said.events if isinstance(e, CheckpointFailed)]
+    assert steps(bench.store) == [15]
+
+
+def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path) -> None:
+    """The checkpoint is complete, whatever becomes of the old ones."""
+    bench = Bench(tmp_path, keep=1)
+    bench.write(5)
+    bench.store.failing[("delete", "step-00000005/")] = AWAY
+    bench.write(10)
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
+    assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
+    bench.store.failing.clear()
+    bench.write(15)
+    assert steps(bench.store) == [15]
