@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
 from cli.stamps import kill_stamps_s
@@ -57,7 +57,8 @@ class FormerFleet:
 
 
 class RunFleet:
-    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said."""
+    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
+    how many of the nodes each zone is to have."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class RunFleet:
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
         nodes: int,
+        zones: Mapping[ZoneId, int] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -79,6 +81,7 @@ class RunFleet:
         self._on_demand = on_demand_usd_per_hour
         self._note = note
         self._nodes = nodes
+        self._zones = zones
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""
@@ -100,7 +103,7 @@ class RunFleet:
                 }
                 self._end_left_over(state)
                 wanted = self._nodes + _advised(state) if nodes is None else nodes
-                report = self._fleet.ensure(wanted, leaving=leaving)
+                report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))

@@ -112,8 +112,7 @@ def decode_entry(text: str) -> Begin | Committed:
     """Read what `encode_entry` wrote. Raises UnreadableRecord."""
     raw = _parse(text, "a log entry")
     if "begin" in raw:
-        begin: Begin = shape_of(Begin).read(raw["begin"], "begin")
-        return begin
+        return _begin(raw["begin"])
     texts = ("reason", "state_hash", "author", "token")
     _expect_keys(raw, "a log entry", {"event", "now_s", "effects", *texts})
     plain = {name: shape_of(str).read(raw[name], name) for name in texts}
@@ -123,6 +122,11 @@ def decode_entry(text: str) -> Begin | Committed:
         effects=_effects(raw["effects"]),
         **plain,
     )
+
+
+def _begin(raw: Any) -> Begin:
+    begin: Begin = shape_of(Begin).read(raw, "begin")
+    return begin
 
 
 def _tagged(value: Any, kinds: dict[str, Any]) -> dict[str, Any]:

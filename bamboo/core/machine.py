@@ -102,7 +102,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
     if state.phase is Phase.FINISHED and not isinstance(event, NodeLeft):
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
-    decided = protect(state, settle(state, decided, policy))
+    decided = protect(state, settle(state, decided, policy), apart=policy.apart)
     return order_completion(improve(state, decided, policy))
 
 
@@ -195,7 +195,7 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
         newest = state.checkpoints[-1].step
         after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
         return changed(state, after, orders, f"{reason}, the last one")
-    assignment = assign(ready, state.grid, state.redundancy)
+    assignment = assign(ready, state.grid, state.redundancy, apart=policy.apart)
     members = set(assignment.owners)
     after = replace(
         joined,

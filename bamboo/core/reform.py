@@ -257,7 +257,7 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     if reform.shares and layout.grid == state.grid:
         layout = replace(layout, shares=reform.shares)
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
-    assignment = place(nodes, layout, held, state.redundancy)
+    assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
     for node in nodes:
         if node.id in roles:

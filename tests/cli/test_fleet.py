@@ -1,7 +1,7 @@
 """The launcher's fleet: replaces what goes, keeps what could not be done yet."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,12 +17,14 @@ from bamboo.core.events import (
 )
 from bamboo.core.state import Outcome, State
 from bamboo.errors import InputError
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from cli.fleet import GRACE_S, RunFleet
 from cloud.fleet import Fleet, Report
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from tests.cli.world import World, job, joined
+
+ZONES = {ZoneId("us-east-1a"): 3, ZoneId("us-east-1b"): 2}
 
 
 class FakeCloudFleet:
@@ -37,7 +39,10 @@ class FakeCloudFleet:
         if self.trouble is not None:
             raise self.trouble
 
-    def ensure(self, count: int, *, leaving: Collection[InstanceId]) -> Report:
+    def ensure(
+        self, count: int, *, leaving: Collection[InstanceId], zones: Mapping[ZoneId, int] | None
+    ) -> Report:
+        assert zones == ZONES
         self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
 
@@ -79,6 +84,7 @@ class Parts:
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
             nodes=5,
+            zones=ZONES,
             now=lambda: self.now_s,
         )
 

@@ -75,6 +75,7 @@ def _settings(words: list[str]) -> tuple[State, Policy]:
         pipelines=int(given.get("pipelines", grid.pipelines)),
         stages=grid.stages,
         checkpoint_every=int(given.get("every", 0)),
+        spread=given.get("spread", "one"),
         **figures,
     )
     return state, policy
