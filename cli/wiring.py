@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, Store, WorkerStarter
 from cli.runs import RunFolder
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
 WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
+WIPE_DEADLINE_S = 2.0
 
 
 # ---------------------------------------------------------------- the store
@@ -228,6 +229,22 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
 def preempt(folder: RunFolder, instance: InstanceId, *, notice_s: float) -> None:
     """Have the local cloud take an instance; returns when it is killed, or has its notice."""
     local_cloud_of(folder).control.preempt(instance, notice_s=notice_s, cause="by hand")
+
+
+def wipe_store(cloud: "LocalCloud") -> None:
+    """Delete everything in a run's own store. Raises InputError where it has none of its own,
+    StoreUnavailable when it does not answer."""
+    import redis
+
+    if not cloud.has_store:
+        raise InputError("the store is not the run's own")
+    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
+    try:
+        client.flushall()
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"the store does not answer: {error}") from error
+    finally:
+        client.close()
 
 
 def start_cloud(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StorageUnavailable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,7 +51,9 @@ def write_stage(
     """Write one stage's tensors after `step` completed steps, atomically; writing twice is safe.
 
     Returns {file, sha256, step, tensors: {name: sha256 of raw bytes}}: what the manifest collects.
+    Raises OSError or StorageUnavailable where it cannot be written: nothing is left then.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder = Path(folder)
@@ -61,8 +63,13 @@ def write_stage(
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One entry only: safetensors writes several in random order, and equal state is equal bytes.
     about = json.dumps({"schema_version": SCHEMA_VERSION, "step": step})
-    save_file(whole, aside, metadata={METADATA: about})
-    _settle(aside, path)
+    try:
+        save_file(whole, aside, metadata={METADATA: about})
+        _settle(aside, path)
+    except SafetensorError as error:  # its own kind, for a full disk as well
+        raise StorageUnavailable(f"{path}: {error}; make room, or take another folder") from error
+    finally:
+        aside.unlink(missing_ok=True)
     return _describe(path)
 
 

@@ -172,10 +172,10 @@ def next_step_s(times: Sequence[float], after_s: float) -> float | None:
 def check_fences(decisions: Sequence[Record]) -> Verdict:
     """Nothing that a node said counted after the log had called it gone."""
     gone: dict[str, int] = {}
-    finding, last = "", -1
+    finding, last = "", None
     for entry in decisions:
-        version = int(entry["version"])
-        if version != last + 1 and not finding:
+        version = int(entry["version"])  # a store that was refilled begins with a later one
+        if last is not None and version != last + 1 and not finding:
             finding = f"version {last + 1} is not in the log"
         last = version
         event = entry.get("event")
@@ -189,5 +189,5 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
             )
         if event["kind"] == "PeerLost":
             gone.setdefault(str(event["node"]), version)
-    seen = f"{last + 1} versions, nothing counted of {len(gone)} nodes after they were gone"
+    seen = f"{len(decisions)} versions, nothing counted of {len(gone)} nodes after they were gone"
     return Verdict(name="fences", finding=finding, seen=seen)

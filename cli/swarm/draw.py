@@ -46,6 +46,8 @@ class Kind(StrEnum):
     """SIGSTOP of the store, then SIGCONT."""
     KILL_STORE = "kill-store"
     """SIGKILL of the store; the local cloud starts it again over its data."""
+    WIPE_STORE = "wipe-store"
+    """Everything in the store is deleted; who knows the run gives it back."""
     KILL_LAUNCHER = "kill-launcher"
     """SIGKILL of the launcher; a while later somebody attaches, and another one takes over."""
     DISK_FULL = "disk-full"
@@ -99,6 +101,7 @@ MANNERS: dict[Kind, Manner] = {
     Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=30.0)),
     # The local cloud starts a store again three times, helpers of its own included.
     Kind.KILL_STORE: Manner(rest=_LIGHT, most=2),
+    Kind.WIPE_STORE: Manner(rest=_LIGHT),
     Kind.KILL_LAUNCHER: Manner(rest=_LIGHT, lasts=Range(least=0.5, most=8.0)),
     Kind.DISK_FULL: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=8.0)),
     Kind.NO_CAPACITY: Manner(rest=_HEAVY, lasts=Range(least=5.0, most=12.0)),

@@ -143,7 +143,8 @@ class Swarm:
         if self._store_hit:
             return
         with contextlib.suppress(StoreUnavailable):
-            self._follower.catch_up(self._store)
+            while self._follower.poll(self._store, timeout_s=0.0):
+                pass
         self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
 
     def _healed(self, calm_at: int) -> bool:
@@ -190,6 +191,9 @@ class Swarm:
             case Kind.STOP_STORE | Kind.KILL_STORE:
                 self._hit_store(fault)
                 return
+            case Kind.WIPE_STORE:
+                self._wipe_store()
+                return
             case Kind.KILL_LAUNCHER:
                 self._led.kill_launcher()
                 self._later(fault, fault.lasts_s, self._led.attend)
@@ -235,6 +239,13 @@ class Swarm:
             self._store_hit -= 1
 
         self._later(fault, fault.lasts_s, again)
+
+    def _wipe_store(self) -> None:
+        if self._store_hit:
+            raise InputError("the store does not answer at present")
+        if self._led.launcher() is None:
+            raise InputError("the run has no launcher, and perhaps nobody who could give it back")
+        wiring.wipe_store(self._cloud)
 
     def _fill_disks(self, fault: Fault, workers: Sequence[int]) -> None:
         for pid in workers:

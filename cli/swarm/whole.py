@@ -16,6 +16,7 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId, run_id
 from cli import runs
+from cli.signals import Interrupts
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault
 from cli.swarm.hands import Hands
@@ -48,7 +49,7 @@ def let_loose(
     if config.budget.max_hours == 0:  # should this process be killed, so ends the run
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
         overrides.append(f"budget.max_hours={longest_s / 3600:.3f}")
-    with led_run(job, run, overrides) as led:
+    with Interrupts().listening(), led_run(job, run, overrides) as led:
         tell(f"{run}: {len(faults)} faults in {minutes:g} minutes; {led.folder.path}")
         runs.write_json(led.folder.path / HEAD, head)
         swarm = Swarm(led, faults, hands=Hands(led.cloud.pid), tell=tell)

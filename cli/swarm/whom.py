@@ -32,7 +32,7 @@ _NOTICES = (
     Kind.NOTICE_TO_MANY,
 )
 _WORKERS = (Kind.STOP_WORKER, Kind.STALL_WORKER, Kind.KILL_WORKER, Kind.DISK_FULL)
-_NOBODY = (Kind.STOP_STORE, Kind.KILL_STORE, Kind.KILL_LAUNCHER)
+_NOBODY = (Kind.STOP_STORE, Kind.KILL_STORE, Kind.WIPE_STORE, Kind.KILL_LAUNCHER)
 
 
 def hit(fault: Fault, running: Sequence[Target]) -> tuple[Target, ...]:

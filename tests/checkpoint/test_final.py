@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from bamboo.checkpoint.final import (
     write_manifest,
     write_stage,
 )
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StorageUnavailable
 
 
 def _tensors(stage: int) -> dict[str, torch.Tensor]:
@@ -102,3 +103,16 @@ def test_a_manifest_that_cannot_be_used_is_refused(
         (tmp_path / MANIFEST).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         read_final(tmp_path)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    """The limit of a file's size stands for the disk's end; Python ignores its signal."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(StorageUnavailable, match=r"stage-01.*make room"):
+            write_stage(tmp_path, 1, _tensors(1), 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+    assert write_stage(tmp_path, 1, _tensors(1), 4)["step"] == 4

@@ -93,7 +93,7 @@ def test_each_kind_hits_those_it_is_meant_for(seed: int) -> None:
     for fault in draw(seed, minutes=30.0, lease_s=3.0):
         found = hit(fault, there)
         match fault.kind:
-            case Kind.STOP_STORE | Kind.KILL_STORE | Kind.KILL_LAUNCHER:
+            case Kind.STOP_STORE | Kind.KILL_STORE | Kind.WIPE_STORE | Kind.KILL_LAUNCHER:
                 assert found == ()
             case Kind.KILL_ALL | Kind.NOTHING_LEFT:
                 assert len(found) == len(there)
