@@ -279,6 +279,9 @@ class Metadata(Protocol):
     def notice(self) -> Notice | None:
         """The pending preemption notice, or None."""
 
+    def advised(self) -> bool:
+        """Whether the cloud advises to leave this instance."""
+
 
 STORE_AWAY_STATUS = 4
 """Exit status of a worker that could not join for the store's sake: no fault of its own."""

@@ -185,6 +185,7 @@ class _Attempt:
             job,
             cloud,
             on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
+            zones=self._terms.zones,
             note=self._screen.note,
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
@@ -261,7 +262,7 @@ class _Attempt:
                 redundancy=cluster.redundancy,
                 checkpoints=(Checkpoint(step=terms.from_step, era=0),) if terms.from_step else (),
             ),
-            policy=policy_of(job, terms.cuts),
+            policy=policy_of(job, terms.cuts, spread=terms.spread),
             documents={
                 "job": job_to_json(job),
                 "strategy": terms.strategy.to_json(),

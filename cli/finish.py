@@ -79,6 +79,7 @@ def receipt_body(
             }
             for p in progress.preemptions
         ],
+        "reconfigurations": [relaid.body() for relaid in progress.relaid],
         "trace": None if progress.trace is None else asdict(progress.trace),
         "nodes": node_rows(progress),
         "bill": bill.to_body(),

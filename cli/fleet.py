@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
 from cli.stamps import kill_stamps_s
@@ -58,7 +58,8 @@ class FormerFleet:
 
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `join_s`: an
-    instance that no node has come from for so long is replaced."""
+    instance that no node has come from for so long is replaced; `zones`: how many of the nodes each
+    zone is to have."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class RunFleet:
         note: Callable[[str], None],
         nodes: int,
         join_s: float,
+        zones: Mapping[ZoneId, int] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -82,14 +84,16 @@ class RunFleet:
         self._note = note
         self._nodes = nodes
         self._join_s = join_s
+        self._zones = zones
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
-        """Keep as many nodes as the run may have until it is to end: what is lost or has a notice
-        is replaced at once. `nodes`: so many instead, as a trace has them."""
+        """Keep as many nodes as the run may have until it is to end, and one more for each that
+        the cloud advises to leave: what is lost or has a notice is replaced at once. `nodes`: so
+        many instead, as a trace has them."""
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
@@ -102,9 +106,8 @@ class RunFleet:
                 }
                 self._end_left_over(state)
                 self._end_mute(state)
-                report = self._fleet.ensure(
-                    self._nodes if nodes is None else nodes, leaving=leaving
-                )
+                wanted = self._nodes + _advised(state) if nodes is None else nodes
+                report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
             self._say(str(error))
@@ -173,3 +176,9 @@ class RunFleet:
         if text and text != self._noted:
             self._note(text)
         self._noted = text
+
+
+def _advised(state: State) -> int:
+    """Nodes that may soon be taken. One that then is leaves its place to the node that was started
+    for it: the count falls together with what is there, so nothing is started or ended twice."""
+    return sum(n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes)

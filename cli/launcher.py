@@ -76,7 +76,7 @@ class Launcher:
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
         self._market = market
-        self._pace = PaceKeeper()
+        self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
@@ -167,9 +167,8 @@ class Launcher:
         if self._due("ledger", LEDGER_EVERY_S):
             self._to_ledger()
         if self._due("pace", PACE_EVERY_S):
-            pace = self._pace.measured(self.progress.state)
-            if pace is not None:
-                self._ports.append(pace, deadline_s=APPEND_DEADLINE_S)
+            for found in self._pace.due(self.progress.state):
+                self._ports.append(found, deadline_s=APPEND_DEADLINE_S)
         self._order_chaos()
         self._ask_to_stop()
         self._watch_deadlines()

@@ -1,18 +1,24 @@
 """How fast the members are, from what their leases say of them.
 
 Rule: only what was measured since the layout of now began counts, and only where every member has
-done enough since.
+done enough since. A speed is of a short time, so that a node that has become slow is seen.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-from bamboo.core.events import Event, Pace, PaceMeasured
+from bamboo.config.tree import ClusterConfig
+from bamboo.core.events import Event, Pace, PaceMeasured, Speed, SpeedsMeasured
 from bamboo.core.state import Phase, State
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
 
 ENOUGH = 16
-"""Forwards since the layout began."""
+"""Forwards since the layout began, or of which a speed is made."""
+COLUMN = 3
+"""So many owners of one stage make a median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,34 +28,104 @@ class _Work:
 
 
 class PaceKeeper:
-    """Told what every lease says; asked for a measurement now and then."""
+    """Told what every lease says; asked for measurements now and then."""
 
-    def __init__(self) -> None:
-        self._era = -1
+    def __init__(self, cluster: ClusterConfig) -> None:
+        self._cluster = cluster
+        self._era = self._generation = -1
         self._first: dict[str, _Work] = {}
         self._last: dict[str, _Work] = {}
+        self._since: dict[str, _Work] = {}
+        """Where the speeds of now begin: a node that was given other slots begins anew."""
 
     def told(self, state: State, node: str, beat: Mapping[str, Any]) -> None:
         """A lease of `node`."""
         if state.era != self._era:
             self._era, self._first, self._last = state.era, {}, {}
+        if state.generation != self._generation:
+            self._generation, self._since = state.generation, {}
         if state.phase is not Phase.RUNNING or "busy_s" not in beat:
             return
         work = _Work(forwards=int(beat["ops"]["F"]), busy_s=float(beat["busy_s"]))
         self._first.setdefault(node, work)
+        self._since.setdefault(node, work)
         self._last[node] = work
+
+    def due(self, state: State) -> list[Event]:
+        """All that can be said now."""
+        found = (self.speeds(state), self.measured(state))
+        return [event for event in found if event is not None]
 
     def measured(self, state: State) -> Event | None:
         """The pace of all members, if it is known and there is more than one pipeline."""
         assignment = state.assignment
         if assignment is None or state.grid.pipelines == 1 or state.era != self._era:
             return None
-        paces = []
+        paces = self._paces(assignment, self._first)
+        if paces is None:
+            return None
+        given = tuple(Pace(node=node, microbatch_s=pace_s) for node, pace_s in paces.items())
+        return PaceMeasured(reporter="launcher", era=state.era, paces=given)
+
+    def speeds(self, state: State) -> Event | None:
+        """The speeds of all members since they were last measured, if they are known and there is
+        something to hold them against."""
+        assignment = state.assignment
+        if assignment is None or state.generation != self._generation or state.era != self._era:
+            return None
+        paces = self._paces(assignment, self._since)
+        if paces is None:
+            return None
+        self._since = dict(self._last)
+        expected_s = self._expected(state, assignment, paces)
+        given = tuple(
+            Speed(node=node, speed=expected_s[node] / pace_s)
+            for node, pace_s in paces.items()
+            if node in expected_s and pace_s > 0
+        )
+        if len(given) < 2:
+            return None
+        return SpeedsMeasured(reporter="launcher", era=state.era, speeds=given)
+
+    def _paces(
+        self, assignment: Assignment, since: Mapping[str, _Work]
+    ) -> dict[NodeId, float] | None:
+        """Seconds that one microbatch takes each owner; None while one has done too little."""
+        out = {}
         for node in sorted(set(assignment.owners)):
-            first, last = self._first.get(node), self._last.get(node)
+            first, last = since.get(node), self._last.get(node)
             if first is None or last is None or last.forwards - first.forwards < ENOUGH:
                 return None
             each_s = (last.busy_s - first.busy_s) / (last.forwards - first.forwards)
-            slots = len(assignment.owned_by(node))
-            paces.append(Pace(node=node, microbatch_s=each_s * slots))
-        return PaceMeasured(reporter="launcher", era=state.era, paces=tuple(paces))
+            out[node] = each_s * len(assignment.owned_by(node))
+        return out
+
+    def _expected(
+        self, state: State, assignment: Assignment, paces: Mapping[NodeId, float]
+    ) -> dict[NodeId, float]:
+        """What a microbatch should take each owner: by the virtual device's figures, else as the
+        other owners of its stage do, where there are enough of them."""
+        cluster, grid = self._cluster, state.grid
+        if cluster.device == "virtual":
+            if grid.stages != cluster.stages:
+                return {}
+            stage_s = [
+                (_of(cluster.virtual_forward_ms, s) + _of(cluster.virtual_backward_ms, s)) / 1e3
+                for s in range(grid.stages)
+            ]
+            return {
+                node: sum(stage_s[slot.stage] for slot in assignment.owned_by(node))
+                for node in paces
+            }
+        out: dict[NodeId, float] = {}
+        for stage in range(grid.stages):
+            column = {assignment.owner(slot) for slot in grid.column(stage)}
+            single = [node for node in column if len(assignment.owned_by(node)) == 1]
+            if len(single) >= COLUMN:
+                out |= dict.fromkeys(single, median(paces[node] for node in single))
+        return out
+
+
+def _of(figures_ms: tuple[float, ...], stage: int) -> float:
+    """One figure for all, or one for each."""
+    return figures_ms[0] if len(figures_ms) == 1 else figures_ms[stage]

@@ -5,7 +5,7 @@ same values.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from bamboo.planner.cost import Timing
 from bamboo.planner.partition import partition
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from cloud.ec2.requests import Ec2Settings, run_instances
@@ -40,10 +41,12 @@ class Planned:
     strategy: Strategy
     pool: Pool
     """The cheapest offer by the catalogue; a launch asks the cloud again."""
+    zones: Mapping[str, int]
+    """How many nodes each zone is to have; empty: all of them that of the cheapest offer."""
     usd_per_hour: float
-    """Of all instances, in that pool."""
-    request: Mapping[str, Any]
-    """The arguments of RunInstances."""
+    """Of all instances, where they are to be."""
+    requests: tuple[Mapping[str, Any], ...]
+    """The arguments of RunInstances, a zone each."""
     catalogue: Catalogue
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
@@ -68,6 +71,10 @@ def plan_job(
     """
     catalogue = load_catalogue()
     pool, price = cheapest_pool(job, catalogue)
+    nodes = nodes_of(job) if nodes is None else nodes
+    pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
+    pipelines = max(pipelines, job.cluster.pipelines)
+    standbys = nodes - pipelines * job.cluster.stages
     draw = partial(
         make_plan,
         layer_facts(job, seen["layers"]),
@@ -77,7 +84,10 @@ def plan_job(
         batch=job.train.batch,
         instance_type=catalogue.find(pool.instance_type),
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
-        standbys=(nodes_of(job) if nodes is None else nodes) - grid_of(job).size,
+        standbys=standbys,
+        max_pipelines=pipelines,
+        stakes=stakes_of(job, catalogue, pool.instance_type),
+        spread=job.cluster.spread,
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut
@@ -86,19 +96,26 @@ def plan_job(
         semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
         placement=Placement(cut=plan.cut, grid=grid_of(job), redundancy=job.cluster.redundancy),
     )
-    spec = LaunchSpec(
-        run=run,
-        pool=pool,
-        count=plan.instances,
-        token=f"{run}-1",
-        expires_at_s=int(now_s) + EXPIRY_S,
-    )
+    chosen = plan.chosen
+    apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
+    wanted = apart or {pool.zone: plan.instances}
+    specs = [
+        LaunchSpec(
+            run=run,
+            pool=replace(pool, zone=ZoneId(zone)),
+            count=count,
+            token=f"{run}-{number}",
+            expires_at_s=int(now_s) + EXPIRY_S,
+        )
+        for number, (zone, count) in enumerate(wanted.items(), start=1)
+    ]
     return Planned(
         plan=plan,
         strategy=strategy,
         pool=pool,
-        usd_per_hour=price * plan.instances,
-        request=run_instances(spec, ec2_settings(job)),
+        zones=apart,
+        usd_per_hour=chosen.instances_usd_per_hour if chosen else price * plan.instances,
+        requests=tuple(run_instances(spec, ec2_settings(job)) for spec in specs),
         catalogue=catalogue,
         cuts=_cuts(layer_facts(job, seen["layers"]), plan.cut),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
@@ -144,6 +161,16 @@ def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
         )
     price, pool = min(offers, key=lambda offer: offer[0])
     return pool, price
+
+
+def stakes_of(job: JobConfig, catalogue: Catalogue, name: str) -> Stakes:
+    """What a spread of instances of one type depends on, beside the layout."""
+    return Stakes(
+        zone_usd_per_hour=_market_prices(job, catalogue, name),
+        preemptible=job.cloud.market == Market.SPOT,
+        steps=job.train.steps,
+        checkpoint_every=job.checkpoint.every_steps,
+    )
 
 
 def _market_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:

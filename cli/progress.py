@@ -14,6 +14,7 @@ from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from cli.relaid import Relaid, relaid_by
 
 OPERATIONS = ("F", "B", "FR", "BR")
 """Forward, backward, and both as redundant computation for the neighbour's stage."""
@@ -90,6 +91,10 @@ class Progress:
     usd: float = 0.0
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
+    relaid: tuple[Relaid, ...] = ()
+    """Reconfigurations that are over."""
+    stood_since_s: float | None = None
+    """Since when all stand for one that is under way."""
     trace: TraceNow | None = None
     ending: str = ""
     """The reason of the decision that ended the run; nodes that leave later do not change it."""
@@ -182,6 +187,9 @@ def with_decision(
             )
         case _:
             pass
+    began_s = progress.stood_since_s if before.reform is not None else at_s
+    began_s = at_s if began_s is None else began_s
+    done = relaid_by(before, after, event, began_s=began_s, at_s=at_s, finished=progress.step)
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
     step = progress.step
     if ended and after.stop_at_step is not None:
@@ -192,6 +200,8 @@ def with_decision(
         step=step,
         state=after,
         preemptions=preemptions,
+        relaid=progress.relaid if done is None else (*progress.relaid, done),
+        stood_since_s=None if after.reform is None else began_s,
         ending=reason if ended else progress.ending,
     )
 

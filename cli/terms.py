@@ -32,6 +32,10 @@ class Terms:
     """No tensor on the wire is larger than all that a node holds."""
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
+    spread: str
+    """How the nodes lie over the zones, as planned."""
+    zones: Mapping[str, int]
+    """How many nodes each zone is to have; empty: those of the cheapest pool."""
     unigram_entropy_nats: float | None
     trace: TraceTerms | None
     """Of the trace in the run's folder, where the run is played on one."""
@@ -59,6 +63,8 @@ def save_terms(
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
+        "spread": planned.plan.spread,
+        "zones": dict(planned.zones),
         "trace": None if trace is None else asdict(trace),
         "from_step": from_step,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
@@ -78,6 +84,8 @@ def terms_of(folder: RunFolder) -> Terms:
         frame_bytes=int(body["frame_bytes"]),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
         from_step=int(body["from_step"]),
+        spread=str(body.get("spread", "one")),
+        zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),
         trace=None if trace is None else TraceTerms(**trace),
         detached=runs.is_detached(folder),

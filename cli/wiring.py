@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, StoreUnavailable
-from bamboo.ids import InstanceId, RunId
+from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, Store, WorkerStarter
 from cli.runs import RunFolder
 
@@ -281,6 +281,7 @@ def run_fleet(
     cloud: "LocalCloud",
     *,
     on_demand_usd_per_hour: Mapping[str, float],
+    zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
@@ -311,6 +312,7 @@ def run_fleet(
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
+        zones={ZoneId(zone): count for zone, count in zones.items()},
         note=note,
     )
 

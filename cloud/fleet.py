@@ -100,9 +100,16 @@ class Fleet:
         if wishes and now() - float(wishes[-1]["t"]) < SHOWN_WITHIN_S:
             self._unanswered = _wish(run, wishes[-1])
 
-    def ensure(self, count: int, *, leaving: Collection[InstanceId] = ()) -> Report:
-        """Bring the fleet to `count` wanted instances as far as the cloud gives them now. Those
-        `leaving` do not count and are left to the cloud, which may take them free of charge.
+    def ensure(
+        self,
+        count: int,
+        *,
+        leaving: Collection[InstanceId] = (),
+        zones: Mapping[ZoneId, int] | None = None,
+    ) -> Report:
+        """Bring the fleet to `count` wanted instances as far as the cloud gives them now, so many
+        in each zone as `zones` says where it has them. Those `leaving` do not count and are left to
+        the cloud, which may take them free of charge.
 
         Goes through the offers until satisfied or until none is left; it never waits for
         capacity: call it again. Raises CloudRefused when the cloud refuses the request itself,
@@ -116,11 +123,12 @@ class Fleet:
         if self._is_as_desired(observed, count):
             return self._report(done, observed)
         offers = self._offers()
+        desired = Desired(count=count, unwanted=frozenset(self._unwanted), zones=zones or {})
         # Each turn takes a pool out of the list, ends something, or is the last.
         for _ in range(len(offers) + 2):
             observed = self._observe(leaving)
             actions = plan(
-                desired=Desired(count=count, unwanted=frozenset(self._unwanted)),
+                desired=desired,
                 observed=observed,
                 offers=offers,
                 memory=self._memory,

@@ -2,15 +2,17 @@
 
 Rule: no clock, no network, no memory. `plan` is called again after every answer of the cloud; what
 was refused comes back to it as a `PoolMemory`, so failing over to the next pool is just the next
-call. The cheapest usable pool takes all that is missing: nodes of a run in one zone pay nothing
-for the bytes between them.
+call. Zones that are to have more nodes than they have are asked first; for the rest the cheapest
+usable pool takes all that is missing: nodes of a run in one zone pay nothing for the bytes between
+them.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from cloud.provider import Observed, Offer, Pool
 
 POOL_OUT_S = 180.0
@@ -68,6 +70,8 @@ class Desired:
 
     count: int
     unwanted: Collection[InstanceId] = field(default_factory=frozenset)
+    zones: Mapping[ZoneId, int] = field(default_factory=dict)
+    """How many of them each zone should have, as far as it can; empty: it does not matter."""
 
 
 def plan(
@@ -80,8 +84,9 @@ def plan(
 ) -> tuple[Action, ...]:
     """The actions that bring `observed` towards `desired`.
 
-    Unwanted instances end first and do not count. Surplus ends youngest first. What is missing is
-    asked of the first offer (they come cheapest first) that is not remembered as out.
+    Unwanted instances end first and do not count. Surplus ends youngest first, in zones that have
+    too many before others. What is missing is asked of the first offer (they come cheapest first)
+    that is not remembered as out, of one in each zone that lacks nodes before any other.
     """
     live = [o for o in observed if o.state.live]
     unwanted = [o for o in live if o.instance in desired.unwanted]
@@ -94,12 +99,53 @@ def plan(
     ]
     actions += [
         Terminate(instance=o.instance, reason=f"surplus: {len(wanted)} run, {desired.count} wanted")
-        for o in reversed(wanted[desired.count :])
+        for o in _surplus(wanted, desired)
     ]
     missing = desired.count - len(wanted)
+    have = Counter(o.pool.zone for o in wanted)
+    lacking = {zone: count - have[zone] for zone, count in desired.zones.items()}
+    usable = [o for o in offers if memory.out_until(o.pool, now_s=now_s) is None]
+    starts = _by_zone(missing, lacking, usable)
+    actions += starts
+    missing -= sum(start.count for start in starts)
     if missing > 0:
         actions.append(_start_or_wait(missing, desired.count, offers, memory, now_s))
     return tuple(actions)
+
+
+def _by_zone(missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer]) -> list[Start]:
+    """What each zone that lacks nodes is asked for, of its first usable offer. Where fewer are
+    missing than the zones lack, those go where the most lack."""
+    first: dict[ZoneId, Offer] = {}
+    for offer in usable:
+        if lacking.get(offer.pool.zone, 0) > 0:
+            first.setdefault(offer.pool.zone, offer)
+    shares: Counter[ZoneId] = Counter()
+    for _ in range(min(missing, sum(lacking[zone] for zone in first))):
+        shares[max(first, key=lambda zone: lacking[zone] - shares[zone])] += 1
+    return [
+        Start(
+            pool=offer.pool,
+            count=shares[zone],
+            reason=f"{shares[zone]} of the {lacking[zone]} that {zone} lacks: {offer.pool} is its "
+            f"cheapest usable offer at ${offer.usd_per_hour:.4f}/h",
+        )
+        for zone, offer in first.items()
+        if shares[zone]
+    ]
+
+
+def _surplus(wanted: Sequence[Observed], desired: Desired) -> list[Observed]:
+    """Whom to end of too many, who come oldest first."""
+    have = Counter(o.pool.zone for o in wanted)
+    left, out = list(wanted), []
+    for _ in range(len(wanted) - desired.count):
+        beyond = [o for o in left if have[o.pool.zone] > desired.zones.get(o.pool.zone, 0)]
+        one = (beyond or left)[-1]
+        have[one.pool.zone] -= 1
+        left.remove(one)
+        out.append(one)
+    return out
 
 
 def _start_or_wait(

@@ -1,4 +1,5 @@
-"""From the metadata service's preemption notice to the event that the members decide on.
+"""From the metadata service's preemption notice, or its advice, to the event that the members
+decide on.
 
 The deadline goes into the log as the cloud wrote it, in Unix time; store and cloud both keep that
 clock. A notice that comes before the node has joined is said again until the node is known.
@@ -9,7 +10,7 @@ import threading
 from typing import Protocol
 
 from bamboo.coord.driver import Appended
-from bamboo.core.events import Event, NoticeReceived
+from bamboo.core.events import Event, NoticeReceived, RebalanceAdvised
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Metadata
@@ -24,7 +25,7 @@ class Append(Protocol):
 
 
 class NoticeWatch:
-    """Polls one instance's notice. `run` is a thread's body."""
+    """Polls one instance's notice and advice. `run` is a thread's body."""
 
     def __init__(self, *, node: NodeId, metadata: Metadata, append: Append, poll_s: float) -> None:
         self._node = node
@@ -32,6 +33,7 @@ class NoticeWatch:
         self._append = append
         self._poll_s = poll_s
         self._told = ""
+        self._told_advice = False
 
     def run(self, stop: threading.Event) -> None:
         """Look every `poll_s` until `stop`."""
@@ -39,16 +41,24 @@ class NoticeWatch:
             self.look()
 
     def look(self) -> None:
-        """One look; appends NoticeReceived once per notice that the members can act on."""
+        """One look; appends NoticeReceived once per notice that the members can act on, and
+        RebalanceAdvised once in a life, unless a notice has said more already."""
         notice = self._metadata.notice()
-        if notice is None or notice.id == self._told:
-            return
-        event = NoticeReceived(node=self._node, deadline_s=notice.at_s)
+        if notice is not None and notice.id != self._told:
+            if self._say(NoticeReceived(node=self._node, deadline_s=notice.at_s)):
+                self._told = notice.id
+        elif notice is None and not self._told_advice and self._metadata.advised():
+            self._told_advice = self._say(RebalanceAdvised(node=self._node))
+
+    def _say(self, event: Event) -> bool:
+        """Whether it is in the log, of a node that the members know."""
+        kind = type(event).__name__
         try:
             appended = self._append(event, deadline_s=2.0)
         except StoreUnavailable as error:
-            log.warning("the notice is not in the log yet: %s", error)
-            return
-        if appended.state.node(self._node) is not None:
-            self._told = notice.id
-            log.info("preemption notice: %s", appended.reason)
+            log.warning("%s is not in the log yet: %s", kind, error)
+            return False
+        known = appended.state.node(self._node) is not None
+        if known:
+            log.info("%s: %s", kind, appended.reason)
+        return known

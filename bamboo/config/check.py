@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
-from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 PHASES = ("forward", "backward", "exchange", "ship", "step")
@@ -21,6 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32",),
     "cluster.redundancy": REDUNDANCY_MODES,
+    "cluster.spread": ("auto", *SPREADS),
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
@@ -132,7 +133,7 @@ def check_values(job: JobConfig) -> None:
 
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
-    for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _chaos):
+    for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _spread, _chaos):
         check(job)
 
 
@@ -272,6 +273,24 @@ def _cloud(job: JobConfig) -> None:
             "cloud.zones",
             f"are not all in cloud.region = {region!r}",
             f"name its zones, such as {region}a",
+        )
+
+
+def _spread(job: JobConfig) -> None:
+    cluster, zones = job.cluster, set(job.cloud.zones)
+    if cluster.spread in ("pipelines", "neighbours") and len(zones) < 2:
+        raise _at(
+            job,
+            "cluster.spread",
+            f"needs two zones, and cloud.zones names {len(zones)}",
+            'name another zone, or take "one"',
+        )
+    if cluster.spread == "pipelines" and cluster.max_pipelines < 2:
+        raise _at(
+            job,
+            "cluster.spread",
+            "needs two pipelines, and there is 1",
+            'raise cluster.max_pipelines, or take "one" or "neighbours"',
         )
 
 

@@ -6,10 +6,10 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
 
 
-def policy_of(job: JobConfig, cuts: Iterable[tuple[int, ...]]) -> Policy:
+def policy_of(job: JobConfig, cuts: Iterable[tuple[int, ...]], *, spread: str = "one") -> Policy:
     """The policy of a resolved job. `cuts`: for each number of stages that a pipeline may have
     while there are too few nodes, and for the job's own, the first layer of each stage and the
-    layer count."""
+    layer count. `spread`: what the plan has chosen where the job leaves it open."""
     cluster = job.cluster
     return Policy(
         suspect_s=cluster.suspect_s,
@@ -18,5 +18,6 @@ def policy_of(job: JobConfig, cuts: Iterable[tuple[int, ...]]) -> Policy:
         virtual_nodes=job.train.virtual_nodes,
         pipelines=cluster.max_pipelines,
         stages=cluster.stages,
+        spread=spread if cluster.spread == "auto" else cluster.spread,
         checkpoint_every=job.checkpoint.every_steps,
     )

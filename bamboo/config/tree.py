@@ -74,6 +74,10 @@ class ClusterConfig:
     redundancy: str = "stash"
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
+    spread: str = "auto"
+    """How the nodes lie over `cloud.zones`: `one` (all in the cheapest), `pipelines` (each
+    pipeline within one), `neighbours` (those of a ring in different ones), or `auto`: whichever
+    the planner finds cheapest, bytes between zones and fatal losses counted."""
     device: str = "cpu"
     """`cpu`, or `virtual`: computes, then sleeps to the figures below."""
     threads: int = 1

@@ -19,7 +19,7 @@ from bamboo.core.state import State
 from bamboo.errors import UnreadableRecord
 from bamboo.topology.strategy import canonical_json
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Effect)}
@@ -112,8 +112,7 @@ def decode_entry(text: str) -> Begin | Committed:
     """Read what `encode_entry` wrote. Raises UnreadableRecord."""
     raw = _parse(text, "a log entry")
     if "begin" in raw:
-        begin: Begin = shape_of(Begin).read(raw["begin"], "begin")
-        return begin
+        return _begin(raw["begin"])
     texts = ("reason", "state_hash", "author", "token")
     _expect_keys(raw, "a log entry", {"event", "now_s", "effects", *texts})
     plain = {name: shape_of(str).read(raw[name], name) for name in texts}
@@ -123,6 +122,11 @@ def decode_entry(text: str) -> Begin | Committed:
         effects=_effects(raw["effects"]),
         **plain,
     )
+
+
+def _begin(raw: Any) -> Begin:
+    begin: Begin = shape_of(Begin).read(raw, "begin")
+    return begin
 
 
 def _tagged(value: Any, kinds: dict[str, Any]) -> dict[str, Any]:

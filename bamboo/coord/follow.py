@@ -76,9 +76,7 @@ class Follower:
     def poll(self, store: Store, *, timeout_s: float) -> list[Decision]:
         """The decisions since the last call; waits up to `timeout_s` for the first. Raises
         StoreUnavailable, also while a store has lost the run."""
-        if self._driver is not None and self._say_again is not None:
-            self._driver.say_again(beyond=self._say_again)
-            self._say_again = None
+        self._repeat(store)
         entries = store.entries(after_version=self._version, timeout_s=timeout_s)
         try:
             out = self.read(entries)
@@ -138,7 +136,9 @@ class Follower:
             if len(self._end) > KEPT:
                 self._end.popleft()
             if isinstance(said.event, StoreRefilled):
-                self._say_again = before.version
+                beyond = before.version
+                pending = self._say_again
+                self._say_again = beyond if pending is None else min(pending, beyond)
         self._state = after
         return Decision(
             event=said.event,
@@ -150,6 +150,18 @@ class Follower:
         )
 
     # ------------------------------------------------------------------ a store that lost the run
+
+    def _repeat(self, store: Store) -> None:
+        """Say again what the store lost; one that has lost the run once more is refilled first."""
+        if self._driver is None or self._say_again is None:
+            return
+        try:
+            self._driver.say_again(beyond=self._say_again)
+        except StoreUnavailable:
+            if store.store_id() == "":
+                self._give_back(store)
+            raise
+        self._say_again = None
 
     def _lost_track(self, store: Store) -> bool:
         """Whether the store holds another history than ours by now. Raises StoreUnavailable while

@@ -1,27 +1,36 @@
-"""Who gets which slot: nodes in order of zone and id, pipelines within a zone where possible."""
+"""Who gets which slot: nodes in order of zone and id, pipelines within a zone where possible, or
+with neighbours in different zones where that is asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from bamboo.core.aim import shadow_of
 from bamboo.core.state import Node
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
 
-def assign(nodes: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
+def assign(
+    nodes: Sequence[Node], grid: Grid, redundancy: str, *, apart: bool = False
+) -> Assignment:
     """One node for each slot, the same for every order in which `nodes` are given.
 
     A zone with enough nodes for whole pipelines takes them first, so traffic between neighbours
     stays within it; what is left over is filled in order of zone, then id. Each slot's shadow is
     the owner of its protector, or None when redundancy is "off". Nodes that the grid does not need
-    get nothing. Raises CoreMisuse when there are fewer nodes than slots.
+    get nothing. `apart`: neighbours of a ring lie in different zones where there are nodes for it,
+    and a shadow in another zone than the owner. Raises CoreMisuse when there are fewer nodes than
+    slots.
     """
     if len(nodes) < grid.size:
         raise CoreMisuse(f"{len(nodes)} nodes cannot fill {grid.size} slots")
     ordered = sorted(nodes, key=lambda node: (node.zone, node.id))
+    if apart:
+        return _assign_apart(ordered, grid, redundancy)
     whole: list[NodeId] = []
     rest: list[NodeId] = []
     for _, members in groupby(ordered, key=lambda node: node.zone):
@@ -35,3 +44,34 @@ def assign(nodes: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
         return bare
     shadows = {slot: bare.owner(grid.protector(slot)) for slot in grid.slots()}
     return bare.replace(owners={}, shadows=shadows)
+
+
+def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
+    left: dict[str, list[NodeId]] = {}
+    for node in ordered:
+        left.setdefault(node.zone, []).append(node.id)
+    chosen: list[str] = []
+    owners: list[NodeId] = []
+    for slot in grid.slots():
+        zone = _next_zone({zone: len(ids) for zone, ids in left.items()}, chosen, slot, grid)
+        chosen.append(zone)
+        owners.append(left[zone].pop(0))
+    bare = Assignment(grid=grid, owners=tuple(owners), shadows=(None,) * grid.size)
+    if redundancy in BARE_MODES:
+        return bare
+    zones = {node.id: node.zone for node in ordered}
+    shadows = {s: shadow_of(bare, s, frozenset(owners), zones) for s in grid.slots()}
+    return bare.replace(owners={}, shadows=shadows)
+
+
+def _next_zone(left: Mapping[str, int], chosen: Sequence[str], slot: Slot, grid: Grid) -> str:
+    """The zone with the most nodes left that is not a neighbour's. Of equals the zone of the
+    ring's first slot, so that it is not left for the last one, which lies beside the first."""
+    first = chosen[-slot.stage] if slot.stage else None
+    beside = {chosen[-1]} if slot.stage else set()
+    if slot.stage == grid.stages - 1:
+        beside.add(chosen[-slot.stage])
+    return min(
+        (zone for zone, count in left.items() if count),
+        key=lambda zone: (zone in beside, -left[zone], zone != first, zone),
+    )

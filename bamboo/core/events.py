@@ -38,6 +38,14 @@ class NoticeReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceAdvised:
+    """The cloud holds that the node's instance is more likely than others to be taken; it may stay
+    all the same, and a notice may come or not."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
     """A draining node finished `step`, begins no further one, and its shadows have all of it."""
 
@@ -211,6 +219,23 @@ class PaceMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a node does the work that it has, 1: as is expected of such work."""
+
+    node: NodeId
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedsMeasured:
+    """How fast owners are, whatever they own, by who reads what they report of themselves."""
+
+    reporter: str
+    era: int
+    speeds: tuple[Speed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSaved:
     """The owner of a stage has stored what it held before `step`."""
 
@@ -259,6 +284,7 @@ Event: TypeAlias = (
     NodeJoined
     | PeerLost
     | NoticeReceived
+    | RebalanceAdvised
     | HandedOver
     | NodeLeft
     | CaughtUp
@@ -275,6 +301,7 @@ Event: TypeAlias = (
     | Reconsider
     | Stalled
     | PaceMeasured
+    | SpeedsMeasured
     | ShardSaved
     | CheckpointDone
     | CheckpointFailed

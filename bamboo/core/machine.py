@@ -44,10 +44,12 @@ from bamboo.core.events import (
     PaceMeasured,
     PeerLost,
     Quiesced,
+    RebalanceAdvised,
     Reconsider,
     ReplicaJoined,
     RunFailed,
     ShardSaved,
+    SpeedsMeasured,
     Stalled,
     StopReady,
     StopRequested,
@@ -63,13 +65,14 @@ from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
     break_stall,
-    grow,
+    improve,
     note_built,
     note_holdings,
     reconsider,
     settle,
 )
 from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
     Transition,
     away,
@@ -99,8 +102,8 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
     if state.phase is Phase.FINISHED and not isinstance(event, NodeLeft):
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
-    decided = protect(state, settle(state, decided, policy))
-    return order_completion(grow(state, decided, policy))
+    decided = protect(state, settle(state, decided, policy), apart=policy.apart)
+    return order_completion(improve(state, decided, policy))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -113,6 +116,8 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
             return _lose_peer(state, event, now_s=now_s, policy=policy)
         case NoticeReceived():
             return _notice(state, event, now_s=now_s, policy=policy)
+        case RebalanceAdvised():
+            return _advise(state, event)
         case HandedOver():
             return hand_over(state, event, now_s=now_s)
         case NodeLeft():
@@ -151,6 +156,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return break_stall(state, event, policy)
         case PaceMeasured():
             return rebalance(state, event, policy)
+        case SpeedsMeasured():
+            return judge_speeds(state, event)
         case ShardSaved():
             return save_shard(state, event)
         case CheckpointDone():
@@ -188,7 +195,7 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
         newest = state.checkpoints[-1].step
         after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
         return changed(state, after, orders, f"{reason}, the last one")
-    assignment = assign(ready, state.grid, state.redundancy)
+    assignment = assign(ready, state.grid, state.redundancy, apart=policy.apart)
     members = set(assignment.owners)
     after = replace(
         joined,
@@ -258,6 +265,20 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
     what = name_slots(state, slots) if slots else "its replicas"
     reason = f"{reason}; it hands {what} over at the next step boundary"
     return changed(state, after, (Drain(to=node.id),), reason)
+
+
+def _advise(state: State, event: RebalanceAdvised) -> Transition:
+    """Nothing is moved on a mere advice: the fleet keeps one node more, to stand by."""
+    node = state.node(event.node)
+    if node is None:
+        return stale(state, f"no node {event.node} has joined yet; say it again when it has")
+    if not node.status.live:
+        return stale(state, f"node {event.node} {away(node)} already")
+    if node.advised or node.notice_deadline_s is not None:
+        return stale(state, f"node {event.node} has one to come for it already")
+    nodes = tuple(replace(n, advised=True) if n.id == node.id else n for n in state.nodes)
+    reason = f"the cloud may soon take {describe(state, node.id)}: one more node is to stand by"
+    return changed(state, replace(state, nodes=nodes), (), reason)
 
 
 def _can_spare(state: State, policy: Policy) -> bool:

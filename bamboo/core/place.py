@@ -2,7 +2,8 @@
 
 Rules. (1) As many whole pipelines as there are nodes for; with fewer nodes than stages one shorter
 pipeline. (2) Whoever holds most of what a slot and its replica need gets the slot, so that little
-is sent. (3) Functions of their arguments alone.
+is sent. (3) Functions of their arguments alone. (4) The rest of a pipeline comes from its zones, or
+from those that its neighbours are not in, where they are to lie apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +32,15 @@ def layout_for(nodes: int, policy: Policy) -> ModelLayout:
 
 
 def place(
-    nodes: Sequence[Node], layout: ModelLayout, held: Mapping[NodeId, frozenset[int]], mode: str
+    nodes: Sequence[Node],
+    layout: ModelLayout,
+    held: Mapping[NodeId, frozenset[int]],
+    mode: str,
+    *,
+    apart: bool = False,
 ) -> Assignment:
-    """Owners and shadows of every slot. `held`: the layers that each node has already."""
+    """Owners and shadows of every slot. `held`: the layers that each node has already; `apart`:
+    neighbours are to lie in different zones."""
     grid, zones = layout.grid, {node.id: node.zone for node in nodes}
     slots = grid.slots()
     if len(nodes) < len(slots):
@@ -42,8 +49,10 @@ def place(
         chosen = _by_what_is_held(nodes, layout, held)
         free = sorted((n for n in nodes if n.id not in chosen.values()), key=lambda n: n.id)
         for slot in (s for s in slots if s not in chosen):
-            near = {zones[chosen[s]] for s in grid.pipeline(slot.pipeline) if s in chosen}
-            taken = min(free, key=lambda n: (n.zone not in near, n.zone, n.id))
+            ring = (grid.protector(slot), grid.protected(slot))
+            beside = ring if apart else grid.pipeline(slot.pipeline)
+            near = {zones[chosen[s]] for s in beside if s in chosen}
+            taken = min(free, key=lambda n: ((n.zone in near) is apart, n.zone, n.id))
             free.remove(taken)
             chosen[slot] = taken.id
     bare = Assignment(
@@ -51,8 +60,9 @@ def place(
     )
     if mode in BARE_MODES:
         return bare
-    usable = frozenset(zones)
-    return bare.replace(owners={}, shadows={slot: shadow_of(bare, slot, usable) for slot in slots})
+    usable, by_zone = frozenset(zones), zones if apart else None
+    shadows = {slot: shadow_of(bare, slot, usable, by_zone) for slot in slots}
+    return bare.replace(owners={}, shadows=shadows)
 
 
 def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId]:

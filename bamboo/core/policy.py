@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from bamboo.errors import CoreMisuse
+from bamboo.topology.strategy import SPREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,9 @@ class Policy:
     """What each pipeline is to have while there are nodes enough."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: none are written, and none is ever restored."""
+    spread: str = "one"
+    """How slots and replicas are laid over zones, one of SPREADS. Only `neighbours` places them
+    differently: the others keep a pipeline within a zone where they can."""
 
     def __post_init__(self) -> None:
         if not (0 < self.suspect_s <= self.gone_s and math.isfinite(self.gone_s)):
@@ -39,6 +43,14 @@ class Policy:
                 f"suspect_s = {self.suspect_s} and gone_s = {self.gone_s} are no policy; "
                 "need 0 < suspect_s <= gone_s"
             )
+
+        if self.spread not in SPREADS:
+            raise CoreMisuse(f"spread {self.spread!r} is none of {', '.join(SPREADS)}")
+
+    @property
+    def apart(self) -> bool:
+        """Whether neighbours of a ring are to lie in different zones."""
+        return self.spread == "neighbours"
 
     @property
     def elastic(self) -> bool:

@@ -13,6 +13,7 @@ from bamboo.core.effects import Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
+from bamboo.core.straggler import dismiss
 from bamboo.core.transition import (
     Transition,
     acting_member,
@@ -30,10 +31,11 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
 
-def protect(before: State, decided: Transition) -> Transition:
+def protect(before: State, decided: Transition, *, apart: bool = False) -> Transition:
     """What `decided` leaves to be protected or moved, begun; its reason says so.
 
     `before` is the state that was decided on: a change of those who take part needs a generation.
+    `apart`: neighbours are to lie in different zones.
     """
     state = decided.state
     if state is before or state.assignment is None or state.phase is Phase.FINISHED:
@@ -45,13 +47,12 @@ def protect(before: State, decided: Transition) -> Transition:
         transfers=tuple(t for t in state.transfers if _goes_on(state, t)),
         moves=tuple(m for m in state.moves if _stands(state, m)),
     )
-    state = _with_roles(state)
-    words: list[str] = []
-    effects: tuple[Effect, ...] = ()
+    state, effects, words = dismiss(_with_roles(state))
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
-        state, words = _begin(state)
-        state, effects, drained = _drain_protected(state)
-        words += drained
+        state, begun = _begin(state, aim(state, apart=apart))
+        state, drains, drained = _drain_protected(state)
+        effects = (*effects, *drains)
+        words += [*begun, *drained]
     state = _with_generation(before, replace(decided, state=state)).state
     state = replace(state, phase=settled_phase(state))
     reason = "; ".join([decided.reason, *words])
@@ -157,9 +158,9 @@ def _with_roles(state: State) -> State:
     return state
 
 
-def _begin(state: State) -> tuple[State, list[str]]:
+def _begin(state: State, aimed: Assignment | None) -> tuple[State, list[str]]:
     """Begin a transfer or a move for every slot that is not yet as aimed at."""
-    assignment, aimed = assigned(state), aim(state)
+    assignment = assigned(state)
     if aimed is None:
         return state, []
     since = state.version

@@ -41,6 +41,7 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition, changed, live_members, stale, with_status
 from bamboo.ids import NodeId
+from bamboo.topology.strategy import BARE_MODES
 
 
 def begin_reform(
@@ -183,17 +184,15 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
     return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
 
 
-def grow(before: State, decided: Transition, policy: Policy) -> Transition:
-    """Begin a reconfiguration when there are nodes for another pipeline, or for all stages."""
+def improve(before: State, decided: Transition, policy: Policy) -> Transition:
+    """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
+    nodes with a notice can go that have no shadows to hand over to."""
     state = decided.state
     if state is before or not policy.elastic or not at_rest(state):
         return decided
-    better = layout_for(len(usable_nodes(state)), policy).grid
-    whole = better.stages == policy.stages
-    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
-    if not (whole and more and better.size > state.grid.size):
+    why = _wanted(state, policy)
+    if not why:
         return decided
-    why = f"there are nodes for {better.pipelines} x {better.stages}"
     # Its version is that of the change already; the round is named by the version it ends as.
     after, orders = begin_reform(
         replace(state, version=state.version - 1), why=why, planned=True, forced=False
@@ -201,6 +200,20 @@ def grow(before: State, decided: Transition, policy: Policy) -> Transition:
     reason = f"{decided.reason}; {why}: a new layout at the next boundary"
     after = replace(after, version=state.version, generation=_next(before), sentence=reason)
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
+
+
+def _wanted(state: State, policy: Policy) -> str:
+    """Why another layout is wanted now, "" if none is."""
+    better = layout_for(len(usable_nodes(state)), policy).grid
+    whole = better.stages == policy.stages
+    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
+    if whole and more and better.size > state.grid.size:
+        return f"there are nodes for {better.pipelines} x {better.stages}"
+    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
+    leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
+    if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
+        return f"{len(leaving)} nodes with a notice can go"
+    return ""
 
 
 # ---------------------------------------------------------------- the decision
@@ -244,7 +257,7 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     if reform.shares and layout.grid == state.grid:
         layout = replace(layout, shares=reform.shares)
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
-    assignment = place(nodes, layout, held, state.redundancy)
+    assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
     for node in nodes:
         if node.id in roles:

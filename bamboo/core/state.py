@@ -63,6 +63,9 @@ class Node:
     status: NodeStatus
     notice_deadline_s: float | None = None
     """Store time at which the cloud said it will take the instance, or None."""
+    advised: bool = False
+    """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
+    node more for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,14 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A member that was slow in so many measurements, and fine in none since the first."""
+
+    node: NodeId
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """`version` counts transitions that changed anything; `generation` counts memberships."""
 
@@ -214,6 +225,11 @@ class State:
     checkpoints: tuple[Checkpoint, ...] = ()
     """Complete ones, oldest first."""
     saving: tuple[Saving, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    retiring: NodeId | None = None
+    """A slow member whose place a standby takes."""
+    relieved: tuple[Slot, ...] = ()
+    """Slots whose owner was replaced for being slow; the new one has not been found fine yet."""
     stop_reason: str | None = None
     stop_outcome: Outcome | None = None
     """Set from StopRequested on; the run then ends with this outcome."""

@@ -5,18 +5,22 @@ Rule: plain arguments in, one frozen value out; every figure says what it was ma
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from functools import partial
+from itertools import pairwise
 
 from bamboo.errors import InputError
-from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.cost import Expected, Timing, costs_for, expected, layout_for
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
+from bamboo.planner.survival import survival
 from bamboo.planner.value import samples_per_usd, usd_per_hour
-from bamboo.schedule.layout import Layout
+from bamboo.planner.zones import Spread, Stakes, cheapest, laid_out, nodes_by_zone, price_spreads
+from bamboo.schedule.layout import Costs, Layout
+from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
 
 GIB = 2**30
@@ -40,8 +44,20 @@ class Plan:
     """Zone -> all instances in that zone; empty where no spot price is known."""
     expected: Expected | None
     """None: nobody has measured or given how long a microbatch takes."""
+    spread: str
+    """How the nodes lie over the zones, one of SPREADS."""
+    spreads: tuple[Spread, ...]
+    """The price of each that the zones and pipelines allow, with the most pipelines that the run
+    may have; empty where nobody knows how long a step takes."""
+    assignment: Assignment
+    """Who owns and shadows which slot at the start, the nodes named after their zones."""
     notes: tuple[str, ...]
     """What the user should know before he starts, as sentences."""
+
+    @property
+    def chosen(self) -> Spread | None:
+        """The price of the spread that is taken."""
+        return next((one for one in self.spreads if one.name == self.spread), None)
 
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
         """The value at a price of the whole fleet; None without an expected step time."""
@@ -62,28 +78,43 @@ def make_plan(
     cut: Sequence[int] = (),
     timing: Timing | None = None,
     standbys: int = 0,
+    max_pipelines: int = 0,
+    stakes: Stakes,
+    spread: str = "auto",
 ) -> Plan:
     """Plan a job on one instance type, one node an instance.
 
     `cut` names the first layer of each stage; empty: balanced by flops. `shape` is the batch in
     virtual nodes, `batch` its samples. `zone_spot_usd_per_hour` is per instance; `standbys` are
-    instances beyond the grid, paid like the others.
-    Raises InputError when there are more stages than layers, or the cut does not fit.
+    instances beyond the grid of `max_pipelines` (0: of `grid`), paid like the others. `spread` is
+    one of SPREADS, or `auto` for the cheapest.
+    Raises InputError when there are more stages than layers, or cut or spread do not fit.
     """
     whole_cut = _whole_cut(facts, grid, cut)
     memory = memory_report(facts, cut=whole_cut, grid=grid, shape=shape, mode=mode)
-    layout = layout_for(grid, shape=shape, mode=mode)
+    largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
+    count = largest.size + standbys
     step = None
+    spreads: tuple[Spread, ...] = ()
     if timing is not None:
-        costs = costs_for(facts, cut=whole_cut, grid=grid, shape=shape, timing=timing)
-        step = expected(layout, costs, batch=batch, source=timing.source)
+        calm = partial(_calm, facts, cut=whole_cut, mode=mode, shape=shape, timing=timing)
+        layout, costs, full = calm(largest, batch=batch)
+        step = full if largest == grid else calm(grid, batch=batch)[2]
+        spreads = price_spreads(layout, costs, step_s=full.step_s, nodes=count, stakes=stakes)
+    name = _choose(spread, spreads)
+    zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
+    assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
     notes = (
-        *survival(layout),
-        *_zone_notes(grid, zone_spot_usd_per_hour),
+        *survival(
+            assignment,
+            mode,
+            checkpoint_every=min(stakes.checkpoint_every, stakes.steps),
+            zones=zone_of if zones else None,
+        ),
         *_memory_notes(memory, instance_type),
-        *_standby_notes(standbys, zone_spot_usd_per_hour, instance_type),
+        *_replica_notes(assignment),
+        *_spare_notes(largest.size - grid.size, standbys, stakes.mean_usd_per_hour(zones)),
     )
-    count = grid.size + standbys
     return Plan(
         grid=grid,
         mode=mode,
@@ -97,6 +128,9 @@ def make_plan(
             zone: usd_per_hour([price] * count) for zone, price in zone_spot_usd_per_hour.items()
         },
         expected=step,
+        spread=name,
+        spreads=spreads,
+        assignment=assignment,
         notes=notes,
     )
 
@@ -114,58 +148,64 @@ def _whole_cut(facts: Sequence[LayerFacts], grid: Grid, cut: Sequence[int]) -> t
     return whole
 
 
-def survival(layout: Layout) -> tuple[str, ...]:
-    """Which losses a run survives, counted over all single losses and all pairs, in words."""
-    nodes = sorted(set(layout.assignment.owners))
-    single = [node for node in nodes if survives(layout, (node,))]
-    if not single:
-        return (
-            f"No loss is survived: redundancy {layout.mode!r} keeps no replica, so the loss of "
-            "any node ends the run.",
+def _calm(
+    facts: Sequence[LayerFacts],
+    grid: Grid,
+    *,
+    cut: Sequence[int],
+    mode: str,
+    shape: BatchShape,
+    batch: int,
+    timing: Timing,
+) -> tuple[Layout, Costs, Expected]:
+    """A calm step with a grid: who runs what, what it costs, and how long all of it takes."""
+    layout = layout_for(grid, shape=shape, mode=mode)
+    costs = costs_for(facts, cut=cut, grid=grid, shape=shape, timing=timing)
+    return layout, costs, expected(layout, costs, batch=batch, source=timing.source)
+
+
+def _choose(spread: str, spreads: Sequence[Spread]) -> str:
+    if spread == "auto":
+        return cheapest(spreads).name if spreads else SPREADS[0]
+    able = [one.name for one in spreads]
+    if spread not in able and spreads:
+        raise InputError(
+            f"the spread {spread!r} is not possible here; take one of {', '.join(able)}"
         )
-    pairs = list(combinations(nodes, 2))
-    good = sum(survives(layout, pair) for pair in pairs)
-    return (
-        f"The loss of any one of the {len(single)} nodes is survived: the node before it in its "
-        "pipeline takes the stage over, inside the step.",
-        f"Of the {len(pairs)} pairs of nodes, {good} can be lost together; a node and the one "
-        "that shadows it cannot.",
-    )
+    return spread
 
 
-def survives(layout: Layout, victims: Sequence[NodeId]) -> bool:
-    """Whether every slot keeps a live copy when all `victims` are lost at the same time."""
-    lost = set(victims)
-    for slot in layout.assignment.grid.slots():
-        copies = {layout.assignment.owner(slot), layout.assignment.shadow(slot)} - {None}
-        if copies <= lost:
-            return False
-    return True
-
-
-def _zone_notes(grid: Grid, zones: Mapping[str, float]) -> tuple[str, ...]:
-    if grid.pipelines > 1 and len(zones) > 1:
+def _replica_notes(assignment: Assignment) -> tuple[str, ...]:
+    """A ring of an odd number of stages over two zones has neighbours in one zone, whose replica
+    goes to a node that has one already."""
+    most = max(len(assignment.shadowed_by(node)) for node in assignment.owners)
+    if most < 2:
         return ()
-    where = f"zone {next(iter(zones))}" if len(zones) == 1 else "one zone"
     return (
-        f"A pipeline stays within {where}; most bulk preemptions take several nodes of one zone "
-        "at once, and such a loss may leave a stage without a live copy.",
+        f"Some nodes keep {most} replicas, more than the memory above counts, so that each lies in "
+        "another zone than its stage: an even number of stages or a third zone needs no such.",
     )
 
 
-def _standby_notes(
-    standbys: int, zones: Mapping[str, float], kind: InstanceType
-) -> tuple[str, ...]:
-    if standbys == 0:
-        return (
-            "No standby: a lost node's neighbour does its work until a replacement has booted.",
+def _spare_notes(growing: int, standbys: int, each: float) -> tuple[str, ...]:
+    """What the nodes beyond the grid of the start are for, and what they cost."""
+    notes = []
+    if growing:
+        notes.append(
+            f"{growing} of the nodes are for the pipelines beyond those of the start, at "
+            f"${each * growing:.4f}/h: the run grows as soon as they have joined."
         )
-    price = min(zones.values(), default=kind.on_demand_usd_per_hour) * standbys
-    waits = "1 standby waits" if standbys == 1 else f"{standbys} standbys wait"
-    return (
-        f"{waits} for a lost slot, at ${price:.4f}/h; without, a lost node's neighbour does its "
-        "work until a replacement has booted.",
-    )
+    if standbys == 0:
+        notes.append(
+            "No standby: a lost node's neighbour does its work until a replacement has booted."
+        )
+    else:
+        waits = "1 standby waits" if standbys == 1 else f"{standbys} standbys wait"
+        notes.append(
+            f"{waits} for a lost slot, at ${each * standbys:.4f}/h; without, a lost node's "
+            "neighbour does its work until a replacement has booted."
+        )
+    return tuple(notes)
 
 
 def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from bamboo.coord.driver import Driver
 from bamboo.coord.follow import Follower
+from bamboo.core.accuse import patience_s
 from bamboo.core.effects import Fence
 from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
@@ -162,16 +163,24 @@ def follow_log(
 
 
 def watch_peers(
+    *,
     transport: Transport,
     driver: Driver,
     me: NodeId,
+    state: Callable[[], State],
     seen: Callable[[str, float], None],
     stop: threading.Event,
 ) -> None:
     """Thread: report each peer whose connection ends. Many may see it; the first one counts."""
+    unreached: set[NodeId] = set()
     while not stop.is_set():
-        for gone in transport.wait_gone(POLL_S):
+        found = transport.wait_gone(POLL_S)
+        for gone in found:
+            unreached.add(gone.node)
             seen(gone.node, gone.seen_at_s)
+        if found and stop.wait(patience_s(state(), me, unreached)):
+            return
+        for gone in found:
             try:
                 driver.append(
                     PeerLost(node=gone.node, reporter=me, cause="disconnect"),

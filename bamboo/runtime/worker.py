@@ -190,7 +190,14 @@ class _Worker:
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(
             "watch",
-            lambda: watch_peers(transport, self._driver, me, trainer.saw_gone, self._stop),
+            lambda: watch_peers(
+                transport=transport,
+                driver=self._driver,
+                me=me,
+                state=lambda: follower.state or self._first,
+                seen=trainer.saw_gone,
+                stop=self._stop,
+            ),
         )
         self._link_to_agent(trainer)
         poster.event(

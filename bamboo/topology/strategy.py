@@ -12,6 +12,9 @@ REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
 """`auto` of the design comes with the planner."""
 BARE_MODES = ("off", "peer")
 """Modes without shadows."""
+SPREADS = ("one", "pipelines", "neighbours")
+"""How the nodes of a run lie over zones: all in one; each pipeline within one; the neighbours of
+a ring in different ones, so that a stage and its replica never lie in the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

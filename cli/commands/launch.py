@@ -99,7 +99,8 @@ def command(
     if prepared.trace is not None:
         click.echo(trace_text(prepared.trace), err=as_json)
     if dry_run:
-        click.echo(requests_text(prepared.planned.request))
+        for request in prepared.planned.requests:
+            click.echo(requests_text(request))
         click.echo("dry run: nothing was started")
         return 0
     folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
+from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
-from bamboo.topology.strategy import BARE_MODES
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
 
@@ -33,6 +34,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         *_stages(plan),
         *_price(planned, modelled=cores is not None),
         *_time(planned, cores=cores),
+        *_spreads(plan),
         *(line for note in plan.notes for line in paragraph(note)),
     ]
     return "\n".join(lines)
@@ -44,12 +46,13 @@ def _stages(plan: Plan) -> list[str]:
     rows: list[tuple[str, ...]] = [("stage", "layers", "shadowed by", "state", *apart, "total")]
     for bytes_ in plan.memory:
         first, stop = plan.cut[bytes_.stage], plan.cut[bytes_.stage + 1]
-        protector = plan.grid.protector(Slot(pipeline=0, stage=bytes_.stage))
+        shadow = plan.assignment.shadow(Slot(pipeline=0, stage=bytes_.stage))
+        shadowing = plan.assignment.owned_by(shadow)[0] if shadow is not None else None
         rows.append(
             (
                 str(bytes_.stage),
                 str(first) if stop == first + 1 else f"{first} to {stop - 1}",
-                "nobody" if plan.mode in BARE_MODES else f"node of {protector.stage}",
+                "nobody" if shadowing is None else f"node of {shadowing.stage}",
                 size(sum(getattr(bytes_, purpose) for purpose in STATE)),
                 *(size(getattr(bytes_, purpose)) for purpose in apart),
                 size(bytes_.total),
@@ -61,6 +64,7 @@ def _stages(plan: Plan) -> list[str]:
 def _price(planned: Planned, *, modelled: bool) -> list[str]:
     plan, catalogue = planned.plan, planned.catalogue
     kind = plan.instance_type
+    where = " and ".join(planned.zones or [planned.pool.zone])
     word = "modelled, nothing is paid" if modelled else "real dollars"
     spot = [
         f"{usd(price)}/h in {zone} ({price / plan.on_demand_usd_per_hour:.0%})"
@@ -72,8 +76,10 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
         prices += "; spot " + ", ".join(spot)
         dates += f"; spot is modelled from {catalogue.spot_seen}"
     return [
-        f"  {count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
-        f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {planned.pool.zone}: {word}",
+        *paragraph(
+            f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
+            f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}: {word}"
+        ),
         *paragraph(prices, indent=4),
         f"    {dates}",
     ]
@@ -99,6 +105,58 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
         f"{duration(expected.step_s * steps)}, "
         f"{usd(planned.usd_per_hour * expected.step_s * steps / 3600)}",
     ]
+
+
+def _spreads(plan: Plan) -> list[str]:
+    """A row a spread over the zones, its price per hour, and why one of them is taken."""
+    if len(plan.spreads) < 2:
+        return []
+    zones = sorted({zone for one in plan.spreads for zone in one.zones})
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*zones, strict=False))
+    region = "".join(letters[0] for letters in alike)
+    head = ("spread", "nodes", "instances", "transfer", "fatal losses", "their price", "total")
+    rows = [head]
+    for one in plan.spreads:
+        rows.append(
+            (
+                f"{one.name}, taken" if one is plan.chosen else one.name,
+                ", ".join(f"{n} in {zone[len(region) :]}" for zone, n in one.zones.items()),
+                usd(one.instances_usd_per_hour),
+                usd(one.transfer_usd_per_hour),
+                f"{one.fatal_per_hour:.2f}",
+                usd(one.fatal_usd_per_hour),
+                usd(one.total_usd_per_hour),
+            )
+        )
+    return [
+        f"  expected price per hour of each spread over the zones of {region}:",
+        *columns(rows, indent=4, right=frozenset(range(2, len(head)))),
+        *paragraph(spread_sentence(plan), indent=4),
+    ]
+
+
+def spread_sentence(plan: Plan) -> str:
+    """Why this spread, and what its price was made from."""
+    best, taken = cheapest(plan.spreads), plan.chosen
+    assert taken is not None, "a plan takes one of the spreads that it prices"
+    others = [one for one in plan.spreads if one is not taken]
+    next_best = cheapest(others) if others else taken
+    if taken is best:
+        why = (
+            f"{taken.name} is taken: {usd(taken.total_usd_per_hour)}/h in all against "
+            f"{usd(next_best.total_usd_per_hour)}/h for {next_best.name}"
+        )
+    else:
+        why = (
+            f"{taken.name} is taken, as the job says, at {usd(taken.total_usd_per_hour)}/h in all; "
+            f"{best.name} would come to {usd(best.total_usd_per_hour)}/h"
+        )
+    return (
+        f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {LOSSES_PER_NODE_HOUR:.2f} losses "
+        "per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 trace; "
+        "fatal is what no live copy survives, and costs the work since the last checkpoint, or "
+        "half the run."
+    )
 
 
 def requests_text(request: Mapping[str, Any]) -> str:
@@ -130,7 +188,10 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "tokens_per_sample": planned.strategy.semantics.model["context"],
         "semantic_hash": planned.strategy.semantics.hash(),
         "notes": list(plan.notes),
-        "requests": [dict(planned.request)],
+        "spread": plan.spread,
+        "spreads": [_spread_body(spread) for spread in plan.spreads],
+        "spread_reason": spread_sentence(plan) if plan.spreads else None,
+        "requests": [dict(request) for request in planned.requests],
     }
 
 
@@ -139,4 +200,17 @@ def _bytes_body(stage: StageBytes) -> dict[str, int]:
         "stage": stage.stage,
         **{purpose: getattr(stage, purpose) for purpose in PURPOSES},
         "total": stage.total,
+    }
+
+
+def _spread_body(spread: Spread) -> dict[str, Any]:
+    return {
+        "name": spread.name,
+        "zones": dict(spread.zones),
+        "instances_usd_per_hour": spread.instances_usd_per_hour,
+        "crossing_bytes_per_step": spread.crossing_bytes,
+        "transfer_usd_per_hour": spread.transfer_usd_per_hour,
+        "fatal_losses_per_hour": spread.fatal_per_hour,
+        "fatal_usd_per_hour": spread.fatal_usd_per_hour,
+        "usd_per_hour": spread.total_usd_per_hour,
     }

@@ -28,6 +28,13 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(f"  {trace_line(body['trace'])}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
     lines += [f"    {p['line']}" for p in body["preemptions"]]
+    if relaid := body["reconfigurations"]:
+        again = sum(one["steps_again"] for one in relaid)
+        lines.append(
+            f"  {count(len(relaid), 'reconfiguration')}"
+            + (f", {count(again, 'step')} done again after a restore" if again else "")
+        )
+        lines += [f"    {_relaid_line(one)}" for one in relaid]
     rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]
     rows += [
         (
@@ -49,6 +56,17 @@ def summary_text(body: Mapping[str, Any]) -> str:
             f"  {count(overruns, 'operation')} of the virtual device took longer than its figures"
         )
     return "\n".join(lines)
+
+
+def _relaid_line(body: Mapping[str, Any]) -> str:
+    """`2 x 4, on from step 31: there are nodes for 2 x 4; 9.4 MiB sent, it took 300 ms`."""
+    where = f"step {body['step']}"
+    if body["checkpoint"]:
+        where = f"the checkpoint of step {body['step']}" if body["step"] else "the beginning"
+        where += f", {count(body['steps_again'], 'step')} done again"
+    sent = f"{size(body['sent_bytes'])} sent" if body["sent_bytes"] else "nothing had to be sent"
+    stood = duration(body["took_s"])
+    return f"{body['grid']}, on from {where}: {body['why']}; {sent}, it took {stood}"
 
 
 NOTES = {

@@ -23,6 +23,7 @@ DEADLINE_S = 2.0
 TOKEN_TTL_S = 21600
 _TOKEN_PATH = "/latest/api/token"
 _ACTION_PATH = "/latest/meta-data/spot/instance-action"
+_ADVICE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 
 
 class Imds:
@@ -69,6 +70,10 @@ class Imds:
         except (ValueError, KeyError, TypeError):
             return None
         return Notice(id=hashlib.sha256(text.encode()).hexdigest()[:16], at_s=at.timestamp())
+
+    def advised(self) -> bool:
+        """Whether there is a rebalance recommendation; not without an answer within 2 s."""
+        return self.get(_ADVICE_PATH) is not None
 
     def get(self, path: str) -> str | None:
         """The text at a path, or None: not there (404), refused, or no answer in time."""

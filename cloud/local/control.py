@@ -3,7 +3,8 @@
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
 `{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
 "grant": …}`, `{"op": "relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`,
-`{"op": "services"}`, `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
+`{"op": "advise", "instance": …}`, `{"op": "services"}`,
+`{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 
 Whoever has asked to `hold` is a launcher for as long as its connection is open: the kernel closes
@@ -110,6 +111,10 @@ class ControlClient:
         """Take an instance: at once, or after showing it a notice for `notice_s`. Returns when it
         is killed, or when the notice is shown."""
         self._call({"op": "preempt", "instance": instance, "notice_s": notice_s, "cause": cause})
+
+    def advise(self, instance: InstanceId) -> None:
+        """Show an instance the advice to leave it; nothing else happens."""
+        self._call({"op": "advise", "instance": instance})
 
     def instances(self) -> tuple[Mapping[str, Any], ...]:
         """All instances ever started: instance, zone, instance_type, market, state (`running` or

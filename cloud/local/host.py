@@ -291,7 +291,7 @@ class Host:
             case "services":
                 store = None if self._store is None else self._store.process.pid
                 return {"ok": True, "services": {"store": store, "fork-server": self._zygote.pid}}
-            case "instances" | "preempt" | "notice" | "refuse" | "relent":
+            case "instances" | "preempt" | "notice" | "advise" | "refuse" | "relent":
                 return self._instances.handle(request)
             case other:
                 raise ValueError(f"unknown op {other!r}")

@@ -87,6 +87,11 @@ class Instances:
                     cause=str(request["cause"]),
                 )
                 return {"ok": True}
+            case "advise":
+                instance = InstanceId(str(request["instance"]))
+                self._running(instance)
+                self._metadata.advise(instance)
+                return {"ok": True}
             case "refuse":
                 self._market.inject(
                     CapacityFault(

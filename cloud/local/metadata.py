@@ -77,6 +77,14 @@ class MetadataService:
                         facts, terminate_at_s=at_s, rebalance_noticed_at_s=noticed_s
                     )
 
+    def advise(self, instance: InstanceId) -> None:
+        """Show `instance` that it is at a raised risk, without a notice."""
+        noticed_s = self._now()
+        with self._lock:
+            for key, facts in self._facts.items():
+                if facts.instance == instance:
+                    self._facts[key] = replace(facts, rebalance_noticed_at_s=noticed_s)
+
     def respond(self, method: str, path: str, headers: Mapping[str, str]) -> Response:
         """Answer one request; `headers` has lower-case names, `path` starts with PREFIX."""
         key, _, below = path.removeprefix(PREFIX).partition("/")

@@ -11,10 +11,10 @@ from bamboo.agent.outcome import Fenced, RunEnded
 from bamboo.agent.watch import LogWatch, PeerWatch
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import open_store
-from bamboo.core.events import NodeJoined, PeerLost, RunFailed
+from bamboo.core.events import NodeJoined, NoticeReceived, PeerLost, RebalanceAdvised, RunFailed
 from bamboo.core.state import NodeStatus, Outcome, initial_state
 from bamboo.errors import StoreUnavailable
-from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.ids import InstanceId, NodeId, ZoneId, node_id
 from bamboo.ports import Identity, Notice
 from bamboo.topology.grid import Grid
 from tests.agent.world import HASTY, POLICY, RUN, Service, join, make_store, state_of
@@ -169,6 +169,36 @@ def test_a_notice_is_said_again_while_the_store_is_away() -> None:
         watch.look()
     assert len(calls) == 2
     assert state_of(store).node(me).notice_deadline_s == 2_000_000_000.0
+
+
+def test_advice_is_said_once_and_not_beside_a_notice() -> None:
+    store = make_store()
+    service = Service(Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a")), advice=True)
+    said: list[object] = []
+    me = node_id(InstanceId("i-1"), 0)
+    driver = Driver(store, POLICY, me)
+
+    def append(event, *, deadline_s=0.0):
+        said.append(event)
+        return driver.append(event, deadline_s=deadline_s)
+
+    watch = NoticeWatch(node=me, metadata=service, append=append, poll_s=0.01)
+    watch.look()
+    assert said == [RebalanceAdvised(node=me)], "the node has not joined: it is said again"
+    join(store, 1)
+    join(store, 2)
+    for _ in range(3):
+        watch.look()
+    assert said == [RebalanceAdvised(node=me)] * 2
+    assert state_of(store).node(me).advised
+    service.pending = Notice(id="n1", at_s=2_000_000_000.0)
+    for _ in range(3):
+        watch.look()
+    assert said[2:] == [NoticeReceived(node=me, deadline_s=2_000_000_000.0)]
+    another = NoticeWatch(node=me, metadata=service, append=append, poll_s=0.01)
+    for _ in range(3):
+        another.look()
+    assert RebalanceAdvised(node=me) not in said[3:]
 
 
 def test_a_notice_watch_stops_when_it_is_told() -> None:

@@ -34,12 +34,16 @@ class Service:
 
     me: Identity
     pending: Notice | None = None
+    advice: bool = False
 
     def identity(self) -> Identity:
         return self.me
 
     def notice(self) -> Notice | None:
         return self.pending
+
+    def advised(self) -> bool:
+        return self.advice
 
 
 @dataclass(slots=True)

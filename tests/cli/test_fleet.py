@@ -1,21 +1,30 @@
 """The launcher's fleet: replaces what goes, keeps what could not be done yet."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from bamboo.core.events import Event, HandedOver, NoticeReceived, PeerLost, StopRequested
+from bamboo.core.events import (
+    Event,
+    HandedOver,
+    NoticeReceived,
+    PeerLost,
+    RebalanceAdvised,
+    StopRequested,
+)
 from bamboo.core.state import Outcome, State
 from bamboo.errors import InputError
-from bamboo.ids import InstanceId
+from bamboo.ids import InstanceId, ZoneId
 from cli.fleet import GRACE_S, RunFleet
 from cloud.fleet import Fleet, Report
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from tests.cli.world import World, job, joined
+
+ZONES = {ZoneId("us-east-1a"): 3, ZoneId("us-east-1b"): 2}
 
 
 class FakeCloudFleet:
@@ -30,7 +39,10 @@ class FakeCloudFleet:
         if self.trouble is not None:
             raise self.trouble
 
-    def ensure(self, count: int, *, leaving: Collection[InstanceId]) -> Report:
+    def ensure(
+        self, count: int, *, leaving: Collection[InstanceId], zones: Mapping[ZoneId, int] | None
+    ) -> Report:
+        assert zones == ZONES
         self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
 
@@ -73,6 +85,7 @@ class Parts:
             note=self.notes.append,
             nodes=5,
             join_s=120.0,
+            zones=ZONES,
             now=lambda: self.now_s,
         )
 
@@ -134,6 +147,23 @@ def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None
         parts.made.reconcile(state())
     ended = [value for name, value in parts.fleet.calls if name == "terminate"]
     assert ended == ["i-mute"]
+
+
+def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) -> None:
+    """It is there before a notice, takes the place after it, and is not started twice."""
+    one, two = (node.id for node in state().nodes[:2])
+    advised = (RebalanceAdvised(node=one), RebalanceAdvised(node=one), RebalanceAdvised(node=two))
+    noticed = NoticeReceived(node=one, deadline_s=1e10)
+    lost = PeerLost(node=two, reporter="test", cause="disconnect")
+    for events in (advised[:1], advised, (*advised, noticed), (*advised, noticed, lost)):
+        parts.made.reconcile(state(*events))
+    instances = [node.instance for node in state().nodes[:2]]
+    assert parts.fleet.calls == [
+        ("ensure", (6,)),
+        ("ensure", (7,)),
+        ("ensure", (6, instances[0])),
+        ("ensure", (5, *sorted(instances))),
+    ]
 
 
 def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:

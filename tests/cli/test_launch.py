@@ -96,7 +96,7 @@ class Launched:
     """A launch in another process, and what of it must be gone afterwards."""
 
     def __init__(self, bench: Bench, run: str, process: "subprocess.Popen[bytes]") -> None:
-        self.bench, self.process = bench, process
+        self.bench, self.run, self.process = bench, run, process
         self.folder = bench.home / run
         self.out = bench.folder / f"{run}.out"
         self.cloud_pid = 0

@@ -39,7 +39,8 @@ def test_on_demand_is_asked_for_as_such() -> None:
     planned = plan(replace(JOB, cloud=replace(JOB.cloud, market="on-demand")))
     assert planned.pool.market == "on-demand"
     assert planned.usd_per_hour == pytest.approx(4 * 0.526)
-    assert "InstanceMarketOptions" not in planned.request
+    assert "InstanceMarketOptions" not in planned.requests[0]
+    assert {spread.fatal_per_hour for spread in planned.plan.spreads} == {0.0}
 
 
 def test_an_unknown_type_and_one_without_a_price_are_refused() -> None:
@@ -50,7 +51,7 @@ def test_an_unknown_type_and_one_without_a_price_are_refused() -> None:
 
 
 def test_the_request_says_all_that_matters() -> None:
-    request = plan().request
+    (request,) = plan().requests
     assert request["MaxCount"] == 4
     assert request["ClientToken"] == "r-1"
     assert request["InstanceMarketOptions"]["SpotOptions"]["SpotInstanceType"] == "one-time"
@@ -117,11 +118,36 @@ def test_the_plan_on_paper() -> None:
     assert "The loss of any one of the 4 nodes is survived" in text
 
 
+def test_the_prices_of_the_spreads_on_paper() -> None:
+    text = plan_text("r", plan(), cores=2)
+    assert "  expected price per hour of each spread over the zones of us-east-1:" in text
+    assert "\n    one, taken  4 in a " in text
+    assert "\n    neighbours  2 in a, 2 in b " in text
+    assert "0.61 losses per node-hour on spot" in " ".join(text.split())
+
+
+def test_a_spread_over_zones_is_asked_for_zone_by_zone() -> None:
+    apart = replace(JOB.cluster, spread="neighbours", standbys=1)
+    planned = plan(replace(JOB, cluster=apart))
+    prices = planned.catalogue.spot_prices([planned.pool.instance_type], JOB.cloud.zones)
+    (of_type,) = prices.values()
+    low, high = sorted(of_type, key=lambda zone: of_type[zone])
+    assert planned.zones == {low: 3, high: 2}
+    assert planned.usd_per_hour == pytest.approx(3 * of_type[low] + 2 * of_type[high])
+    assert [r["MaxCount"] for r in planned.requests] == [3, 2]
+    assert [r["ClientToken"] for r in planned.requests] == ["r-1", "r-2"]
+    text = plan_text("r", planned, cores=2)
+    assert f"spot in {low} and {high}" in " ".join(text.split())
+    assert "neighbours is taken, as the job says, at $" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 100
+    assert plan().zones == {}, "one zone is whichever is cheapest when it is asked"
+
+
 def test_without_redundancy_nobody_shadows_and_the_plan_says_so() -> None:
     planned = plan(replace(JOB, cluster=replace(JOB.cluster, redundancy="off")))
     text = plan_text("r", planned, cores=2)
     assert "nobody" in text
-    assert "No loss is survived" in text
+    assert "The loss of any one of the 4 nodes ends the run. Redundancy is 'off'" in text
 
 
 def test_the_plan_as_json() -> None:
@@ -129,7 +155,13 @@ def test_the_plan_as_json() -> None:
     body = plan_body("r", planned)
     assert body["instances"] == 4
     assert body["usd_per_hour"] == planned.usd_per_hour
-    assert body["requests"] == [planned.request]
+    assert body["requests"] == list(planned.requests)
+    assert body["spread"] == "one"
+    assert [spread["name"] for spread in body["spreads"]] == ["one", "neighbours"]
+    assert body["spread_reason"].startswith("one is taken: $")
+    for spread in body["spreads"]:
+        parts = ("instances_usd_per_hour", "transfer_usd_per_hour", "fatal_usd_per_hour")
+        assert spread["usd_per_hour"] == pytest.approx(sum(spread[part] for part in parts))
     assert body["samples_per_usd"] == pytest.approx(
         body["samples_per_s"] * 3600 / body["usd_per_hour"]
     )

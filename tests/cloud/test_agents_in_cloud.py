@@ -16,6 +16,7 @@ from bamboo.core.state import NodeStatus, Outcome, State, initial_state
 from bamboo.ids import NodeId, node_id
 from bamboo.ports import Store
 from bamboo.topology.grid import Grid
+from cli.fleet import RunFleet
 from cloud.local.session import members
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.agent.world import JOB, POLICY
@@ -113,6 +114,45 @@ def test_a_notice_reaches_the_run_and_the_loss_follows(world: World) -> None:
         lambda: told(world.cloud, victim.instance)["state"] == "terminated",
         what="the instance is taken",
     )
+
+
+def test_on_advice_one_more_node_stands_by(world: World, tmp_path: Path) -> None:
+    """Once, however often the fleet looks; when the advised node is then taken, nobody else is
+    started: the other one is there."""
+    state = world.form()
+    victim = state.nodes[0]
+    fleet = RunFleet(
+        world.fleet,
+        world.cloud,
+        journal=tmp_path / "cloud.jsonl",
+        kills=tmp_path / "kills.jsonl",
+        on_demand_usd_per_hour={},
+        note=lambda _: None,
+        nodes=2,
+    )
+
+    def look() -> int:
+        """Instances ever started, after the fleet has looked three times more."""
+        for _ in range(3):
+            fleet.reconcile(world.driver.state())
+        return len(world.cloud.control.instances())
+
+    assert look() == 2
+    world.cloud.control.advise(victim.instance)
+    state = world.wait(lambda s: s.node(victim.id).advised, "the advice is known")
+    assert state.node(victim.id).status is NodeStatus.MEMBER
+    look()
+    state = world.wait(lambda s: len(s.nodes) == 3, "one more has joined")
+    assert state.nodes[2].status is NodeStatus.READY
+    assert look() == 3
+    world.cloud.control.preempt(victim.instance, notice_s=60.0)
+    world.wait(lambda s: s.node(victim.id).notice_deadline_s is not None, "the notice")
+    assert look() == 3
+    world.cloud.control.preempt(victim.instance)
+    wait_until(
+        lambda: told(world.cloud, victim.instance)["state"] == "terminated", what="it is taken"
+    )
+    assert look() == 3
 
 
 def test_a_killed_worker_is_reported_by_its_agent(world: World) -> None:

@@ -83,6 +83,14 @@ def test_it_fails_over_to_the_next_pool_and_takes_what_a_pool_has(fleet, provide
     assert any("had no capacity" in reason for reason in report.reasons)
 
 
+def test_zones_get_their_nodes_and_one_without_capacity_is_stood_in_for(fleet, provider) -> None:
+    zones = {A.zone: 2, B.zone: 2}
+    provider.script = [out("us-east-1b", grant=1)]
+    assert fleet.ensure(4, zones=zones).live == 4
+    assert [(s.pool, s.count) for s in launches(provider)] == [(A, 2), (B, 2), (A, 1)]
+    assert fleet.ensure(4, zones=zones).launched == ()
+
+
 def test_no_capacity_anywhere_is_asked_again_only_after_three_minutes(
     fleet, provider, clock
 ) -> None:

@@ -116,6 +116,14 @@ def test_notices_are_404_until_they_are_there(service, prefix, clock) -> None:
     assert json.loads(body) == {"noticeTime": "2027-01-15T08:00:00Z"}
 
 
+def test_advice_comes_without_a_notice(service, prefix) -> None:
+    key = token(service, prefix)
+    service.advise(ME)
+    assert get(service, prefix, ACTION, key)[0] == 404
+    status, body = get(service, prefix, REBALANCE, key)
+    assert (status, json.loads(body)) == (200, {"noticeTime": "2027-01-15T08:00:00Z"})
+
+
 def test_role_credentials_have_the_form_that_boto3_reads(service, prefix) -> None:
     key = token(service, prefix)
     below = "/latest/meta-data/iam/security-credentials/"
@@ -141,6 +149,10 @@ def test_the_client_reads_identity_and_notice_over_http() -> None:
         assert imds.identity().instance == ME
         assert imds.identity().zone == "us-east-1b"
         assert imds.notice() is None
+        assert not imds.advised()
+        service.advise(ME)
+        assert imds.notice() is None
+        assert imds.advised()
         service.notice(ME, at_s=1_900_000_000.9)
         notice, again = imds.notice(), imds.notice()
         assert notice is not None

@@ -12,10 +12,12 @@ B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPO
 OFFERS = (Offer(pool=A, usd_per_hour=0.4), Offer(pool=B, usd_per_hour=0.5))
 
 
-def instance(number: int, *, state: InstanceState = InstanceState.RUNNING) -> Observed:
+def instance(
+    number: int, *, state: InstanceState = InstanceState.RUNNING, pool: Pool = A
+) -> Observed:
     return Observed(
         instance=InstanceId(f"i-{number}"),
-        pool=A,
+        pool=pool,
         state=state,
         launched_at_s=float(number),
         token="t",
@@ -23,9 +25,9 @@ def instance(number: int, *, state: InstanceState = InstanceState.RUNNING) -> Ob
     )
 
 
-def planned(count, observed=(), *, memory=None, unwanted=(), offers=OFFERS, now_s=100.0):
+def planned(count, observed=(), *, memory=None, unwanted=(), offers=OFFERS, now_s=100.0, zones=()):
     return plan(
-        desired=Desired(count=count, unwanted=frozenset(unwanted)),
+        desired=Desired(count=count, unwanted=frozenset(unwanted), zones=dict(zones)),
         observed=observed,
         offers=offers,
         memory=memory or PoolMemory(),
@@ -86,19 +88,59 @@ def test_an_unwanted_instance_ends_and_is_replaced() -> None:
     assert start.count == 1
 
 
+ZONES = {A.zone: 2, B.zone: 2}
+
+
+def test_each_zone_is_asked_for_what_it_lacks() -> None:
+    first, second = planned(4, [instance(1)], zones=ZONES)
+    assert (first.pool, first.count) == (A, 1)
+    assert (second.pool, second.count) == (B, 2)
+    assert first.reason == (
+        "1 of the 1 that us-east-1a lacks: spot g5.xlarge in us-east-1a is its cheapest usable "
+        "offer at $0.4000/h"
+    )
+    # Of fewer than they lack together, each gets its share.
+    assert [(s.pool, s.count) for s in planned(2, zones=ZONES)] == [(A, 1), (B, 1)]
+
+
+def test_a_zone_asks_its_cheapest_usable_type() -> None:
+    other = Pool(instance_type="g6.xlarge", zone=B.zone, market=Market.SPOT)
+    offers = (*OFFERS, Offer(pool=other, usd_per_hour=0.6))
+    lacking = [instance(1), instance(2), instance(3, pool=B)]
+    memory = PoolMemory().with_out(B, now_s=100.0)
+    (start,) = planned(4, lacking, zones=ZONES, memory=memory, offers=offers)
+    assert start.pool == other
+
+
+def test_what_a_zone_cannot_give_comes_from_the_cheapest_pool() -> None:
+    memory = PoolMemory().with_out(B, now_s=100.0)
+    first, rest = planned(4, zones=ZONES, memory=memory)
+    assert (first.pool, first.count) == (A, 2)
+    assert (rest.pool, rest.count) == (A, 2)
+    # They stay where they are when the other zone has capacity again.
+    assert planned(4, [instance(n) for n in range(4)], zones=ZONES) == ()
+
+
+def test_surplus_ends_where_there_are_too_many() -> None:
+    running = [instance(1), instance(2), instance(3), instance(4, pool=B), instance(5, pool=B)]
+    (end,) = planned(4, running, zones=ZONES)
+    assert end.instance == "i-3"
+
+
 @given(
     count=st.integers(0, 8),
     states=st.lists(st.sampled_from(InstanceState), max_size=10),
     unwanted=st.sets(st.integers(0, 9)),
     out=st.sets(st.sampled_from([A, B])),
+    zones=st.dictionaries(st.sampled_from([A.zone, B.zone]), st.integers(0, 6)),
 )
-def test_carrying_the_plan_out_reaches_what_is_desired(count, states, unwanted, out) -> None:
-    observed = [instance(i, state=state) for i, state in enumerate(states)]
+def test_carrying_the_plan_out_reaches_what_is_desired(count, states, unwanted, out, zones) -> None:
+    observed = [instance(i, state=state, pool=(A, B)[i % 2]) for i, state in enumerate(states)]
     memory = PoolMemory()
     for pool in out:
         memory = memory.with_out(pool, now_s=100.0)
     ids = [InstanceId(f"i-{i}") for i in unwanted]
-    actions = planned(count, observed, unwanted=ids, memory=memory)
+    actions = planned(count, observed, unwanted=ids, memory=memory, zones=zones)
     ended = {a.instance for a in actions if isinstance(a, Terminate)}
     live = {o.instance for o in observed if o.state.live}
     assert ended <= live

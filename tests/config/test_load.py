@@ -8,6 +8,7 @@ import pytest
 
 from bamboo.config.load import job_from_json, job_to_json, load_job
 from bamboo.config.parse import sections
+from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
@@ -87,6 +88,8 @@ REFUSED = [
     ('chaos.kill=[{step=1,stage=1,phase="sleep"}]', "take one of forward, backward"),
     ("chaos.kill=[{step=1,stage=1,notice_s=-1}]", "chaos.kill[0].notice_s = -1.0"),
     ("budget.max_usd=-1", "budget.max_usd = -1.0: is out of range"),
+    ("cluster.spread=wide", "take one of auto, one, pipelines, neighbours"),
+    ("cluster.spread=pipelines", "needs two pipelines, and there is 1; raise cluster.max_pi"),
     ("nonsense", "--set 'nonsense': is no override; write --set section.key=value"),
     ("steps=3", "is no override"),
     ("file=x", "is no override"),
@@ -219,3 +222,21 @@ def test_the_reference_lists_every_key_with_its_default() -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.name)
 def test_every_example_is_a_job(path: Path) -> None:
     assert load_job(path).file == str(path.resolve())
+
+
+def test_a_spread_over_zones_needs_two(tmp_path: Path) -> None:
+    apart = ["cluster.spread=neighbours"]
+    assert tiny_job(tmp_path, apart).cluster.spread == "neighbours"
+    with pytest.raises(InputError, match="needs two zones, and cloud"):
+        tiny_job(tmp_path, [*apart, 'cloud.zones=["us-east-1a"]'])
+    two = ["cluster.spread=pipelines", "cluster.pipelines=1", "cluster.max_pipelines=2"]
+    assert tiny_job(tmp_path, two).cluster.spread == "pipelines"
+
+
+def test_the_policy_has_the_spread_of_the_job_or_of_the_plan(tmp_path: Path) -> None:
+    cuts = ((0, 2, 4),)
+    free = tiny_job(tmp_path, [])
+    assert policy_of(free, cuts).spread == "one"
+    assert policy_of(free, cuts, spread="neighbours").apart
+    fixed = tiny_job(tmp_path, ["cluster.spread=neighbours"])
+    assert policy_of(fixed, cuts).spread == "neighbours"

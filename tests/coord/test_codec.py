@@ -24,7 +24,7 @@ from bamboo.coord.codec import (
 )
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
-from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost
+from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
@@ -39,6 +39,7 @@ from bamboo.core.state import (
     Reform,
     Report,
     Saving,
+    Slow,
     State,
 )
 from bamboo.errors import UnreadableRecord
@@ -65,6 +66,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     tuple[Holding, ...]: st.lists(
         st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
     ).map(tuple),
+    tuple[Speed, ...]: st.lists(st.builds(Speed, speed=finite), max_size=2).map(tuple),
     tuple[Pace, ...]: st.lists(st.builds(Pace, microbatch_s=finite), max_size=2).map(tuple),
     tuple[Norm, ...]: st.lists(st.builds(Norm, step=counts, total_square=finite), max_size=2).map(
         tuple
@@ -157,10 +159,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":4}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":5}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":4}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":5}'
     )
 
 
@@ -224,6 +226,9 @@ def _another(name: str, value: Any) -> Any:
         "checkpoints": (Checkpoint(step=4, era=1),),
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
         "reform": REFORM,
+        "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
+        "retiring": NodeId("n00.1"),
+        "relieved": (MOVE.slot,),
     }
     if name in others:
         return others[name]
@@ -288,12 +293,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":4,"effects":{}}')
-    fleet = '{"v":4,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":5,"effects":{}}')
+    fleet = '{"v":5,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":4,"event":{}}')
+        decode_entry('{"v":5,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

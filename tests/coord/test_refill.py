@@ -166,6 +166,22 @@ def test_a_run_that_is_over_is_given_back_as_it_was(store: MemoryStore, clock: C
     assert member.poll() == []
 
 
+def test_a_store_that_is_lost_again_at_once_is_refilled_again(
+    store: MemoryStore, clock: Clock
+) -> None:
+    """Before anybody has said again what was lost the first time."""
+    (member,) = members(store, "n1.1")
+    member.driver.append(lost("n2.1", "n1.1"))
+    for read in (["StoreRefilled"], ["StoreRefilled", "PeerLost"]):
+        store.wipe()
+        assert member.poll() == ["away"]
+        clock.now_s += POLICY.gone_s
+        assert member.poll() == ["away"]
+        assert member.poll() == read
+    assert not member.follower.overtaken
+    assert verify_decisions(store).equal
+
+
 def test_an_append_waits_for_the_store_to_be_refilled(store: MemoryStore) -> None:
     (member,) = members(store, "n0.1")
     member.driver.state()

@@ -16,9 +16,13 @@ from bamboo.core.events import (
     NodeFinished,
     NodeLeft,
     NoticeReceived,
+    RebalanceAdvised,
     ReplicaJoined,
+    Speed,
+    SpeedsMeasured,
     StopReady,
     StopRequested,
+    StoreRefilled,
     Yielded,
 )
 from bamboo.core.invariants import check, check_step
@@ -113,6 +117,10 @@ class RunHistory(RuleBasedStateMachine):
     def notice(self, node: int, in_s: float) -> None:
         self.say(NoticeReceived(node=self.who(node), deadline_s=self.now_s + in_s))
 
+    @rule(node=anybody)
+    def advise(self, node: int) -> None:
+        self.say(RebalanceAdvised(node=self.who(node)))
+
     @rule(node=anybody, now=seldom)
     def leave(self, node: int, now: bool) -> None:
         if now:
@@ -156,6 +164,20 @@ class RunHistory(RuleBasedStateMachine):
         self.say(event)
         if late:
             self.say(event)
+
+    @rule(slow=anybody, rounds=st.integers(1, 3))
+    def measure(self, slow: int, rounds: int) -> None:
+        speeds = tuple(
+            Speed(node=node, speed=0.5 if node == self.who(slow) else 1.0)
+            for node in self.members()
+        )
+        for _ in range(rounds):
+            self.say(SpeedsMeasured(reporter="launcher", era=self.state.era, speeds=speeds))
+
+    @rule(index=anybody, now=seldom)
+    def lose_store(self, index: int, now: bool) -> None:
+        if now:
+            self.say(StoreRefilled(reporter=self.who(index)))
 
     @rule(outcome=st.sampled_from([Outcome.STOPPED, Outcome.BUDGET]), now=seldom)
     def stop(self, outcome: Outcome, now: bool) -> None:

@@ -61,14 +61,16 @@ class World(RuleBasedStateMachine):
         stages=st.integers(2, 5),
         redundancy=st.sampled_from(["stash", "stash", "peer", "off"]),
         every=st.sampled_from([0, 3]),
+        spread=st.sampled_from(["one", "neighbours"]),
     )
-    def begin(self, pipelines: int, stages: int, redundancy: str, every: int) -> None:
+    def begin(self, pipelines: int, stages: int, redundancy: str, every: int, spread: str) -> None:
         self.policy = Policy(
             cuts=tuple(cut for cut in CUTS if len(cut) <= stages + 1),
             virtual_nodes=4,
             pipelines=3,
             stages=stages,
             checkpoint_every=every,
+            spread=spread,
         )
         grid = Grid(pipelines=pipelines, stages=stages)
         self.state = initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)

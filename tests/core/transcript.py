@@ -75,6 +75,7 @@ def _settings(words: list[str]) -> tuple[State, Policy]:
         pipelines=int(given.get("pipelines", grid.pipelines)),
         stages=grid.stages,
         checkpoint_every=int(given.get("every", 0)),
+        spread=given.get("spread", "one"),
         **figures,
     )
     return state, policy
@@ -113,11 +114,18 @@ def _event(kind: str, words: list[str]) -> events.Event:
         tuple[Holding, ...]: _holdings,
         tuple[Norm, ...]: _norms,
         tuple[events.Pace, ...]: _paces,
+        tuple[events.Speed, ...]: _speeds,
     }
     made: events.Event = EVENTS[kind](
         **{name: read.get(hints[name], str)(text) for name, text in given.items()}
     )
     return made
+
+
+def _speeds(text: str) -> tuple[events.Speed, ...]:
+    """`a.1:0.5,b.1:1`"""
+    pairs = (entry.split(":") for entry in text.split(","))
+    return tuple(events.Speed(node=NodeId(node), speed=float(speed)) for node, speed in pairs)
 
 
 def _holdings(text: str) -> tuple[Holding, ...]:

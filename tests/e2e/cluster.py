@@ -72,9 +72,9 @@ class Cluster:
         self.driver = Driver(self.store, policy, "test")
         (directory / "sockets").mkdir(mode=0o700)
         # Workers hang on this socket as on their agent's: they end when this process does.
-        self._agent = socket.socket(socket.AF_UNIX)
-        self._agent.bind(str(directory / "agent"))
-        self._agent.listen(64)
+        self.agent_socket = socket.socket(socket.AF_UNIX)
+        self.agent_socket.bind(str(directory / "agent"))
+        self.agent_socket.listen(64)
 
     def _cuts(self) -> list[tuple[int, ...]]:
         """A cut for every number of stages up to the job's."""
@@ -242,7 +242,7 @@ class Cluster:
 
     def end_agents(self) -> None:
         """What workers take for their agent ends."""
-        self._agent.close()
+        self.agent_socket.close()
 
     def close(self) -> None:
         """End every process and the connections."""

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 import bamboo.runtime.diagnose
 import bamboo.runtime.stage
+from bamboo.ids import NodeId
 from bamboo.models import run_layers
-from bamboo.ports import MessageKey
+from bamboo.ports import Delivered, MessageKey, PeerGone
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
 from bamboo.runtime.records import ReplicaCheck
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.stage import Pending, Stage
+from bamboo.runtime.transport import ZmqTransport
 
 FLIPPED = 1 << 12
 """In the middle of a float32's fraction: the lowest bit may be rounded away before it matters."""
@@ -211,6 +213,34 @@ def clock_jump(where: str) -> None:
     SlotRun.next_step = next_step  # type: ignore[method-assign]
 
 
+def partition(where: str) -> None:
+    """`file,node,node..`: once there is that file nothing goes to those nodes and nothing comes
+    from them, and the transport says that their connections have ended. The store is reached as
+    ever."""
+    file, *names = where.split(",")
+    apart = [NodeId(name) for name in names]
+    honest_send, honest_accept = ZmqTransport.send, ZmqTransport._accept
+    honest_gone = ZmqTransport.wait_gone
+    cut: list[NodeId] = []
+
+    def send(self: ZmqTransport, node: NodeId, *letter: Any) -> bool:
+        return True if node in cut else honest_send(self, node, *letter)
+
+    def accept(self: ZmqTransport, message: Delivered) -> bool:
+        return message.sender not in cut and honest_accept(self, message)
+
+    def wait_gone(self: ZmqTransport, timeout_s: float) -> Sequence[PeerGone]:
+        if not cut and Path(file).exists():
+            cut.extend(apart)
+            return [PeerGone(node=node, seen_at_s=time.monotonic()) for node in apart]
+        found = honest_gone(self, min(timeout_s, 0.005))
+        return [gone for gone in found if gone.node not in cut]
+
+    ZmqTransport.send = send  # type: ignore[assignment, method-assign]
+    ZmqTransport._accept = accept  # type: ignore[method-assign]
+    ZmqTransport.wait_gone = wait_gone  # type: ignore[method-assign]
+
+
 FAULTS: dict[str, Callable[[str], None]] = {
     fault.__name__: fault
     for fault in (
@@ -225,5 +255,6 @@ FAULTS: dict[str, Callable[[str], None]] = {
         noted_comparisons,
         crash,
         clock_jump,
+        partition,
     )
 }

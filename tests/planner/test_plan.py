@@ -4,15 +4,15 @@ import pytest
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.errors import InputError
-from bamboo.ids import NodeId
-from bamboo.planner.cost import Timing, costs_for, layout_for
-from bamboo.planner.plan import Plan, make_plan, survives
+from bamboo.planner.cost import Timing, costs_for
+from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
 
 FOUR = Grid(pipelines=1, stages=4)
-SHAPE = BatchShape(virtual_nodes=1, microbatches=8)
+SHAPE = BatchShape(virtual_nodes=2, microbatches=4)
 FACTS = gpt_facts(layers=8, width=256, context=128, vocabulary=256, microbatch=2, dropout=0.1)
 TIMING = Timing(source="given", forward_s=(0.02,), backward_s=(0.04,))
 
@@ -24,17 +24,33 @@ def plan(
     cut: tuple[int, ...] = (),
     timing: Timing | None = TIMING,
     kind: str = "g4dn.xlarge",
+    grid: Grid = FOUR,
+    standbys: int = 0,
+    max_pipelines: int = 0,
+    spread: str = "auto",
+    checkpoint_every: int = 0,
+    steps: int = 100,
 ) -> Plan:
+    prices = {"us-east-1a": 0.2, "us-east-1b": 0.25}
     return make_plan(
         facts,
-        grid=FOUR,
+        grid=grid,
         mode=mode,
         shape=SHAPE,
         batch=16,
         instance_type=load_catalogue().find(kind),
-        zone_spot_usd_per_hour={"us-east-1a": 0.2, "us-east-1b": 0.25},
+        zone_spot_usd_per_hour=prices,
         cut=cut,
         timing=timing,
+        standbys=standbys,
+        max_pipelines=max_pipelines,
+        stakes=Stakes(
+            zone_usd_per_hour=prices,
+            preemptible=True,
+            steps=steps,
+            checkpoint_every=checkpoint_every,
+        ),
+        spread=spread,
     )
 
 
@@ -71,14 +87,57 @@ def test_more_stages_than_layers_is_an_input_error() -> None:
 
 
 def test_what_is_survived_is_counted_and_said() -> None:
-    stash = plan("stash").notes
-    assert stash[0].startswith("The loss of any one of the 4 nodes is survived")
-    assert stash[1].startswith("Of the 6 pairs of nodes, 2 can be lost together")
-    assert plan("off").notes[0].startswith("No loss is survived: redundancy 'off'")
-    assert "one zone" in stash[2]
-    layout = layout_for(FOUR, shape=SHAPE, mode="stash")
-    assert survives(layout, [NodeId("0.0"), NodeId("0.2")])
-    assert not survives(layout, [NodeId("0.3"), NodeId("0.0")])
+    single, pairs, whole, zone, *_ = plan("stash").notes
+    assert single.startswith("The loss of any one of the 4 nodes is survived inside the step")
+    assert pairs.startswith("Of the 6 pairs of nodes lost at the same instant, 2 are survived")
+    assert whole == "The loss of the whole pipeline ends the run."
+    assert zone == "The loss of all nodes, which lie in zone us-east-1a, ends the run."
+    assert plan("off").notes[0].startswith("The loss of any one of the 4 nodes ends the run.")
+    kept = plan("off", checkpoint_every=10).notes[0]
+    assert "restored from the newest checkpoint: at most 10 steps" in kept
+    few = plan("off", checkpoint_every=1000).notes[0]
+    assert "at most 100 steps" in few
+    two = Grid(pipelines=2, stages=2)
+    assert "is survived from another pipeline" in plan("peer", grid=two).notes[0]
+
+
+def test_where_neighbours_lie_apart_a_zone_may_go() -> None:
+    found = plan(spread="neighbours")
+    assert found.spread == "neighbours"
+    assert found.chosen is not None
+    assert found.chosen.zones == {"us-east-1a": 2, "us-east-1b": 2}
+    assert found.notes[3] == (
+        "The loss of any one of the 2 zones is survived inside the step by shadows."
+    )
+    assert not any("replicas" in note for note in found.notes)
+    odd = plan(spread="neighbours", grid=Grid(pipelines=1, stages=3))
+    assert any(note.startswith("Some nodes keep 2 replicas") for note in odd.notes)
+
+
+def test_the_cheapest_spread_is_taken_unless_the_job_says_another() -> None:
+    found = plan()
+    assert [one.name for one in found.spreads] == ["one", "neighbours"]
+    assert found.spread == min(found.spreads, key=lambda one: one.total_usd_per_hour).name == "one"
+    slow = Timing(source="given", forward_s=(200.0,), backward_s=(400.0,))
+    # A step of two hours moves little per hour, and has much to lose.
+    assert plan(timing=slow).spread == "neighbours"
+    assert plan(timing=slow, spread="one").spread == "one"
+    with pytest.raises(InputError, match="'pipelines' is not possible here; take one of one, nei"):
+        plan(spread="pipelines")
+    assert plan(timing=None).spread == "one"
+    assert plan(timing=None).spreads == ()
+
+
+def test_nodes_of_further_pipelines_are_no_standbys() -> None:
+    notes = plan(max_pipelines=2).notes
+    assert any(n.startswith("4 of the nodes are for the pipelines beyond") for n in notes)
+    assert any(n.startswith("No standby:") for n in notes)
+    found = plan(max_pipelines=2, standbys=1)
+    assert found.instances == 9
+    assert any(n.startswith("1 standby waits for a lost slot, at $0.2000/h") for n in found.notes)
+    assert [one.name for one in found.spreads] == ["one", "pipelines", "neighbours"]
+    assert sum(found.spreads[1].zones.values()) == 9
+    assert found.expected == plan().expected, "the step is that of the start"
 
 
 def test_what_does_not_fit_and_idle_gpus_are_said() -> None:

@@ -1,0 +1,121 @@
+"""A member that is slower than its peers is replaced, and its successor is there before it goes.
+
+Rules. (1) Slow is below SLOW of the median speed of the others, in ROUNDS measurements without one
+at FINE or above between them. (2) It is replaced by a standby only: nothing else takes its slot.
+The standby gets its state in the background and the slot at a step boundary; then the slow node
+gives its replicas away and leaves. (3) One at a time. A slot whose owner was replaced is judged
+again only once a measurement has found its new owner fine: where that one is as slow, it is the
+slot's work that is slow, and another node would be no faster.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+
+from bamboo.core.effects import FLEET, Effect, End, TerminateInstance
+from bamboo.core.events import SpeedsMeasured
+from bamboo.core.reform import at_rest
+from bamboo.core.state import Node, NodeStatus, Slow, State
+from bamboo.core.transition import Transition, changed, describe, stale, with_status
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.strategy import BARE_MODES
+
+SLOW = 0.8
+FINE = 0.9
+ROUNDS = 3
+
+
+def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
+    """Note who is slow; the slowest one that was so for long enough is to be replaced."""
+    assignment = state.assignment
+    if assignment is None or event.era != state.era:
+        return stale(state, "the layout is another one by now")
+    if not at_rest(state) or state.redundancy in BARE_MODES:
+        return stale(state, "nobody can be replaced now")
+    shares = _shares_of_the_median(event, assignment)
+    rounds = {slow.node: slow.rounds for slow in state.slow}
+    for node, share in shares.items():
+        if share >= FINE:
+            rounds.pop(node, None)
+        elif share < SLOW:
+            rounds[node] = min(rounds.get(node, 0) + 1, ROUNDS)
+    fine = {node for node, share in shares.items() if share >= FINE}
+    noted = replace(
+        state,
+        slow=tuple(Slow(node=n, rounds=rounds[n]) for n in sorted(rounds) if n in shares),
+        relieved=tuple(slot for slot in state.relieved if assignment.owner(slot) not in fine),
+        retiring=None if state.retiring in fine else state.retiring,
+    )
+    leaver = _to_replace(noted, assignment, shares)
+    if leaver is not None:
+        noted = replace(
+            noted,
+            slow=tuple(slow for slow in noted.slow if slow.node != leaver),
+            relieved=(*noted.relieved, *assignment.owned_by(leaver)),
+            retiring=leaver,
+        )
+        reason = f"{_named(state, leaver, shares)}: a standby takes its place"
+        return changed(state, noted, (), reason)
+    if noted == state:
+        return stale(state, "nobody is slower than was known")
+    names = [_named(state, slow.node, shares) for slow in noted.slow]
+    return changed(state, noted, (), "; ".join(names) or "nobody is slow any more")
+
+
+def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
+    """A retiring node that has given everything away leaves; one that is away is forgotten."""
+    if state.retiring is None:
+        return state, (), []
+    node = state.node(state.retiring)
+    if node is None or not node.status.live:
+        return replace(state, retiring=None), (), []
+    if node.status is not NodeStatus.READY or _is_needed(state, node):
+        return state, (), []
+    reason = f"{node.id} was slow and has given everything away: it leaves"
+    effects = (
+        End(to=node.id),
+        TerminateInstance(to=FLEET, instance=node.instance, reason=reason),
+    )
+    after = with_status(replace(state, retiring=None), node.id, NodeStatus.LEFT)
+    return after, effects, [reason]
+
+
+def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapping[NodeId, float]:
+    """Each measured owner's speed as a share of the median speed of the others."""
+    owners = set(assignment.owners)
+    speeds = {s.node: s.speed for s in event.speeds if s.node in owners and s.speed > 0}
+    out = {}
+    for node, speed in speeds.items():
+        others = [theirs for peer, theirs in speeds.items() if peer != node]
+        if others:
+            out[node] = speed / median(others)
+    return out
+
+
+def _to_replace(
+    state: State, assignment: Assignment, shares: Mapping[NodeId, float]
+) -> NodeId | None:
+    """The slowest that was slow for long enough, if there are standbys for all that it owns."""
+    if state.retiring is not None:
+        return None
+    standbys = sum(
+        n.status is NodeStatus.READY and n.notice_deadline_s is None for n in state.nodes
+    )
+    able = []
+    for slow in state.slow:
+        node, slots = state.node(slow.node), assignment.owned_by(slow.node)
+        stays = node is not None and node.notice_deadline_s is None
+        again = any(slot in state.relieved for slot in slots)
+        if slow.rounds == ROUNDS and stays and not again and 0 < len(slots) <= standbys:
+            able.append(slow.node)
+    return min(able, key=lambda node: (shares[node], node), default=None)
+
+
+def _is_needed(state: State, node: Node) -> bool:
+    ends = {t.source for t in state.transfers} | {m.source for m in state.moves}
+    return node.id in ends | {f.victim for f in state.failovers}
+
+
+def _named(state: State, node: NodeId, shares: Mapping[NodeId, float]) -> str:
+    return f"{describe(state, node)} does {shares[node]:.2f} of the median speed of its peers"

@@ -1,0 +1,232 @@
+"""What each way to lay the nodes over zones costs per hour: instances, bytes between zones, and the
+losses that no live copy survives.
+
+Rule: slots and replicas lie where `bamboo.core` puts them when it is given the nodes of a spread.
+Losses are modelled after one trace and are never a promise.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+from bamboo.core.assignment import assign
+from bamboo.core.state import Node, NodeStatus
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.planner.survival import Copies, copies_of_stages
+from bamboo.schedule.layout import Costs, Layout, at_stage
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.keys import keyed_seed
+from bamboo.topology.strategy import SPREADS
+
+USD_PER_GB = 0.02
+"""Of a GB (10^9 bytes) that moves between zones of a region: $0.01 out and $0.01 in (AWS)."""
+LOSSES_PER_NODE_HOUR = 167 / 273.117
+LOSSES_AT_ONCE = ((1, 39), (2, 13), (3, 15), (4, 7), (5, 1), (6, 4))
+"""How many nodes an instant of preemption took, and how often. Both from the p3 trace published
+with Bamboo (Thorpe et al., NSDI 2023): 167 losses at 79 instants in 273.117 node-hours. All
+victims of an instant are taken to lie in one zone, as in 121 of 128 instants on EC2."""
+RESTART_S = 75.0
+"""After a loss without a live copy: 45 s until there are instances, 30 s until they train, as the
+simulator published with Bamboo has it."""
+ENUMERATED = 20_000
+"""Up to so many sets of victims are looked at one by one, of more a fixed sample of SAMPLED."""
+SAMPLED = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stakes:
+    """What the price of a spread depends on beside the layout."""
+
+    zone_usd_per_hour: Mapping[str, float]
+    """Of one instance, in the market of the job."""
+    preemptible: bool
+    steps: int
+    checkpoint_every: int = 0
+    """0: none, and a loss without a live copy costs all that was done."""
+
+    def zones_by_price(self) -> list[str]:
+        """Cheapest first."""
+        return sorted(self.zone_usd_per_hour, key=lambda z: (self.zone_usd_per_hour[z], z))
+
+    def mean_usd_per_hour(self, zones: Mapping[str, int]) -> float:
+        """Of one of so many nodes of each zone; 0 without any."""
+        price = sum(count * self.zone_usd_per_hour[zone] for zone, count in zones.items())
+        return price / max(sum(zones.values()), 1)
+
+    def lost_s(self, step_s: float) -> float:
+        """What a fatal loss costs on average: half of what lies between two checkpoints, or half
+        of the run, and the restart."""
+        between = min(self.checkpoint_every or self.steps, self.steps)
+        return between / 2 * step_s + RESTART_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One way to lay the nodes over zones, and its expected price."""
+
+    name: str
+    zones: Mapping[str, int]
+    """Zone -> nodes, standbys included."""
+    instances_usd_per_hour: float
+    crossing_bytes: float
+    """Between zones, per step."""
+    transfer_usd_per_hour: float
+    fatal_per_hour: float
+    """Expected losses, modelled, that leave a stage without a live copy."""
+    fatal_usd_per_hour: float
+
+    @property
+    def total_usd_per_hour(self) -> float:
+        return self.instances_usd_per_hour + self.transfer_usd_per_hour + self.fatal_usd_per_hour
+
+
+def price_spreads(
+    layout: Layout, costs: Costs, *, step_s: float, nodes: int, stakes: Stakes
+) -> tuple[Spread, ...]:
+    """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
+    grid's and the standbys."""
+    grid = layout.assignment.grid
+    order = stakes.zones_by_price()
+    found = []
+    for name in SPREADS:
+        zones = nodes_by_zone(name, grid, order, nodes=nodes)
+        if not zones:
+            continue
+        assignment, zone_of = laid_out(name, zones, grid, layout.mode)
+        crossing = crossing_bytes(assignment, zone_of, layout, costs)
+        fatal = fatal_per_hour(assignment, zone_of, layout.mode) if stakes.preemptible else 0.0
+        price = sum(count * stakes.zone_usd_per_hour[zone] for zone, count in zones.items())
+        found.append(
+            Spread(
+                name=name,
+                zones=zones,
+                instances_usd_per_hour=price,
+                crossing_bytes=crossing,
+                transfer_usd_per_hour=crossing / 1e9 * USD_PER_GB * 3600 / step_s,
+                fatal_per_hour=fatal,
+                fatal_usd_per_hour=fatal * price * stakes.lost_s(step_s) / 3600,
+            )
+        )
+    return tuple(found)
+
+
+def cheapest(spreads: Sequence[Spread]) -> Spread:
+    """The spread of the least expected price; of equals the first, which moves less."""
+    return min(spreads, key=lambda spread: round(spread.total_usd_per_hour, 9))
+
+
+def nodes_by_zone(name: str, grid: Grid, zones: Sequence[str], *, nodes: int) -> dict[str, int]:
+    """How many nodes each zone gets, `zones` being cheapest first; empty where a spread needs more
+    zones or pipelines than there are. Neighbours need two zones, and an odd ring a third to have
+    no two in one. Standbys go round the zones that are used."""
+    if name == "one":
+        return {zones[0]: nodes} if zones else {}
+    if len(zones) < 2 or (name == "pipelines" and grid.pipelines < 2):
+        return {}
+    counts: Counter[str] = Counter()
+    if name == "pipelines":
+        for pipeline in range(grid.pipelines):
+            counts[zones[pipeline % len(zones)]] += grid.stages
+    else:
+        third = 2 if grid.stages % 2 and len(zones) > 2 else 0
+        ring = [stage % 2 for stage in range(grid.stages)]
+        if grid.stages % 2:
+            ring[-1] = third
+        for place in ring:
+            counts[zones[place]] += grid.pipelines
+    used = list(counts)
+    for standby in range(nodes - grid.size):
+        counts[used[standby % len(used)]] += 1
+    return dict(counts)
+
+
+def laid_out(
+    name: str, zones: Mapping[str, int], grid: Grid, mode: str
+) -> tuple[Assignment, dict[NodeId, str]]:
+    """Where the core puts slots and replicas on so many nodes of each zone, and each node's zone,
+    standbys included."""
+    nodes = [
+        Node(
+            id=NodeId(f"{zone}/{number:04}"),
+            instance=InstanceId(f"{zone}/{number:04}"),
+            zone=ZoneId(zone),
+            endpoint="",
+            pid=0,
+            status=NodeStatus.READY,
+        )
+        for zone, count in zones.items()
+        for number in range(count)
+    ]
+    assignment = assign(nodes, grid, mode, apart=name == "neighbours")
+    return assignment, {node.id: node.zone for node in nodes}
+
+
+def crossing_bytes(
+    assignment: Assignment, zone_of: Mapping[NodeId, str], layout: Layout, costs: Costs
+) -> float:
+    """Bytes of a step between nodes of different zones: boundary tensors forward and their
+    gradients back, reduced gradients on their way to shadows, and the exchange between pipelines.
+    """
+    grid = assignment.grid
+    total = 0.0
+    for slot in grid.slots():
+        owner, shadow = assignment.owner(slot), assignment.shadow(slot)
+        here, stage = zone_of[owner], slot.stage
+        if stage < grid.stages - 1 and zone_of[assignment.owner(grid.protected(slot))] != here:
+            microbatches = layout.program(slot).microbatches
+            total += 2 * microbatches * at_stage(costs.boundary_bytes, stage)
+        if shadow is not None and zone_of[shadow] != here:
+            total += at_stage(costs.gradient_bytes, stage)
+        peers = (zone_of[assignment.owner(peer)] for peer in grid.column(stage) if peer != slot)
+        total += at_stage(costs.exchange_bytes, stage) * sum(zone != here for zone in peers)
+    return total
+
+
+def fatal_per_hour(assignment: Assignment, zone_of: Mapping[NodeId, str], mode: str) -> float:
+    """Expected losses per hour that leave a stage without a live copy, by the trace's hazard and
+    its numbers of victims, all of one zone and as many as it has at most."""
+    groups = copies_of_stages(assignment, mode)
+    draws = sum(often for _, often in LOSSES_AT_ONCE)
+    total = 0.0
+    for zone in sorted(set(zone_of.values())):
+        members = sorted(node for node, where in zone_of.items() if where == zone)
+        taken = [(min(count, len(members)), often / draws) for count, often in LOSSES_AT_ONCE]
+        # An instant takes fewer where fewer are: there are more of them, and the hazard stays.
+        instants = LOSSES_PER_NODE_HOUR * len(members) / sum(n * share for n, share in taken)
+        shares = {n: fatal_share(groups, members, n) for n in {n for n, _ in taken}}
+        total += instants * sum(shares[n] * share for n, share in taken)
+    return total
+
+
+def fatal_share(groups: Copies, members: Sequence[NodeId], victims: int) -> float:
+    """Of all sets of so many `victims` among the nodes of a zone, the share that takes the whole
+    of some group: exact up to ENUMERATED sets, else over a fixed sample."""
+    bit = {node: 1 << place for place, node in enumerate(members)}
+    masks = [sum(bit[node] for node in group) for group in groups if group <= bit.keys()]
+    masks = [mask for mask in set(masks) if mask.bit_count() <= victims]
+    if not masks:
+        return 0.0
+    sets = comb(len(members), victims)
+    if sets > ENUMERATED:
+        return _share(_sample(len(members), victims), SAMPLED, masks)
+    return _share((sum(chosen) for chosen in combinations(bit.values(), victims)), sets, masks)
+
+
+def _share(drawn: Iterable[int], sets: int, masks: Sequence[int]) -> float:
+    return sum(any(mask & ~lost == 0 for mask in masks) for lost in drawn) / sets
+
+
+def _sample(members: int, victims: int) -> Iterator[int]:
+    """Sets of members as bits, the same ones for the same figures (Floyd's sampling; the numbers
+    are those of Knuth's MMIX generator)."""
+    number = keyed_seed(0, "losses", members, victims)
+    for _ in range(SAMPLED):
+        lost = 0
+        for last in range(members - victims, members):
+            number = (6364136223846793005 * number + 1442695040888963407) % 2**64
+            one = 1 << ((number >> 33) % (last + 1))
+            lost |= 1 << last if lost & one else one
+        yield lost

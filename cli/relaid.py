@@ -1,0 +1,73 @@
+"""Reconfigurations of a run, as the receipt tells of them: from which step, on what, at what price.
+
+Rule: made from the decisions alone, so every launcher of a run tells the same; only how many steps
+a restore cost is also read from the steps seen finished, for when nobody was left to say it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bamboo.core import events
+from bamboo.core.state import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaid:
+    """All stopped and went on in a new layout."""
+
+    at_s: float
+    """When all went on."""
+    took_s: float
+    """From the decision to stop, waiting for nodes included."""
+    grid: str
+    step: int
+    """That all went on from."""
+    checkpoint: bool
+    """Whether it was read from a checkpoint."""
+    steps_again: int
+    """Steps that had been finished and were done again; at least."""
+    sent_bytes: int
+    why: str
+
+    def body(self) -> dict[str, Any]:
+        """As the receipt has it."""
+        return {
+            "at_s": self.at_s,
+            "took_s": self.took_s,
+            "grid": self.grid,
+            "step": self.step,
+            "checkpoint": self.checkpoint,
+            "steps_again": self.steps_again,
+            "sent_bytes": self.sent_bytes,
+            "why": self.why,
+        }
+
+
+def relaid_by(
+    before: State,
+    after: State,
+    event: events.Event,
+    *,
+    began_s: float,
+    at_s: float,
+    finished: int,
+) -> Relaid | None:
+    """The reconfiguration that this decision completes, if it completes one. `finished`: steps seen
+    finished before."""
+    reform = before.reform
+    if reform is None or reform.base is None or after.reform is not None or after.outcome:
+        return None
+    newest = max((h.step for r in reform.reports for h in r.holdings), default=0)
+    sent = sum(one.bytes for one in reform.rebuilt)
+    if isinstance(event, events.LayoutBuilt):
+        sent += event.bytes
+    return Relaid(
+        at_s=at_s,
+        took_s=at_s - began_s,
+        grid=f"{after.grid.pipelines} x {after.grid.stages}",
+        step=reform.base,
+        checkpoint=reform.checkpoint,
+        steps_again=max(0, newest - reform.base, finished - reform.base) * reform.checkpoint,
+        sent_bytes=sent,
+        why=reform.why,
+    )
