@@ -26,6 +26,7 @@ from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
 from bamboo.runtime.decided import Decided
+from bamboo.runtime.outbox import urgent_first
 from bamboo.telemetry.schema import EventRecord
 from bamboo.telemetry.writer import LineWriter
 
@@ -59,7 +60,7 @@ class Poster:
 
     def say_again(self) -> None:
         """The store has lost what was recorded: write the last of it again."""
-        for record in self._records.copy():
+        for record in urgent_first(self._records.copy()):
             self._queue.put(record)
 
     def work(self, stop: threading.Event) -> None:

@@ -16,7 +16,7 @@ from bamboo.runtime.device import Device
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import mean_loss
-from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.outbox import Outbox, urgent_first
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.telemetry.samples import used
@@ -77,7 +77,7 @@ class Records:
 
     def promoted(self) -> None:
         """Say again the losses that a victim may not have said; readers take the first of each."""
-        for record in self._losses.values():
+        for record in urgent_first(self._losses.values()):
             self._outbox.metric(record)
 
     def caught_up(self, run: SlotRun, recovery: Recovery) -> None:

@@ -78,6 +78,8 @@ class Manner:
     """How often it stands in a deck."""
     most: int = 1_000_000
     """In one run."""
+    alone: bool = False
+    """The next fault comes after its rest, never before."""
     past_lease: bool = False
     """It lasts for the job's `cluster.gone_s` and that."""
 
@@ -101,7 +103,8 @@ MANNERS: dict[Kind, Manner] = {
     Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=30.0)),
     # The local cloud starts a store again three times, helpers of its own included.
     Kind.KILL_STORE: Manner(rest=_LIGHT, most=2),
-    Kind.WIPE_STORE: Manner(rest=_LIGHT),
+    # What only the store had is said again by who lives within a lease: nobody can do more.
+    Kind.WIPE_STORE: Manner(rest=_HEAVY, alone=True),
     Kind.KILL_LAUNCHER: Manner(rest=_LIGHT, lasts=Range(least=0.5, most=8.0)),
     Kind.DISK_FULL: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=8.0)),
     Kind.NO_CAPACITY: Manner(rest=_HEAVY, lasts=Range(least=5.0, most=12.0)),
@@ -166,6 +169,7 @@ def _faults(chance: random.Random, lease_s: float) -> Iterator[Fault]:
             fault = _fault(number, at_s, kind, chance, lease_s)
             yield fault
             quick, rest_s = chance.random() < QUICK_SHARE, _of(MANNERS[kind].rest, chance)
+            quick = quick and not MANNERS[kind].alone
             at_s = at_s + _of(_QUICK, chance) if quick else fault.over_s + rest_s
 
 

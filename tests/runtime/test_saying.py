@@ -1,5 +1,6 @@
 """What a node says and keeps to say: a full disk and a store that is away lose none of it."""
 
+import json
 import threading
 import traceback
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from bamboo.core.events import CheckpointFailed, Event
 from bamboo.ids import NodeId, run_id
 from bamboo.runtime import worker
 from bamboo.runtime.control import Poster
+from bamboo.runtime.outbox import URGENT
 from bamboo.runtime.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
 from bamboo.topology.slots import Slot
 from tests.core.build import POLICY, forming, joined
@@ -67,6 +69,26 @@ def test_a_thread_that_breaks_ends_the_worker_though_its_log_is_full(
         half_alive._thread_broke(broken)
 
 
+def test_the_newest_are_said_again_first() -> None:
+    """A store was refilled, and this node may be gone before it has said all that it knows."""
+    store = MemoryStore(run_id("test"), clock=lambda: 100.0)
+    assert create_run(store, state=forming(), policy=POLICY, documents={}, at_s=99.0)
+    driver = Driver(store, POLICY, ME)
+    poster = Poster(store, driver, None, ME, driver.state)
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: poster.work(stop))
+    thread.start()
+    for step in range(5 * URGENT):
+        poster.metric({"kind": "step", "step": step})
+    assert poster.drained(10.0)
+    poster.say_again()
+    assert poster.drained(10.0)
+    stop.set()
+    thread.join(10.0)
+    steps = [json.loads(record)["step"] for record in all_records(store, "metrics")]
+    assert steps[5 * URGENT :] == [*range(4 * URGENT, 5 * URGENT), *range(4 * URGENT)]
+
+
 class Said:
     """An outbox that keeps what it is given."""
 
@@ -94,12 +116,14 @@ def test_a_shadow_keeps_every_loss_of_an_outage_until_its_owner_could_say_it() -
 
     step(5 * LOSSES_KEPT)
     records.promoted()
-    assert [record["step"] for record in said.records] == list(range(5 * LOSSES_KEPT))
+    steps = [record["step"] for record in said.records]
+    assert sorted(steps) == list(range(5 * LOSSES_KEPT))
+    assert steps[:URGENT] == list(range(5 * LOSSES_KEPT - URGENT, 5 * LOSSES_KEPT))
     away = False
     step(1)
     said.records.clear()
     records.promoted()
-    assert said.records[0]["step"] == FORGOTTEN_A_STEP
+    assert min(record["step"] for record in said.records) == FORGOTTEN_A_STEP
     step(8 * LOSSES_KEPT)
     said.records.clear()
     records.promoted()

@@ -49,6 +49,14 @@ def test_a_stop_is_past_the_lease_a_stall_is_not_and_a_cut_is_early(
             assert 0 < fault.cut_s < fault.lasts_s
 
 
+@given(seed=SEEDS)
+def test_what_needs_time_alone_has_it(seed: int) -> None:
+    for fault, later in pairwise(draw(seed, minutes=30.0, lease_s=3.0)):
+        manner = MANNERS[fault.kind]
+        if manner.alone:
+            assert later.at_s - fault.over_s >= manner.rest.least - 1e-6
+
+
 def test_two_seeds_are_two_swarms() -> None:
     assert draw(1, minutes=5.0, lease_s=3.0) != draw(2, minutes=5.0, lease_s=3.0)
 
