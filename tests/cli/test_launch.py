@@ -51,14 +51,14 @@ class Bench:
         (folder / "text.txt").write_text(TEXT, encoding="utf-8")
         (folder / "job.toml").write_text(JOB, encoding="utf-8")
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "cli.main", *arguments],
             cwd=self.folder,
             env=self.environment | {"PYTHONPATH": os.getcwd()},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=timeout_s,
             check=False,
         )
 
