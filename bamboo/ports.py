@@ -283,6 +283,10 @@ class Metadata(Protocol):
         """Whether the cloud advises to leave this instance."""
 
 
+STORE_AWAY_STATUS = 4
+"""Exit status of a worker that could not join for the store's sake: no fault of its own."""
+
+
 class WorkerProcess(Protocol):
     """A started worker, seen by its agent."""
 

@@ -58,7 +58,8 @@ class FormerFleet:
 
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
-    how many of the nodes each zone is to have."""
+    how many of the nodes each zone is to have; `join_s`: an instance that no node has come from for
+    so long is replaced."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class RunFleet:
         note: Callable[[str], None],
         nodes: int,
         zones: Mapping[ZoneId, int] | None = None,
+        join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -82,6 +84,7 @@ class RunFleet:
         self._note = note
         self._nodes = nodes
         self._zones = zones
+        self._join_s = join_s
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""
@@ -102,6 +105,7 @@ class RunFleet:
                     if n.notice_deadline_s is not None or not n.status.live
                 }
                 self._end_left_over(state)
+                self._end_mute(state)
                 wanted = self._nodes + _advised(state) if nodes is None else nodes
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
@@ -121,6 +125,17 @@ class RunFleet:
             if node.status is NodeStatus.LEFT and over and node.instance not in self._left_over:
                 self._left_over.add(node.instance)
                 self.terminate(node.instance, reason="the cloud gave notice and did not take it")
+
+    def _end_mute(self, state: State) -> None:
+        """An instance whose agent broke, or never began, counts as there and takes no part."""
+        joined = {node.instance for node in state.nodes}
+        for one in self.rented():
+            instance = InstanceId(one.instance)
+            if one.ended_at_s is not None or instance in joined or instance in self._left_over:
+                continue
+            if self._now() - one.started_at_s > self._join_s:
+                self._left_over.add(instance)
+                self.terminate(instance, reason=f"no node came from it within {self._join_s:g} s")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers."""

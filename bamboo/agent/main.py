@@ -34,16 +34,17 @@ from bamboo.core import state as core
 from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Phase, State
-from bamboo.errors import BambooError, StoreRefused, StoreUnavailable
+from bamboo.errors import BambooError, InputError, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, node_id
-from bamboo.ports import Identity, Metadata, Store, WorkerProcess, WorkerStarter
+from bamboo.ports import STORE_AWAY_STATUS, Identity, Metadata, Store, WorkerProcess, WorkerStarter
 
 WORKER_LOOK_S = 0.02
 _RETRY_S = 0.1
 _KILL_DEADLINE_S = 10.0
 _APPEND_DEADLINE_S = 20.0
 _STARTS = 3
-"""A worker that a signal ends before it has joined is started so often in all."""
+"""A worker that ends before it has joined, by a signal or because the store was away, is started so
+often in all."""
 
 log = logging.getLogger("bamboo.agent")
 
@@ -169,11 +170,13 @@ class _Agent:
         if state.phase is Phase.FINISHED or (node is not None and not node.status.live):
             log.info("the worker left with status %d", status)
             return EXIT_FENCED if node and node.status is NodeStatus.GONE else EXIT_DONE
-        if node is None and status < 0 and self._starts_left > 0:
-            log.warning("signal %d ended the worker before it joined; starting another", -status)
+        innocent = status < 0 or status == STORE_AWAY_STATUS
+        if node is None and innocent and self._starts_left > 0:
+            log.warning("the worker ended with %d before it joined; starting another", status)
             return None
         log.error("the worker ended with status %d", status)
-        self._say_worker_lost(status, joined=node is not None)
+        if node is not None or status != STORE_AWAY_STATUS:
+            self._say_worker_lost(status, joined=node is not None)
         return EXIT_WORKER
 
     def _say_worker_lost(self, status: int, *, joined: bool) -> None:
@@ -280,9 +283,12 @@ def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Ru
                 beat_s=job.cluster.beat_ms / 1000,
                 state=driver.state(),
             )
-        except BambooError:
+        except BambooError as error:
             opened.close()
-            raise
+            # It may go away, or lose the run, between two questions.
+            if not isinstance(error, InputError | StoreUnavailable) or time.monotonic() > end_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _kill(worker: WorkerProcess) -> None:

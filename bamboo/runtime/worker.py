@@ -2,7 +2,8 @@
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
 store_url, socket_dir, run_dir (may be empty), agent_socket (may be empty), bind_host (tcp only).
-Its exit status: 0 when it left in order, 3 when it was fenced, 1 after a fault.
+Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store did not answer
+before it had joined, 1 after a fault.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +30,7 @@ from bamboo.data import load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
-from bamboo.ports import Store
+from bamboo.ports import STORE_AWAY_STATUS, Store
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
@@ -41,8 +43,9 @@ from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.topology.strategy import Strategy
 
 LEAVE_DEADLINE_S = 5.0
-JOIN_DEADLINE_S = 30.0
-"""A store that has lost the run is refilled within a lease."""
+JOIN_DEADLINE_S = 300.0
+"""So long a store may stand still, or have lost the run, while a node is about to join."""
+RETRY_S = 0.1
 FENCED_STATUS = 3
 
 
@@ -50,14 +53,42 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
     store = open_store(config["store_url"], run)
-    driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
     try:
-        goodbye = _Worker(config, store, driver, begin.state, bucket).live()
+        driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
+        documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
+    except StoreUnavailable:
+        traceback.print_exc()  # no fault of this node's: the run does not end for it
+        return STORE_AWAY_STATUS
+    try:
+        goodbye = _Worker(
+            config,
+            store=store,
+            driver=driver,
+            first=begin.state,
+            documents=documents,
+            bucket=bucket,
+        ).live()
     except Exception as error:
         traceback.print_exc()
         _say_fault(driver, node, error)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
+
+
+def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
+    """What the run was created with, however often the store is away or empty until then. Raises
+    StoreUnavailable at the deadline."""
+    give_up_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            found = store.documents()
+            if found:
+                return found
+            raise StoreUnavailable("the store has lost the run, and nobody gave it back in time")
+        except StoreUnavailable:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _say_fault(driver: Driver, node: NodeId, error: Exception) -> None:
@@ -105,15 +136,17 @@ class _Worker:
     def __init__(
         self,
         config: Mapping[str, str],
+        *,
         store: Store,
         driver: Driver,
         first: State,
+        documents: Mapping[str, str],
         bucket: OpenObjects | None,
     ) -> None:
         self._config, self._store, self._driver, self._bucket = config, store, driver, bucket
-        self._first = first
+        self._first, self._documents = first, documents
         self._me = NodeId(config["node"])
-        self._job = job_from_json(store.document("job"))
+        self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
         self._stop = threading.Event()
@@ -122,7 +155,7 @@ class _Worker:
     def live(self) -> Goodbye:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
-        strategy = Strategy.from_json(self._store.document("strategy"))
+        strategy = Strategy.from_json(self._documents["strategy"])
         builder = load_builder(job, strategy)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
@@ -216,13 +249,13 @@ class _Worker:
             bind = f"ipc://{self._config['socket_dir']}/{self._me}"
         else:
             bind = f"tcp://{self._config.get('bind_host') or '127.0.0.1'}:*"
-            keys = RunKeys.from_dict(json.loads(self._store.document("keys")))
+            keys = RunKeys.from_dict(json.loads(self._documents["keys"]))
         return ZmqTransport(
             me=self._me,
             bind=bind,
             keys=keys,
             encrypt=cluster.encrypt,
-            frame_limit_bytes=json.loads(self._store.document("limits"))["frame_bytes"],
+            frame_limit_bytes=json.loads(self._documents["limits"])["frame_bytes"],
             heartbeat_s=cluster.gone_s,
             link=link,
         )

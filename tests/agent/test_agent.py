@@ -12,7 +12,7 @@ from bamboo.coord.driver import Driver
 from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import StoreRefused, StoreUnavailable
-from bamboo.ports import Notice
+from bamboo.ports import STORE_AWAY_STATUS, Notice
 from tests.agent.world import (
     HASTY,
     POLICY,
@@ -110,6 +110,15 @@ def test_a_worker_that_is_killed_before_it_joins_is_started_again(store, tmp_pat
     assert agent.status() == EXIT_WORKER
     assert agent.starter.count == 3
     assert state_of(store).phase is Phase.FINISHED
+
+
+def test_a_worker_that_could_not_join_for_the_stores_sake_ends_no_run(store, tmp_path) -> None:
+    agent = Agent(store, tmp_path)
+    for _ in range(3):
+        agent.worker().status = STORE_AWAY_STATUS
+    assert agent.status() == EXIT_WORKER
+    assert agent.starter.count == 3
+    assert state_of(store).phase is Phase.FORMING
 
 
 def test_a_worker_that_leaves_after_the_end_is_in_order(store, tmp_path) -> None:
@@ -226,6 +235,23 @@ def test_it_goes_on_while_the_store_is_away_and_beats_again_after(store, tmp_pat
         lambda: store.leases()[1][agent.node].beaten_at_s > last_s + 1.0, what="it beats again"
     )
     end(store)
+    assert agent.status() == EXIT_DONE
+
+
+def test_a_store_that_goes_away_between_two_questions_is_asked_again(store, tmp_path) -> None:
+    class Moody(Flaky):
+        asked = 0
+
+        def document(self, name: str) -> str:
+            self.asked += 1
+            if self.asked == 1:
+                raise StoreUnavailable("away")
+            return store.document(name)
+
+    agent = Agent(Moody(store), tmp_path)
+    worker = agent.worker()
+    end(store)
+    worker.status = 0
     assert agent.status() == EXIT_DONE
 
 

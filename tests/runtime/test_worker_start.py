@@ -1,0 +1,50 @@
+"""A worker that starts while the store stands still or is empty waits, and accuses nobody."""
+
+import pytest
+
+from bamboo.coord.memory_store import MemoryStore
+from bamboo.errors import StoreUnavailable
+from bamboo.ids import run_id
+from bamboo.ports import STORE_AWAY_STATUS
+from bamboo.runtime import worker
+from bamboo.runtime.worker import documents_of
+
+
+class Moody(MemoryStore):
+    """Its documents are asked for again and again: once for each mood."""
+
+    def __init__(self, *moods: str) -> None:
+        super().__init__(run_id("test"))
+        self.moods = list(moods)
+
+    def documents(self) -> dict[str, str]:
+        match self.moods.pop(0):
+            case "away":
+                raise StoreUnavailable("it does not answer")
+            case "empty":
+                return {}
+            case said:
+                return {"job": said}
+
+
+def test_documents_are_waited_for() -> None:
+    store = Moody("away", "empty", "away", "the job")
+    assert documents_of(store, deadline_s=30.0) == {"job": "the job"}
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        documents_of(Moody("away"), deadline_s=0.0)
+    with pytest.raises(StoreUnavailable, match="nobody gave it back"):
+        documents_of(Moody("empty"), deadline_s=0.0)
+
+
+def test_a_store_that_stays_away_is_no_fault_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Away(MemoryStore):
+        def read(self) -> None:
+            raise StoreUnavailable("it does not answer")
+
+    monkeypatch.setattr(worker, "JOIN_DEADLINE_S", 0.0)
+    monkeypatch.setattr(worker, "open_store", lambda *_: Away(run_id("test")))
+    config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
+    assert worker.main(config) == STORE_AWAY_STATUS
+    assert "it does not answer" in capsys.readouterr().err
