@@ -12,8 +12,9 @@ newest checkpoint, or from the boundary that they agreed on. Its processes stay 
 nodes are the same, its checkpoints are written behind its back, and its own time to stop and go on
 counts once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
 
-`interval`: the trace's first 3 h at scale 60, three checkpoint intervals. `constant`: the same, the
-best of them, other constants. `slow`: the first 1.5 h at scale 10, the best interval.
+`interval`: the trace's first 3 h at scale 60, three checkpoint intervals; the one that serves
+checkpoint-restart best is played in every further round. `slow`: the first 1.5 h at scale 10, that
+interval, in every round. `constant`: the first 3 h at scale 60, other constants, once.
 """
 
 import argparse
@@ -115,11 +116,7 @@ def result_of(play: Play, run: str, home: Path) -> Played:
         for line in (home / run / "decisions.jsonl").read_text().splitlines()
     ]
     reasons = [str(body.get("reason", "")) for body in bodies]
-    again = [
-        int(reason.split(" steps are done again")[0].rsplit(" ", 1)[1])
-        for reason in reasons
-        if " steps are done again" in reason
-    ]
+    relaid = receipt["reconfigurations"]
     return Played(
         play=play,
         run=run,
@@ -127,9 +124,9 @@ def result_of(play: Play, run: str, home: Path) -> Played:
         wall_s=round(receipt["wall_s"], 1),
         preemptions=receipt["trace"]["preemptions"],
         failovers=sum("takes over" in reason for reason in reasons),
-        restarts=sum("all go on from step" in reason for reason in reasons),
-        restores=sum("restored from" in reason for reason in reasons),
-        steps_done_again=sum(again),
+        restarts=len(relaid),
+        restores=sum(one["checkpoint"] for one in relaid),
+        steps_done_again=sum(one["steps_again"] for one in relaid),
         overruns=sum(node["overruns"] for node in receipt["nodes"]),
     )
 
@@ -220,41 +217,47 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
     parser.add_argument("--parts", default="interval,constant,slow")
     parser.add_argument("--best", type=int, default=INTERVALS[0], help="without part `interval`")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     start_s = time.time()
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
     bench = Bench(arguments.trace, home, "python -m benchmarks.trace_replay")
     best, parts = arguments.best, arguments.parts.split(",")
+    found: dict[str, list[float]] = {}
+
+    def play(part: str, *, every: int, constant: str, time_scale: float, hours: float) -> None:
+        ratio = bench.round(
+            f"{part}-{len(found.get(part, []))}".replace(" ", "-"),
+            every=every,
+            constant=constant,
+            time_scale=time_scale,
+            hours=hours,
+        )
+        found.setdefault(part, []).append(ratio)
+        bench.ended(ratios={name: spread(ratios) for name, ratios in found.items()})
+
     for number in range(arguments.rounds):
         if "interval" in parts:
-            ratios = {
-                every: bench.round(
-                    f"interval-{every}-{number}",
-                    every=every,
-                    constant=MAIN,
-                    time_scale=60.0,
-                    hours=3.0,
-                )
-                for every in INTERVALS
-            }
-            best = min(ratios, key=lambda every: ratios[every])
-            bench.ended(
-                best_interval_steps=best,
-                ratio_at_scale_60=round(ratios[best], 3),
-                ratio_spread=round(statistics.pstdev(ratios.values()), 3),
-            )
-        if "constant" in parts:
-            for place, constant in enumerate(c for c in CONSTANTS_S if c != MAIN):
-                name = f"constant-{place}-{number}"
-                bench.round(name, every=best, constant=constant, time_scale=60.0, hours=3.0)
+            for every in INTERVALS if number == 0 else (best,):
+                name = f"scale 60 every {every}"
+                play(name, every=every, constant=MAIN, time_scale=60.0, hours=3.0)
+            if number == 0:
+                best = min(INTERVALS, key=lambda every: found[f"scale 60 every {every}"][0])
+            bench.ended(best_interval_steps=best)
         if "slow" in parts:
-            slow = bench.round(
-                f"slow-{number}", every=best, constant=MAIN, time_scale=10.0, hours=1.5
-            )
-            bench.ended(ratio_at_scale_10=round(slow, 3))
+            play("scale 10", every=best, constant=MAIN, time_scale=10.0, hours=1.5)
+        if "constant" in parts and number == 0:
+            for constant in (c for c in CONSTANTS_S if c != MAIN):
+                name = f"scale 60 restart {CONSTANTS_S[constant]:g}"
+                play(name, every=best, constant=constant, time_scale=60.0, hours=3.0)
     bench.ended(took_s=round(time.time() - start_s))
     print(bench.write())
+
+
+def spread(ratios: list[float]) -> dict[str, float]:
+    """The median over the rounds, and the lowest and highest."""
+    middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    return {"median": round(middle, 3), "least": round(low, 3), "most": round(high, 3)}
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ class FormerFleet:
 
 
 class RunFleet:
-    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `join_s`: an
-    instance that no node has come from for so long is replaced; `zones`: how many of the nodes each
-    zone is to have."""
+    """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
+    how many of the nodes each zone is to have; `join_s`: an instance that no node has come from for
+    so long is replaced."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class RunFleet:
         on_demand_usd_per_hour: Mapping[str, float],
         note: Callable[[str], None],
         nodes: int,
-        join_s: float,
         zones: Mapping[ZoneId, int] | None = None,
+        join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -83,8 +83,8 @@ class RunFleet:
         self._on_demand = on_demand_usd_per_hour
         self._note = note
         self._nodes = nodes
-        self._join_s = join_s
         self._zones = zones
+        self._join_s = join_s
         self._now = now
         self._left_over: set[InstanceId] = set()
         self._noted = ""

@@ -311,8 +311,8 @@ def run_fleet(
         kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
-        join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         zones={ZoneId(zone): count for zone, count in zones.items()},
+        join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )
 

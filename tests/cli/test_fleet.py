@@ -84,8 +84,8 @@ class Parts:
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
             note=self.notes.append,
             nodes=5,
-            join_s=120.0,
             zones=ZONES,
+            join_s=120.0,
             now=lambda: self.now_s,
         )
 
@@ -135,20 +135,6 @@ def test_a_notice_that_the_cloud_does_not_keep_ends_the_instance_once(parts: Par
     assert ended == [node.instance]
 
 
-def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None:
-    """Its agent may have left for good: it would count as there, and never be replaced."""
-    joined_s, mute_s = 10.0, 20.0
-    started = {state().nodes[0].instance: joined_s, InstanceId("i-mute"): mute_s}
-    facts = {"instance_type": "g4dn.xlarge", "zone": "a", "market": "spot", "usd_per_hour": 0.2}
-    lines = [{"kind": "start", "instance": i, "t": t, **facts} for i, t in started.items()]
-    parts.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for now_s in (mute_s + 119.0, mute_s + 121.0, mute_s + 122.0):
-        parts.now_s = now_s
-        parts.made.reconcile(state())
-    ended = [value for name, value in parts.fleet.calls if name == "terminate"]
-    assert ended == ["i-mute"]
-
-
 def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) -> None:
     """It is there before a notice, takes the place after it, and is not started twice."""
     one, two = (node.id for node in state().nodes[:2])
@@ -164,6 +150,20 @@ def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) ->
         ("ensure", (6, instances[0])),
         ("ensure", (5, *sorted(instances))),
     ]
+
+
+def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None:
+    """Its agent may have left for good: it would count as there, and never be replaced."""
+    joined_s, mute_s = 10.0, 20.0
+    started = {state().nodes[0].instance: joined_s, InstanceId("i-mute"): mute_s}
+    facts = {"instance_type": "g4dn.xlarge", "zone": "a", "market": "spot", "usd_per_hour": 0.2}
+    lines = [{"kind": "start", "instance": i, "t": t, **facts} for i, t in started.items()]
+    parts.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for now_s in (mute_s + 119.0, mute_s + 121.0, mute_s + 122.0):
+        parts.now_s = now_s
+        parts.made.reconcile(state())
+    ended = [value for name, value in parts.fleet.calls if name == "terminate"]
+    assert ended == ["i-mute"]
 
 
 def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:
