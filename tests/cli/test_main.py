@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -15,18 +14,19 @@ HEAVY = ("torch", "rich", "boto3", "botocore", "redis", "numpy", "moto", "zmq")
 
 
 def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    """In processor time of its own, which another load on the machine does not change."""
     code = (
-        "import sys\nfrom cli.main import run\ncode = run(['--help'])\n"
-        f"print([m for m in {HEAVY!r} if m in sys.modules], code)"
+        "import sys, time\nfrom cli.main import run\ncode = run(['--help'])\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], code, time.process_time())"
     )
     took_s = []
     for _ in range(3):
-        begin_s = time.perf_counter()
         out = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
         )
-        took_s.append(time.perf_counter() - begin_s)
-        assert out.stdout.strip().endswith("[] 0")
+        heavy, status, own_s = out.stdout.rsplit(maxsplit=2)
+        assert (heavy.splitlines()[-1], status) == ("[]", "0")
+        took_s.append(float(own_s))
     assert min(took_s) < 0.2
 
 
