@@ -6,6 +6,7 @@ and bills go on, the rest is moved to `parts/<n>/`. (3) A checkpoint that is tor
 other semantics is passed over by name.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from cli import lock, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of
-from cli.runs import RunFolder
+from cli.runs import Part, RunFolder
 from cli.terms import save_terms
 
 
@@ -59,7 +60,7 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
-    started_s = runs.started_at_s(folder)
+    started_s, before = runs.started_at_s(folder), runs.part_of(folder)
     detached = runs.is_detached(folder)
     if resumed.prepared.job.checkpoint.every_steps:
         step = 0 if resumed.manifest is None else resumed.manifest.step
@@ -78,6 +79,7 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         started_s=started_s,
         detached=detached,
         from_step=0 if resumed.manifest is None else resumed.manifest.step,
+        part=Part(number=before.number + 1, started_s=time.time()),
     )
     return held
 
