@@ -314,6 +314,8 @@ class _Attempt:
             samples_per_step=self._job.train.batch,
             unigram_entropy_nats=terms.unigram_entropy_nats,
             final_note=save_manifest(self._folder, self.progress),
+            part=terms.part,
+            launched_s=runs.started_at_s(self._folder),
         )
         save_receipt(self._folder, body)
         return body

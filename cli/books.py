@@ -51,7 +51,7 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
     damaged otherwise."""
     events = _events(folder)
     for path in (folder.metrics, events):
-        _drop_torn_line(path)
+        drop_torn_line(path)
     data = [(record.kind, record.data) for record in read_events(events)]
     return Booked(
         version=max((int(d["version"]) for _, d in data if _decided_in(d, part)), default=-1),
@@ -114,7 +114,8 @@ def _events(folder: RunFolder) -> Path:
     return folder.events / "launcher.jsonl"
 
 
-def _drop_torn_line(path: Path) -> None:
+def drop_torn_line(path: Path) -> None:
+    """Cut off what the writer of this file, who is dead, did not finish."""
     if path.exists():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
