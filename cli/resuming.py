@@ -19,12 +19,15 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
-from cli import lock, parts, runs, wiring
+from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of
 from cli.runs import RunFolder
 from cli.terms import save_terms
+
+STILL_S = 3.0
+"""A store in which no node has beaten for so long has none that lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +38,15 @@ class Resumed:
     manifest: Manifest | None
     """The checkpoint to go on from; None: there is none, it begins anew."""
     rejected: tuple[str, ...]
+    after: int
+    """The number of the part that it goes on from."""
 
 
 def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     """Everything that can be found out before a start. Raises InputError when the run is going
     on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
+    after = runs.part_of(folder).number
     job = job_with(job_of(folder), overrides)
     strategy = Strategy.from_json(folder.strategy.read_text(encoding="utf-8"))
     prepared = plan_again(folder.id, job)
@@ -51,8 +57,13 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
             f"run {folder.id} would not be the same run: {differ} changed; only what does not "
             "decide its numbers may, such as [cluster] grid and redundancy, [cloud] and [budget]"
         )
+    url = wiring.external_store_url()
+    if url:
+        named_store.check_may_go(
+            folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
+        )
     found = _newest(folder, job, ours)
-    return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected)
+    return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected, after=after)
 
 
 def claim(folder: RunFolder, resumed: Resumed) -> Lock:
@@ -61,6 +72,9 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
+    if runs.part_of(folder).number != resumed.after:
+        held.close()
+        raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
     started_s = runs.started_at_s(folder)
     detached = runs.is_detached(folder)
     if resumed.prepared.job.checkpoint.every_steps:
@@ -69,6 +83,9 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         ours = resumed.prepared.planned.strategy.semantics.hash()
         forget_passed_over(objects, after=step, semantic_hash=ours)
     ended_s = parts.ended_at_s(folder)
+    url = wiring.external_store_url()
+    if url:
+        named_store.give_up(folder, url)
     parts.end_bill(folder, ended_s=ended_s)
     part = parts.part_after(folder, ended_s=ended_s, now_s=time.time())
     parts.put_away(folder)
