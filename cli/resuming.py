@@ -2,22 +2,24 @@
 
 Rules. (1) The run stays what it was: its semantics are compared and another hash is refused; grid,
 redundancy, cloud and budget may be others. (2) What earlier parts of the run wrote is kept: books
-and bills go on, the rest is moved to `parts/<n>/`. (3) A checkpoint that is torn, damaged or of
-other semantics is passed over by name.
+and bills go on, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` is of the whole run,
+`budget.max_hours` of each part: time in which nothing ran counts nowhere. (4) A checkpoint that is
+torn, damaged or of other semantics is passed over by name; one of other semantics stays.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
-from bamboo.checkpoint.manifest import Manifest
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
 from bamboo.checkpoint.retention import delete
 from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
-from cli import lock, runs, wiring
+from cli import lock, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of
@@ -64,13 +66,12 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
     if resumed.prepared.job.checkpoint.every_steps:
         step = 0 if resumed.manifest is None else resumed.manifest.step
         objects = wiring.checkpoints_of(folder, resumed.prepared.job)
-        for newer in (s for s in steps(objects) if s > step):
-            delete(objects, newer)  # passed over: what is written now must not mix with it
-    part = _next_part(folder.path / "parts")
-    part.mkdir(parents=True)
-    for path in (folder.receipt, folder.decisions, folder.endpoint, folder.path / "store"):
-        if path.exists():
-            path.rename(part / path.name)
+        ours = resumed.prepared.planned.strategy.semantics.hash()
+        forget_passed_over(objects, after=step, semantic_hash=ours)
+    ended_s = parts.ended_at_s(folder)
+    parts.end_bill(folder, ended_s=ended_s)
+    part = parts.part_after(folder, ended_s=ended_s, now_s=time.time())
+    parts.put_away(folder)
     save_terms(
         folder,
         resumed.prepared.job,
@@ -78,8 +79,26 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         started_s=started_s,
         detached=detached,
         from_step=0 if resumed.manifest is None else resumed.manifest.step,
+        part=part,
     )
     return held
+
+
+def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:
+    """Delete the torn and damaged checkpoints of steps after `after`: what is written now must not
+    mix with them. Those of other semantics belong to somebody else."""
+    for step in steps(objects):
+        if step > after and _semantics_of(objects, step) in (None, semantic_hash):
+            delete(objects, step)
+
+
+def _semantics_of(objects: ObjectStore, step: int) -> str | None:
+    """Whose a checkpoint is; None: it has no manifest that can be read."""
+    text = objects.get(f"{folder_of(step)}/{MANIFEST}")
+    try:
+        return None if text is None else Manifest.from_json(text).semantic_hash
+    except ValueError:
+        return None
 
 
 def _refuse_unless_over(folder: RunFolder) -> None:
@@ -115,8 +134,3 @@ def _differences(ours: Strategy, theirs: Strategy) -> str:
         if getattr(ours.semantics, name) != getattr(theirs.semantics, name)
     ]
     return ", ".join(names)
-
-
-def _next_part(parts: Path) -> Path:
-    taken = {path.name for path in parts.iterdir()} if parts.exists() else set()
-    return parts / next(str(n) for n in range(1, len(taken) + 2) if str(n) not in taken)
