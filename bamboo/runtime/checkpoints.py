@@ -6,19 +6,25 @@ and ends nothing. (3) What is read is believed only as far as its digest goes, a
 already where something is to be written. (4) What is of other semantics is not touched.
 """
 
-import json
 import queue
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from bamboo.checkpoint.catalogue import examine, load_tensors, steps
-from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, shard_name
+from bamboo.checkpoint.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    folder_of,
+    shard_from_json,
+    shard_name,
+)
 from bamboo.checkpoint.retention import choose, delete
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.config.tree import CheckpointConfig
@@ -149,7 +155,7 @@ class Checkpoints:
             stage=item.stage,
             scratch=self._made_scratch(),
         )
-        self._objects.put_new(_description(shard.name), json.dumps(asdict(shard)).encode())
+        self._objects.put_new(_description(shard.name), shard.to_json().encode())
         self._outbox.event(
             ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
         )
@@ -161,8 +167,7 @@ class Checkpoints:
             text = self._objects.get(_description(name))
             if text is None:
                 raise StorageUnavailable(f"{name} was stored and is gone")
-            raw = json.loads(text)
-            shards.append(Shard(**(raw | {"tensors": tuple(raw["tensors"])})))
+            shards.append(_described(text, name))
         manifest = Manifest(
             run=self._run,
             semantic_hash=self._semantic_hash,
@@ -224,6 +229,18 @@ class Checkpoints:
     def _made_scratch(self) -> Path:
         self._scratch.mkdir(parents=True, exist_ok=True)
         return self._scratch
+
+
+def _described(text: bytes, name: str) -> Shard:
+    """A shard as its writer described it. Raises StorageUnavailable, saying what does not fit."""
+    where = _description(name)
+    try:
+        shard = shard_from_json(text)
+    except ValueError as error:
+        raise StorageUnavailable(f"{where} is not what was written: {error}") from error
+    if shard.name != name:
+        raise StorageUnavailable(f"{where} is not what was written: it is about {shard.name}")
+    return shard
 
 
 def _description(shard: str) -> str:

@@ -198,6 +198,35 @@ def test_no_place_for_the_files_on_the_way_is_said_too(bench: Bench) -> None:
     assert "File exists" in bench.said.reason()
 
 
+@pytest.mark.parametrize(
+    "described",
+    [
+        b"{",
+        b"\xff",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"name": 1, "bytes": 1, "sha256": "", "tensors": []}',
+        b'{"name": "a", "bytes": "1", "sha256": "", "tensors": []}',
+        b'{"name": "a", "bytes": 1, "sha256": "", "tensors": 3}',
+        b'{"name": "step-00000010/gen-000001/stage-00.safetensors", "bytes": 1, "sha256": "", '
+        b'"tensors": ["a"]}',
+    ],
+)
+def test_a_shard_that_is_described_wrongly_costs_the_checkpoint(
+    bench: Bench, described: bytes
+) -> None:
+    for stage in range(STAGES):
+        bench.checkpoints.write(Save(step=5, era=1, stage=stage, tensors=state(5, stage)))
+    wrong = "step-00000005/gen-000001/stage-01"
+    bench.store._path(f"{wrong}.json").write_bytes(described)
+    bench.checkpoints.write(Complete(step=5, era=1, stages=STAGES))
+    assert wrong in bench.said.reason()
+    assert bench.good() is None
+    bench.write(10)
+    assert bench.good() == 10
+
+
 # ---------------------------------------------------------------- a step that has one already
 
 
