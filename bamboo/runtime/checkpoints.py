@@ -10,6 +10,7 @@ import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ class Checkpoints:
         self._objects, self._config, self._scratch = objects, config, scratch
         self._outbox = outbox
         self._queue: queue.SimpleQueue[Save | Complete] = queue.SimpleQueue()
-        self._writing = False
+        self.unwritten: deque[tuple[int, int]] = deque()
+        """(era, step) of all that waits or is being written, in order."""
 
     # ------------------------------------------------------------------ by the trainer
 
@@ -86,16 +88,16 @@ class Checkpoints:
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
         if not every or not mine or run.step % every:
             return
-        if self._busy(slot.stage):
+        if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
             self._failed(run.step, era, reason)
             return
         tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
-        self._queue.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+        self._put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def complete(self, step: int, era: int, stages: int) -> None:
         """All stages are stored: write the manifest."""
-        self._queue.put(Complete(step=step, era=era, stages=stages))
+        self._put(Complete(step=step, era=era, stages=stages))
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
@@ -113,9 +115,13 @@ class Checkpoints:
         names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
         return load_tensors(self._objects, manifest, names, scratch=self._made_scratch())
 
-    def _busy(self, stage: int) -> bool:
-        del stage
-        return self._writing or not self._queue.empty()
+    def _busy(self, era: int, step: int) -> bool:
+        """Whether anything of an earlier step, or of an era that is over, is still in memory."""
+        return any(known < (era, step) for known in self.unwritten.copy())
+
+    def _put(self, item: Save | Complete) -> None:
+        self.unwritten.append((item.era, item.step))
+        self._queue.put(item)
 
     # ------------------------------------------------------------------ behind it
 
@@ -128,9 +134,8 @@ class Checkpoints:
                 if stop.is_set():
                     return
                 continue
-            self._writing = True
             self.write(item)
-            self._writing = False
+            self.unwritten.popleft()
 
     def write(self, item: Save | Complete) -> None:
         """Do one thing, and say how it came out."""
@@ -141,10 +146,6 @@ class Checkpoints:
                 self._complete(item)
         except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
             self._failed(item.step, item.era, str(error))
-
-    def take(self) -> Save | Complete | None:
-        """The next thing to be written, for who has no thread."""
-        return None if self._queue.empty() else self._queue.get()
 
     def _save(self, item: Save) -> None:
         shard = save_shard(
