@@ -28,6 +28,9 @@ class Shard:
     tensors: tuple[str, ...]
     """Names as in the final files: `param/<layer>.<name>`, `exp_avg/…`, `exp_avg_sq/…`."""
 
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -76,6 +79,15 @@ class Manifest:
         if len(set(names)) != len(names):
             raise ValueError("two shards hold one tensor")
         return made
+
+
+def shard_from_json(text: str | bytes) -> Shard:
+    """What `Shard.to_json` wrote. Raises ValueError, saying what does not fit."""
+    raw = json.loads(text)
+    try:
+        return _shard(raw)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a field is missing or of another type: {error}") from error
 
 
 def folder_of(step: int) -> str:

@@ -21,6 +21,9 @@ from bamboo.ids import NodeId
 
 KEPT = 8
 """So many complete checkpoints are remembered; which are deleted is decided by who writes them."""
+BEGUN = 4
+"""So many of the newest in the making are remembered. One is not enough: a node that stores slowly
+is at an earlier one than the others."""
 
 
 def save_shard(state: State, event: ShardSaved) -> Transition:
@@ -34,7 +37,11 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
     if event.stage in saving.stages:
         return stale(state, f"stage {event.stage} of step {event.step} is stored already")
     noted = replace(saving, stages=tuple(sorted((*saving.stages, event.stage))))
-    after = replace(state, saving=(*(s for s in state.saving if s is not known), noted))
+    others = (s for s in state.saving if s is not known)
+    kept = sorted((*others, noted), key=lambda s: s.step)[-BEGUN:]
+    if noted not in kept:
+        return stale(state, f"{BEGUN} later ones than that of step {event.step} are in the making")
+    after = replace(state, saving=tuple(kept))
     reason = f"stage {event.stage} as it was before step {event.step} is stored"
     return changed(state, after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
 

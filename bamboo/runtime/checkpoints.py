@@ -6,19 +6,26 @@ and ends nothing. (3) What is read is believed only as far as its digest goes, a
 already where something is to be written. (4) What is of other semantics is not touched.
 """
 
-import json
 import queue
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from bamboo.checkpoint.catalogue import examine, load_tensors, steps
-from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, shard_name
+from bamboo.checkpoint.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    folder_of,
+    shard_from_json,
+    shard_name,
+)
 from bamboo.checkpoint.retention import choose, delete
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.config.tree import CheckpointConfig
@@ -69,7 +76,8 @@ class Checkpoints:
         self._objects, self._config, self._scratch = objects, config, scratch
         self._outbox = outbox
         self._queue: queue.SimpleQueue[Save | Complete] = queue.SimpleQueue()
-        self._writing = False
+        self.unwritten: deque[tuple[int, int]] = deque()
+        """(era, step) of all that waits or is being written, in order."""
 
     # ------------------------------------------------------------------ by the trainer
 
@@ -80,16 +88,16 @@ class Checkpoints:
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
         if not every or not mine or run.step % every:
             return
-        if self._busy(slot.stage):
+        if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
             self._failed(run.step, era, reason)
             return
         tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
-        self._queue.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+        self._put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def complete(self, step: int, era: int, stages: int) -> None:
         """All stages are stored: write the manifest."""
-        self._queue.put(Complete(step=step, era=era, stages=stages))
+        self._put(Complete(step=step, era=era, stages=stages))
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
@@ -107,9 +115,13 @@ class Checkpoints:
         names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
         return load_tensors(self._objects, manifest, names, scratch=self._made_scratch())
 
-    def _busy(self, stage: int) -> bool:
-        del stage
-        return self._writing or not self._queue.empty()
+    def _busy(self, era: int, step: int) -> bool:
+        """Whether anything of an earlier step, or of an era that is over, is still in memory."""
+        return any(known < (era, step) for known in self.unwritten.copy())
+
+    def _put(self, item: Save | Complete) -> None:
+        self.unwritten.append((item.era, item.step))
+        self._queue.put(item)
 
     # ------------------------------------------------------------------ behind it
 
@@ -122,9 +134,8 @@ class Checkpoints:
                 if stop.is_set():
                     return
                 continue
-            self._writing = True
             self.write(item)
-            self._writing = False
+            self.unwritten.popleft()
 
     def write(self, item: Save | Complete) -> None:
         """Do one thing, and say how it came out."""
@@ -136,10 +147,6 @@ class Checkpoints:
         except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
             self._failed(item.step, item.era, str(error))
 
-    def take(self) -> Save | Complete | None:
-        """The next thing to be written, for who has no thread."""
-        return None if self._queue.empty() else self._queue.get()
-
     def _save(self, item: Save) -> None:
         shard = save_shard(
             self._objects,
@@ -149,7 +156,7 @@ class Checkpoints:
             stage=item.stage,
             scratch=self._made_scratch(),
         )
-        self._objects.put_new(_description(shard.name), json.dumps(asdict(shard)).encode())
+        self._objects.put_new(_description(shard.name), shard.to_json().encode())
         self._outbox.event(
             ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
         )
@@ -161,8 +168,7 @@ class Checkpoints:
             text = self._objects.get(_description(name))
             if text is None:
                 raise StorageUnavailable(f"{name} was stored and is gone")
-            raw = json.loads(text)
-            shards.append(Shard(**(raw | {"tensors": tuple(raw["tensors"])})))
+            shards.append(_described(text, name))
         manifest = Manifest(
             run=self._run,
             semantic_hash=self._semantic_hash,
@@ -224,6 +230,18 @@ class Checkpoints:
     def _made_scratch(self) -> Path:
         self._scratch.mkdir(parents=True, exist_ok=True)
         return self._scratch
+
+
+def _described(text: bytes, name: str) -> Shard:
+    """A shard as its writer described it. Raises StorageUnavailable, saying what does not fit."""
+    where = _description(name)
+    try:
+        shard = shard_from_json(text)
+    except ValueError as error:
+        raise StorageUnavailable(f"{where} is not what was written: {error}") from error
+    if shard.name != name:
+        raise StorageUnavailable(f"{where} is not what was written: it is about {shard.name}")
+    return shard
 
 
 def _description(shard: str) -> str:

@@ -152,6 +152,9 @@ class Rebuild:
     def sync(self, state: State) -> None:
         """Begin to build what the newest state has decided, once."""
         reform = state.reform
+        if state.assignment is not None and (reform is None or reform.base is not None):
+            # Not with the reconfiguration: a log that was refilled may begin after it.
+            self.builder = self.builder.laid_out(state.grid, state.cut, state.shares)
         if reform is None:
             if self.since >= 0 or self._building >= 0:
                 self._forget(state)
@@ -161,7 +164,6 @@ class Rebuild:
         assert state.assignment is not None, "places are decided with the base"
         self._building, self._state = reform.since, state
         self._reach(reform)
-        self.builder = self.builder.laid_out(state.grid, state.cut, state.shares)
         self._mail.begin_era(state.era, state.assignment, reform.base)
         self.owned, self.shadowed, self._coming = {}, {}, {}
         self._bytes = 0

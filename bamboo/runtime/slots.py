@@ -38,8 +38,14 @@ class SlotBuilder:
         self.shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
 
     def laid_out(self, grid: Grid, cut: tuple[int, ...], shares: tuple[int, ...]) -> "SlotBuilder":
-        """The same for another layout."""
-        placement = replace(self.strategy.placement, cut=cut, grid=grid)
+        """The same for another layout, itself for its own. An empty `cut` is as it is here, empty
+        `shares` are equal ones."""
+        held = self.strategy.placement
+        cut = cut or held.cut
+        shares = shares or equal_shares(self.batch.virtual_nodes, grid.pipelines)
+        if (held.grid, held.cut, self.shares) == (grid, cut, shares):
+            return self
+        placement = replace(held, cut=cut, grid=grid)
         return SlotBuilder(
             job=self.job,
             strategy=replace(self.strategy, placement=placement),

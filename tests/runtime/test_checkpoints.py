@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,6 +23,9 @@ from bamboo.core.events import CheckpointDone, CheckpointFailed, Event, ShardSav
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -153,6 +157,50 @@ def test_what_cannot_be_stored_is_said_and_the_next_is_written(
     assert not list(bench.scratch.iterdir())
 
 
+class Stands:
+    """An owned slot that stands before a step, as far as `boundary` looks."""
+
+    def __init__(self, stage: int, step: int) -> None:
+        self.slot, self.step = Slot(pipeline=0, stage=stage), step
+        self.plan = SimpleNamespace(grid=Grid(pipelines=1, stages=STAGES))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return state(self.step, self.slot.stage)
+
+
+def keep(bench: Bench, step: int, era: int = 1) -> None:
+    """Both stages, owned by one node, stand before `step`."""
+    for stage in range(STAGES):
+        bench.checkpoints.boundary(cast("SlotRun", Stands(stage, step)), era)
+
+
+def test_a_node_of_two_stages_keeps_both(bench: Bench) -> None:
+    """Those of one step wait for each other; only what is of an earlier one is in their way."""
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: bench.checkpoints.work(stop))
+    keep(bench, 5)
+    keep(bench, 10)
+    thread.start()
+    try:
+        wait_until(lambda: not bench.checkpoints.unwritten, what="both are written")
+        assert sorted(bench.said.kinds()) == sorted(
+            [("ShardSaved", 5)] * 2 + [("CheckpointFailed", 10)] * 2
+        )
+        keep(bench, 15)
+        wait_until(lambda: not bench.checkpoints.unwritten, what="and two more")
+    finally:
+        stop.set()
+        thread.join(10)
+    assert bench.said.kinds()[-2:] == [("ShardSaved", 15)] * 2
+
+
+def test_what_was_to_be_written_before_a_restore_is_in_the_way_too(bench: Bench) -> None:
+    """Nobody waits for it any more, but it lies in memory still."""
+    keep(bench, 10)
+    keep(bench, 5, era=2)
+    assert bench.said.kinds() == [("CheckpointFailed", 5)] * 2
+
+
 def test_the_thread_goes_on_over_a_full_store(bench: Bench) -> None:
     bench.store.failing[("put_file", "step-00000005/")] = FULL
     stop = threading.Event()
@@ -160,7 +208,7 @@ def test_the_thread_goes_on_over_a_full_store(bench: Bench) -> None:
     thread.start()
     try:
         for step in (5, 10):
-            bench.checkpoints._queue.put(Save(step=step, era=1, stage=0, tensors=state(step, 0)))
+            bench.checkpoints._put(Save(step=step, era=1, stage=0, tensors=state(step, 0)))
         wait_until(lambda: len(bench.said.events) == 2, what="two answers")
     finally:
         stop.set()
@@ -196,6 +244,35 @@ def test_no_place_for_the_files_on_the_way_is_said_too(bench: Bench) -> None:
     bench.scratch.write_text("a file where the folder should be")
     bench.checkpoints.write(Save(step=5, era=1, stage=0, tensors=state(5, 0)))
     assert "File exists" in bench.said.reason()
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        b"{",
+        b"\xff",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"name": 1, "bytes": 1, "sha256": "", "tensors": []}',
+        b'{"name": "a", "bytes": "1", "sha256": "", "tensors": []}',
+        b'{"name": "a", "bytes": 1, "sha256": "", "tensors": 3}',
+        b'{"name": "step-00000010/gen-000001/stage-00.safetensors", "bytes": 1, "sha256": "", '
+        b'"tensors": ["a"]}',
+    ],
+)
+def test_a_shard_that_is_described_wrongly_costs_the_checkpoint(
+    bench: Bench, described: bytes
+) -> None:
+    for stage in range(STAGES):
+        bench.checkpoints.write(Save(step=5, era=1, stage=stage, tensors=state(5, stage)))
+    wrong = "step-00000005/gen-000001/stage-01"
+    bench.store._path(f"{wrong}.json").write_bytes(described)
+    bench.checkpoints.write(Complete(step=5, era=1, stages=STAGES))
+    assert wrong in bench.said.reason()
+    assert bench.good() is None
+    bench.write(10)
+    assert bench.good() == 10
 
 
 # ---------------------------------------------------------------- a step that has one already

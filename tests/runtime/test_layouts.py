@@ -146,10 +146,12 @@ def test_fewer_stages_and_more_again(seed: int) -> None:
     to_the_end(world, settings)
 
 
+@pytest.mark.parametrize("refilled", [False, True])
 @pytest.mark.parametrize("seed", SEEDS[:QUICK])
-def test_who_comes_after_a_new_layout_knows_it(seed: int) -> None:
+def test_who_comes_after_a_new_layout_knows_it(seed: int, refilled: bool) -> None:
     """All but one are lost, which goes on with fewer stages; what comes then gets replicas of
-    these stages, not of those that the run began with."""
+    these stages, not of those that the run began with. Also when the log was `refilled` and begins
+    after the reconfiguration."""
     draw = random.Random(SEED + seed)
     settings = drawn(draw, pipelines=1, stages=4, redundancy=draw.choice(MODES[:4]))
     policy = policy_of(settings, 1, checkpoint_every=100)
@@ -161,6 +163,8 @@ def test_who_comes_after_a_new_layout_knows_it(seed: int) -> None:
     world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
     world.run(until=lambda: world.state.reform is None)
     assert world.state.grid.stages == 2
+    if refilled:
+        world.nodes[world.standbys[0]].read = len(world.log)
     world.join(world.standbys[0])
     assert world.state.transfers
     to_the_end(world, settings)
