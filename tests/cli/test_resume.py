@@ -17,20 +17,20 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-EVERY = 10
-STEPS = 60
+EVERY = 3
+STEPS = 30
 KEYS = (
     f"train.steps={STEPS}",
     f"checkpoint.every_steps={EVERY}",
     "checkpoint.keep=100",
-    # A step takes a while, so that it is killed on its way.
-    "cluster.virtual_forward_ms=[2.0]",
-    "cluster.virtual_backward_ms=[4.0]",
+    # A step takes a third of a second, so that it is killed on its way.
+    "cluster.virtual_forward_ms=[15.0]",
+    "cluster.virtual_backward_ms=[30.0]",
 )
 OTHER_GRID = (
     *("--set", "cluster.stages=2"),
-    *("--set", "cluster.virtual_forward_ms=[4.0]"),  # the figures are by stage
-    *("--set", "cluster.virtual_backward_ms=[8.0]"),
+    *("--set", "cluster.virtual_forward_ms=[1.0]"),  # the figures are by stage
+    *("--set", "cluster.virtual_backward_ms=[2.0]"),
 )
 
 
