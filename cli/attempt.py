@@ -68,12 +68,12 @@ def take_up(
     if not cloud.alive():
         cloud.stop()  # sees that nothing is left of it
         with wiring.store_left_by(folder, cloud) as store:
-            booked = read_booked(folder)
+            booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
     with interrupts.listening(), wiring.store_of(folder.id, cloud.store_url) as store:
         interrupts.start_counting()
         attempt.hold(cloud)
-        booked = read_booked(folder)
+        booked = attempt.booked()
         wiring.driver(store, "launcher")  # a store that does not answer now ends nothing
         return attempt.settled(lambda: attempt.go_on(cloud, store, booked))
 
@@ -96,7 +96,7 @@ class _Attempt:
         self._ready = ready
         self._left = False
         self._over_at_s: float | None = None
-        self._started_s = runs.started_at_s(folder)
+        self._started_s = self._terms.part.started_s
         self.progress = empty_progress(folder, self._job, started_s=self._started_s)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
@@ -130,13 +130,15 @@ class _Attempt:
             self._create(store)
             if self._terms.detached:
                 self.hold(cloud)
-            self._lead(stack, cloud, store, self._booked_before())
+            self._lead(stack, cloud, store, self.booked())
 
-    def _booked_before(self) -> Booked:
-        """What earlier parts of a resumed run wrote; its log begins anew."""
-        booked = read_booked(self._folder)
-        self.progress = progress_before(self._folder, self._job, started_s=self._started_s)
-        return replace(booked, version=-1)
+    def booked(self) -> Booked:
+        """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
+        store does not have, they are progress too."""
+        booked = read_booked(self._folder, part=self._terms.part.number)
+        if self._terms.part.number > 1:
+            self.progress = progress_before(self._folder, self._job, started_s=self._started_s)
+        return booked
 
     def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
         """Follow a run that goes on already; to its end, as if we had started it."""
@@ -208,7 +210,7 @@ class _Attempt:
         *,
         store_is_ours: bool,
     ) -> Launcher:
-        books = FileBooks(self._folder)
+        books = FileBooks(self._folder, part=self._terms.part.number)
         stack.callback(books.close)
         driver = wiring.driver(store, "launcher")
         return Launcher(
@@ -312,6 +314,8 @@ class _Attempt:
             samples_per_step=self._job.train.batch,
             unigram_entropy_nats=terms.unigram_entropy_nats,
             final_note=save_manifest(self._folder, self.progress),
+            part=terms.part,
+            launched_s=runs.started_at_s(self._folder),
         )
         save_receipt(self._folder, body)
         return body

@@ -1,7 +1,8 @@
 """The launcher's own records of a run: `metrics.jsonl`, `samples.jsonl`, `events/launcher.jsonl`.
 
 Rule: each step and each decision stands in them once, however many launchers a run has had: a later
-one reads what is there (`read_booked`) and writes the rest.
+one reads what is there (`read_booked`) and writes the rest. Decisions are counted anew in each part
+of a run, so those after the first say which part is theirs.
 """
 
 import os
@@ -24,6 +25,8 @@ SEAT_TAKEN = "SeatTaken"
 """The event written when an instance takes a seat of the trace."""
 SEAT_LOST = "SeatLost"
 """The event written before an instance is preempted because the trace has lost its seat."""
+PART = "part"
+"""The field of an event that says which part of the run it is of; absent in the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Booked:
     """What stands in the books."""
 
     version: int = -1
-    """Decisions up to this one."""
+    """Decisions of this part of the run up to this one."""
     losses: frozenset[tuple[int, str]] = frozenset()
     """Step (the first is 0) and the bits of its loss."""
     ordered: frozenset[int] = frozenset()
@@ -42,15 +45,16 @@ class Booked:
     """Instances whose seat the trace has lost."""
 
 
-def read_booked(folder: RunFolder) -> Booked:
-    """What earlier launchers wrote. Call it before the books are opened, and only as the launcher:
-    a line whose writer died is cut off. Raises InputError for a file that is damaged otherwise."""
+def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
+    """What earlier launchers wrote, for one of this part. Call it before the books are opened, and
+    only as the launcher: a line whose writer died is cut off. Raises InputError for a file that is
+    damaged otherwise."""
     events = _events(folder)
     for path in (folder.metrics, events):
-        _drop_torn_line(path)
+        drop_torn_line(path)
     data = [(record.kind, record.data) for record in read_events(events)]
     return Booked(
-        version=max((int(d["version"]) for _, d in data if "version" in d), default=-1),
+        version=max((int(d["version"]) for _, d in data if _decided_in(d, part)), default=-1),
         losses=frozenset((m.step, m.loss.hex()) for m in read_metrics(folder.metrics)),
         ordered=frozenset(int(d["listed"]) for kind, d in data if kind == PREEMPTION_ORDERED),
         seated=tuple(
@@ -67,9 +71,10 @@ def read_booked(folder: RunFolder) -> Booked:
 
 
 class FileBooks:
-    """Writes into a run's folder; close it at the end."""
+    """Writes into a run's folder, for one part of the run; close it at the end."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, *, part: int = 1) -> None:
+        self._part = part
         self._metrics = LineWriter(folder.metrics)
         self._samples = LineWriter(folder.samples)
         self._events = LineWriter(_events(folder))
@@ -81,7 +86,8 @@ class FileBooks:
         self._samples.write(record.to_json())
 
     def event(self, kind: str, progress: Progress, *, at_s: float, data: Mapping[str, Any]) -> None:
-        """`kind` at `at_s`, with the progress's generation and step."""
+        """`kind` at `at_s`, with the progress's generation and step, and the part of the run where
+        that is not the first."""
         record = EventRecord(
             t_s=at_s,
             run=progress.run,
@@ -89,7 +95,7 @@ class FileBooks:
             node="launcher",
             kind=kind,
             step=progress.step,
-            data=data,
+            data=data if self._part == 1 else {**data, PART: self._part},
         )
         self._events.write(record.to_json())
 
@@ -99,11 +105,17 @@ class FileBooks:
         self._events.close()
 
 
+def _decided_in(data: Mapping[str, Any], part: int) -> bool:
+    """Whether this is a decision of that part of the run."""
+    return "version" in data and int(data.get(PART, 1)) == part
+
+
 def _events(folder: RunFolder) -> Path:
     return folder.events / "launcher.jsonl"
 
 
-def _drop_torn_line(path: Path) -> None:
+def drop_torn_line(path: Path) -> None:
+    """Cut off what the writer of this file, who is dead, did not finish."""
     if path.exists():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1

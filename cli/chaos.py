@@ -61,8 +61,10 @@ class Chaos:
         for place, kill in [p for p in self._listed.items() if p[1].step <= steps_finished]:
             del self._listed[place]
             assert state.assignment is not None
-            owner = state.assignment.owner(Slot(pipeline=kill.pipeline, stage=kill.stage))
-            node = state.node(owner)
+            slot = Slot(pipeline=kill.pipeline, stage=kill.stage)
+            if slot not in state.assignment.grid.slots():
+                continue  # the run goes on in another layout, which has no such slot
+            node = state.node(state.assignment.owner(slot))
             if node is not None and node.status.live:
                 orders.append(Order(instance=node.instance, notice_s=kill.notice_s, listed=place))
         return orders

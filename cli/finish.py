@@ -10,7 +10,7 @@ from bamboo.core.state import Outcome
 from bamboo.errors import InputError
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
-from cli.runs import RunFolder, write_json
+from cli.runs import Part, RunFolder, write_json
 from cli.views.preemption import preemption_line
 
 
@@ -37,19 +37,24 @@ def receipt_body(
     samples_per_step: int,
     unigram_entropy_nats: float | None,
     final_note: str,
+    part: Part | None = None,
+    launched_s: float | None = None,
 ) -> dict[str, Any]:
-    """The content of `receipt.json`, from which summary and receipt are printed."""
+    """The content of `receipt.json`, from which summary and receipt are printed. `part`: the one
+    that ends; `wall_s` is what all parts lasted. `launched_s`: when the first began."""
     usd = bill.usd
-    passed_s = progress.now_s - progress.started_at_s
+    part = part or Part(number=1, started_s=progress.started_at_s)
+    passed_s = part.led_before_s + progress.now_s - part.started_s
     samples = progress.step * samples_per_step
     return {
         "run": progress.run,
         "outcome": progress.outcome.value if progress.outcome else None,
         "exit_code": progress.outcome.exit_code if progress.outcome else 1,
         "sentence": progress.sentence,
-        "started_s": progress.started_at_s,
+        "started_s": part.started_s if launched_s is None else launched_s,
         "ended_s": progress.now_s,
         "wall_s": passed_s,
+        "parts": part.number,
         "step": progress.step,
         "steps": progress.steps,
         "first_loss": progress.first_loss,

@@ -86,7 +86,8 @@ class RunFleet:
         self._zones = zones
         self._join_s = join_s
         self._now = now
-        self._left_over: set[InstanceId] = set()
+        self._asked: set[InstanceId] = set()
+        """Instances that this launcher has asked the cloud to end."""
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
 
@@ -104,6 +105,7 @@ class RunFleet:
                     for n in state.nodes
                     if n.notice_deadline_s is not None or not n.status.live
                 }
+                self._end_gone(state)
                 self._end_left_over(state)
                 self._end_mute(state)
                 wanted = self._nodes + _advised(state) if nodes is None else nodes
@@ -116,14 +118,27 @@ class RunFleet:
                 raise
             self._say(f"no replacement: {error}")  # those who are there train on
 
+    def _end_gone(self, state: State) -> None:
+        """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that
+        died then, or a log that was lost or cut short, would leave it to be paid to the end."""
+        gone = {
+            n.instance
+            for n in state.nodes
+            if n.status is NodeStatus.GONE
+            or (n.status is NodeStatus.LEFT and n.notice_deadline_s is None)
+        }
+        gone -= self._asked | {n.instance for n in state.nodes if n.status.live}
+        for one in self.rented() if gone else ():
+            if one.ended_at_s is None and one.instance in gone:
+                self.terminate(InstanceId(one.instance), reason="its node is gone")
+
     def _end_left_over(self, state: State) -> None:
         """A node that has handed over is left to the cloud, which may take it free of charge; one
         that the cloud does not take after all would be paid for nothing."""
         for node in state.nodes:
             due_s = node.notice_deadline_s
             over = due_s is not None and self._now() - due_s > GRACE_S
-            if node.status is NodeStatus.LEFT and over and node.instance not in self._left_over:
-                self._left_over.add(node.instance)
+            if node.status is NodeStatus.LEFT and over and node.instance not in self._asked:
                 self.terminate(node.instance, reason="the cloud gave notice and did not take it")
 
     def _end_mute(self, state: State) -> None:
@@ -131,14 +146,14 @@ class RunFleet:
         joined = {node.instance for node in state.nodes}
         for one in self.rented():
             instance = InstanceId(one.instance)
-            if one.ended_at_s is not None or instance in joined or instance in self._left_over:
+            if one.ended_at_s is not None or instance in joined or instance in self._asked:
                 continue
             if self._now() - one.started_at_s > self._join_s:
-                self._left_over.add(instance)
                 self.terminate(instance, reason=f"no node came from it within {self._join_s:g} s")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers."""
+        self._asked.add(instance)
         self._to_terminate[instance] = reason
         try:
             self._fleet.terminate(instance, reason=reason)

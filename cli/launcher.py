@@ -323,6 +323,7 @@ class Launcher:
         event = self._patience.due(state, now_s=now_s)
         if event is not None:
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
+            self._patience.said(event, state)
         if parked(state):
             self._moved_at_s = now_s
         if state.phase is Phase.FORMING:

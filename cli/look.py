@@ -27,7 +27,7 @@ from cli.progress import (
     with_kill_stamp,
     with_metric,
 )
-from cli.runs import RunFolder, is_detached, started_at_s
+from cli.runs import RunFolder, is_detached, part_of
 from cli.stamps import kill_stamps_s
 
 LOST = "lost"
@@ -58,7 +58,9 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
         body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
         return body
     if folder.starting():
-        return status_body(empty_progress(folder, job_of(folder), started_s=started_at_s(folder)))
+        return status_body(
+            empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
+        )
     endpoint = folder.live_endpoint()
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:
@@ -80,7 +82,7 @@ def store_may_answer(url: str) -> bool:
 
 def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     """Everything that the launcher's screen shows, folded anew from the store."""
-    progress = empty_progress(folder, job_of(folder), started_s=started_at_s(folder))
+    progress = empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
     follower = Follower()
     for decision in follower.catch_up(store):
         progress = with_decision(
@@ -117,7 +119,7 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
 
 
 def _lost(folder: RunFolder) -> dict[str, Any]:
-    progress = progress_before(folder, job_of(folder), started_s=started_at_s(folder))
+    progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
     sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
     if is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"

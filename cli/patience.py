@@ -21,8 +21,13 @@ class Patience:
         """The generation in which it was said last."""
 
     def due(self, state: State, *, now_s: float) -> Event | None:
-        """What is to be said now, if anything."""
+        """What is to be said now, if anything; again and again until `said`."""
         return self._parked(state, now_s) or self._short(state, now_s)
+
+    def said(self, event: Event, state: State) -> None:
+        """The run has heard it; to be told of every `event` that was due in `state`."""
+        if isinstance(event, Reconsider):
+            self._said_at = state.generation
 
     def _short(self, state: State, now_s: float) -> Event | None:
         here = sum(1 for node in state.live_nodes() if node.notice_deadline_s is None)
@@ -35,7 +40,6 @@ class Patience:
         waited_s = now_s - self._short_since_s
         if here < 1 or waited_s < self._cluster.patience_s or self._said_at == state.generation:
             return None
-        self._said_at = state.generation
         return Reconsider(
             reporter="launcher",
             reason=f"no further node came within cluster.patience_s = {self._cluster.patience_s:g}",

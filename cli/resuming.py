@@ -2,27 +2,32 @@
 
 Rules. (1) The run stays what it was: its semantics are compared and another hash is refused; grid,
 redundancy, cloud and budget may be others. (2) What earlier parts of the run wrote is kept: books
-and bills go on, the rest is moved to `parts/<n>/`. (3) A checkpoint that is torn, damaged or of
-other semantics is passed over by name.
+and bills go on, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` is of the whole run,
+`budget.max_hours` of each part: time in which nothing ran counts nowhere. (4) A checkpoint that is
+torn, damaged or of other semantics is passed over by name; one of other semantics stays.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
-from bamboo.checkpoint.manifest import Manifest
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
 from bamboo.checkpoint.retention import delete
 from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
-from cli import lock, runs, wiring
+from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of
 from cli.runs import RunFolder
 from cli.terms import save_terms
+
+STILL_S = 3.0
+"""A store in which no node has beaten for so long has none that lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +38,15 @@ class Resumed:
     manifest: Manifest | None
     """The checkpoint to go on from; None: there is none, it begins anew."""
     rejected: tuple[str, ...]
+    after: int
+    """The number of the part that it goes on from."""
 
 
 def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     """Everything that can be found out before a start. Raises InputError when the run is going
     on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
+    after = runs.part_of(folder).number
     job = job_with(job_of(folder), overrides)
     strategy = Strategy.from_json(folder.strategy.read_text(encoding="utf-8"))
     prepared = plan_again(folder.id, job)
@@ -49,8 +57,13 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
             f"run {folder.id} would not be the same run: {differ} changed; only what does not "
             "decide its numbers may, such as [cluster] grid and redundancy, [cloud] and [budget]"
         )
+    url = wiring.external_store_url()
+    if url:
+        named_store.check_may_go(
+            folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
+        )
     found = _newest(folder, job, ours)
-    return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected)
+    return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected, after=after)
 
 
 def claim(folder: RunFolder, resumed: Resumed) -> Lock:
@@ -59,18 +72,23 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
+    if runs.part_of(folder).number != resumed.after:
+        held.close()
+        raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
     started_s = runs.started_at_s(folder)
     detached = runs.is_detached(folder)
     if resumed.prepared.job.checkpoint.every_steps:
         step = 0 if resumed.manifest is None else resumed.manifest.step
         objects = wiring.checkpoints_of(folder, resumed.prepared.job)
-        for newer in (s for s in steps(objects) if s > step):
-            delete(objects, newer)  # passed over: what is written now must not mix with it
-    part = _next_part(folder.path / "parts")
-    part.mkdir(parents=True)
-    for path in (folder.receipt, folder.decisions, folder.endpoint, folder.path / "store"):
-        if path.exists():
-            path.rename(part / path.name)
+        ours = resumed.prepared.planned.strategy.semantics.hash()
+        forget_passed_over(objects, after=step, semantic_hash=ours)
+    ended_s = parts.ended_at_s(folder)
+    url = wiring.external_store_url()
+    if url:
+        named_store.give_up(folder, url)
+    parts.end_bill(folder, ended_s=ended_s)
+    part = parts.part_after(folder, ended_s=ended_s, now_s=time.time())
+    parts.put_away(folder)
     save_terms(
         folder,
         resumed.prepared.job,
@@ -78,8 +96,26 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         started_s=started_s,
         detached=detached,
         from_step=0 if resumed.manifest is None else resumed.manifest.step,
+        part=part,
     )
     return held
+
+
+def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:
+    """Delete the torn and damaged checkpoints of steps after `after`: what is written now must not
+    mix with them. Those of other semantics belong to somebody else."""
+    for step in steps(objects):
+        if step > after and _semantics_of(objects, step) in (None, semantic_hash):
+            delete(objects, step)
+
+
+def _semantics_of(objects: ObjectStore, step: int) -> str | None:
+    """Whose a checkpoint is; None: it has no manifest that can be read."""
+    text = objects.get(f"{folder_of(step)}/{MANIFEST}")
+    try:
+        return None if text is None else Manifest.from_json(text).semantic_hash
+    except ValueError:
+        return None
 
 
 def _refuse_unless_over(folder: RunFolder) -> None:
@@ -115,8 +151,3 @@ def _differences(ours: Strategy, theirs: Strategy) -> str:
         if getattr(ours.semantics, name) != getattr(theirs.semantics, name)
     ]
     return ", ".join(names)
-
-
-def _next_part(parts: Path) -> Path:
-    taken = {path.name for path in parts.iterdir()} if parts.exists() else set()
-    return parts / next(str(n) for n in range(1, len(taken) + 2) if str(n) not in taken)

@@ -120,8 +120,8 @@ class RunFolder:
         return raw
 
     def starting(self) -> bool:
-        """Whether it was launched a moment ago and cannot be reached yet."""
-        young = time.time() - started_at_s(self) < STARTING_S
+        """Whether it was launched or resumed a moment ago and cannot be reached yet."""
+        young = time.time() - part_of(self).started_s < STARTING_S
         return young and not self.endpoint.exists() and not self.receipt.exists()
 
     def live_endpoint(self) -> dict[str, Any] | None:
@@ -182,6 +182,28 @@ def is_detached(folder: RunFolder) -> bool:
 def started_at_s(folder: RunFolder) -> float:
     """Unix time of the launch."""
     return float(folder.read_json(folder.resolved)["started_s"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A run from one start to one end; each `bamboo resume` begins another."""
+
+    number: int
+    """The first is 1."""
+    started_s: float
+    """Unix time."""
+    led_before_s: float = 0.0
+    """How long the parts before it went on, all together."""
+
+
+def part_of(folder: RunFolder) -> Part:
+    """The newest part of a run."""
+    body = folder.read_json(folder.resolved)
+    return Part(
+        number=int(body.get("part", 1)),
+        started_s=float(body.get("part_started_s", body["started_s"])),
+        led_before_s=float(body.get("led_before_s", 0.0)),
+    )
 
 
 def started_text(folder: RunFolder) -> str:

@@ -4,10 +4,9 @@ Rule: only what to say is found here; saying it once, and where, is the launcher
 """
 
 from bamboo.config.tree import BudgetConfig
-from bamboo.core.events import Event, RunFailed, StopRequested
+from bamboo.core.events import Event, StopRequested
 from bamboo.core.state import Outcome
 from cli.market import Market
-from cli.patience import parked
 from cli.progress import Progress
 
 
@@ -24,8 +23,6 @@ def stop_event(
     if found is None:
         return None
     reason, outcome = found
-    if parked(progress.state):  # nobody is left to stop at a boundary
-        return RunFailed(reporter="launcher", outcome=outcome, reason=reason)
     return StopRequested(reason=reason, outcome=outcome)
 
 

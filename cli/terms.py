@@ -18,7 +18,7 @@ from cli import runs
 from cli.look import job_of
 from cli.market import TraceTerms
 from cli.planning import Planned
-from cli.runs import RunFolder
+from cli.runs import Part, RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,8 @@ class Terms:
     """The checkpoint that it goes on from; 0: it begins."""
     detached: bool
     """It goes on when its launcher is gone."""
+    part: Part
+    """The newest: the one to be led."""
 
 
 def save_terms(
@@ -54,12 +56,18 @@ def save_terms(
     detached: bool,
     trace: TraceTerms | None = None,
     from_step: int = 0,
+    part: Part | None = None,
 ) -> None:
-    """Write `strategy.json`, then `resolved.json`, with which the folder is a run."""
+    """Write `strategy.json`, then `resolved.json`, with which the folder is a run. `started_s`: its
+    launch; `part`: by default the first."""
+    part = part or Part(number=1, started_s=started_s)
     runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
     body = {
         "run": folder.id,
         "started_s": started_s,
+        "part": part.number,
+        "part_started_s": part.started_s,
+        "led_before_s": part.led_before_s,
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "cuts": planned.cuts,
@@ -89,4 +97,5 @@ def terms_of(folder: RunFolder) -> Terms:
         unigram_entropy_nats=None if entropy is None else float(entropy),
         trace=None if trace is None else TraceTerms(**trace),
         detached=runs.is_detached(folder),
+        part=runs.part_of(folder),
     )

@@ -19,7 +19,7 @@ from cli.progress import (
     with_kill_stamp,
     with_metric,
 )
-from cli.runs import RunFolder, started_at_s
+from cli.runs import RunFolder, part_of
 from cli.stamps import kill_stamps_s
 
 
@@ -34,7 +34,7 @@ class Watcher:
         self._beats_due_s = 0.0
         self._caught_up = False
         self.progress: Progress = empty_progress(
-            folder, job_of(folder), started_s=started_at_s(folder)
+            folder, job_of(folder), started_s=part_of(folder).started_s
         )
 
     def turn(self, store: Store, *, timeout_s: float) -> None:

@@ -47,6 +47,13 @@ def check_external_store(url: str, run: RunId) -> None:
     check_store(url, run=run)
 
 
+def remove_run(url: str, run: RunId) -> None:
+    """Delete a run, of which nothing lives, from the store that the user named."""
+    from bamboo.coord.open import remove_run
+
+    remove_run(url, run)
+
+
 @contextmanager
 def store_left_by(folder: RunFolder, cloud: "LocalCloud") -> Iterator[Store]:
     """The store of a run whose local cloud is gone: the user's own still answers, an embedded one

@@ -36,3 +36,13 @@ def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADL
             store.try_out()
     finally:
         store.close()
+
+
+def remove_run(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> None:
+    """Delete a run, of which nothing lives, with all its keys. Raises StoreRefused, or
+    StoreUnavailable when the store does not answer."""
+    store = RedisStore(url, run, deadline_s=deadline_s)
+    try:
+        store.remove()
+    finally:
+        store.close()

@@ -32,6 +32,8 @@ from bamboo.ports import Entry, Lease, Offers, Snapshot
 SCHEMES = ("unix", "redis", "rediss")
 _BLOCK_S = 1.0
 """A long wait is cut in pieces, so that a server that went away is noticed."""
+_STREAMS = ("metrics", "ledger")
+"""All record streams that a run has."""
 _READ_COUNT = 1000
 """Most entries or records given by one call; the caller asks again for more."""
 
@@ -160,6 +162,12 @@ class RedisStore:
             self._script("check")(keys=[self._key("check")])
         except redis.RedisError as error:
             raise refused(self.shown_url, error) from error
+
+    def remove(self) -> None:
+        """Delete the run with all that was ever written of it; at once, and safe to call again."""
+        names = ("state", "log", "documents", "offers", "leases", *(f"s:{s}" for s in _STREAMS))
+        keys = [self._key(name) for name in names]
+        self._call(lambda: self._commands.delete(*keys))
 
     def _read_stream(self, key: str, last_id: str, timeout_s: float) -> list[tuple[str, str]]:
         deadline_s = time.monotonic() + max(0.0, timeout_s)

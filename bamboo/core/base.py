@@ -24,7 +24,7 @@ def find_base(state: State, policy: Policy) -> Base | None:
     """The newest step for which every layer is there; None: there is none."""
     reform = state.reform
     assert reform is not None, "asked only while a reconfiguration is under way"
-    live = reform.planned or state.redundancy != "off"
+    live = reform.intact or state.redundancy != "off"
     holdings = [h for r in reform.reports for h in r.holdings] if live else []
     norms = {n.step: n.total_square for r in reform.reports for n in r.norms}
     kept = {checkpoint.step for checkpoint in checkpoints_of(state, policy)}

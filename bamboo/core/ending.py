@@ -48,9 +48,7 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
         return end(state, asked, event.outcome, reason)
-    if state.reform is not None and state.reform.base is None and not state.reform.reports:
-        return end(state, asked, event.outcome, f"stopped while no node held it: {event.reason}")
-    if state.reform is not None:
+    if state.reform is not None:  # `settle` ends it if that waits for nodes
         return changed(state, asked, (), f"stopping once all go on again: {event.reason}")
     effects = (HoldForStop(to=node.id) for node in live_members(state))
     reason = f"stopping at the next step that all can finish: {event.reason}"

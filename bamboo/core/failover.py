@@ -38,7 +38,7 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     without = with_status(state, node.id, NodeStatus.GONE)
     fence = Fence(to=node.id)
     if state.reform is not None:
-        return lose_while_reforming(without, (fence, terminate), reason)
+        return lose_while_reforming(without, node.id, (fence, terminate), reason)
     if node.status is NodeStatus.READY:
         return changed(state, without, (fence, terminate), f"{reason}; it had no slot")
     assignment = assigned(state)

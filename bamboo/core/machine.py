@@ -64,13 +64,11 @@ from bamboo.core.refill import refill
 from bamboo.core.reform import (
     agree_boundary,
     begin_reform,
-    break_stall,
-    improve,
     note_built,
     note_holdings,
-    reconsider,
     settle,
 )
+from bamboo.core.relayout import break_stall, improve, reconsider
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
@@ -247,11 +245,11 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
     )
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
+    if state.reform is not None:  # who has no slot in the end leaves then
+        return changed(state, noted, (), f"{reason}; all is being laid out anew")
     if node.status is NodeStatus.READY:
         after = with_status(noted, node.id, NodeStatus.LEFT)
         return changed(state, after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
-    if state.reform is not None:
-        return changed(state, noted, (), f"{reason}; all is being laid out anew")
     if state.redundancy in BARE_MODES and _can_spare(noted, policy):
         after, orders = begin_reform(noted, why=reason, planned=True)
         return changed(state, after, orders, f"{reason}; a new layout at the next boundary")

@@ -26,7 +26,7 @@ from bamboo.core.effects import (
     TerminateAll,
 )
 from bamboo.core.ending import end
-from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced, Reconsider, Stalled
+from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
 from bamboo.core.place import layout_for, place
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
@@ -41,13 +41,13 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition, changed, live_members, stale, with_status
 from bamboo.ids import NodeId
-from bamboo.topology.strategy import BARE_MODES
 
 
 def begin_reform(
-    state: State, *, why: str, planned: bool, forced: bool = False
+    state: State, *, why: str, planned: bool, forced: bool = False, intact: bool = False
 ) -> tuple[State, tuple[Effect, ...]]:
-    """`state`, whose version is still that before the change, with a new round begun."""
+    """`state`, whose version is still that before the change, with a new round begun. `intact`:
+    nothing is lost that any node held, as in every planned one."""
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
     nodes = tuple(
@@ -66,7 +66,14 @@ def begin_reform(
         stop_ready=(),
         stop_at_step=None,
         saving=(),
-        reform=Reform(since=since, why=why, planned=planned, asked=asked, forced=forced),
+        reform=Reform(
+            since=since,
+            why=why,
+            planned=planned,
+            intact=planned or intact,
+            asked=asked,
+            forced=forced,
+        ),
     )
     kind = AgreeBoundary if planned else Quiesce
     return after, tuple(kind(to=node, since=since) for node in asked)
@@ -80,12 +87,33 @@ def can_recover(state: State, policy: Policy) -> bool:
     return peers or policy.checkpoint_every > 0
 
 
-def lose_while_reforming(state: State, effects: tuple[Effect, ...], words: str) -> Transition:
-    """A node is gone (its status says so already) in the middle of a reconfiguration."""
+def lose_while_reforming(
+    state: State, node: NodeId, effects: tuple[Effect, ...], words: str
+) -> Transition:
+    """`node` is gone (its status says so already) in the middle of a reconfiguration."""
     reform = _reform(state)
-    if reform.base is None and not reform.planned:
-        return changed(state, state, effects, words)  # `settle` goes on without it
-    after, orders = begin_reform(state, why=reform.why, planned=False, forced=reform.forced)
+    needed = state.assignment is not None and node in state.assignment.members()
+    report = next((r for r in reform.reports if r.node == node), None)
+    if reform.base is None:
+        held = needed if report is None else bool(report.holdings)
+        if not reform.planned:
+            after = replace(state, reform=replace(reform, intact=reform.intact and not held))
+            return changed(state, after, effects, words)  # `settle` goes on without it
+        if not held:
+            asked = tuple(other for other in reform.asked if other != node)
+            after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
+            return changed(state, after, (*effects, *orders), f"{words}; it held nothing{more}")
+    else:
+        held = report is None or bool(report.holdings)
+        if not held and not needed:
+            return changed(state, state, effects, f"{words}; it held nothing and gets nothing")
+    after, orders = begin_reform(
+        state,
+        why=reform.why,
+        planned=False,
+        forced=reform.forced,
+        intact=reform.intact and not held,
+    )
     return changed(state, after, (*effects, *orders), f"{words}; everybody stops where he is")
 
 
@@ -99,18 +127,25 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
     reform = _reform(state)
     if any(node == event.node for node, _ in reform.ready):
         return stale(state, f"{event.node} has answered already")
-    ready = (*reform.ready, (event.node, event.step))
-    said = {node for node, _ in ready}
-    waiting = [node for node in reform.asked if node not in said]
-    noted = replace(reform, ready=ready)
-    reason = f"node {event.node} has begun step {event.step} and holds"
-    if waiting:
-        after = replace(state, reform=noted)
-        return changed(state, after, (), f"{reason}; waiting for {len(waiting)} more")
-    step = max(step for _, step in ready)
-    after = replace(state, reform=replace(noted, boundary=step))
+    noted = replace(reform, ready=(*reform.ready, (event.node, event.step)))
+    after, orders, words = _fix_boundary(state, noted)
+    reason = f"node {event.node} has begun step {event.step} and holds{words}"
+    return changed(state, after, orders, reason)
+
+
+def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ...], str]:
+    """`state` with `reform`, whose boundary is fixed when all who are asked have answered."""
+    after = replace(state, reform=reform)
+    if reform.boundary is not None:
+        return after, (), ""
+    answers = dict(reform.ready)
+    waiting = [node for node in reform.asked if node not in answers]
+    if waiting or not reform.asked:
+        return after, (), f"; waiting for {len(waiting)} more"
+    step = max(answers[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
-    return changed(state, after, orders, f"{reason}; all stop after step {step}")
+    after = replace(state, reform=replace(reform, boundary=step))
+    return after, orders, f"; all stop after step {step}"
 
 
 def note_holdings(state: State, event: Quiesced) -> Transition:
@@ -145,75 +180,10 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     after, effects = _go_on(noted, reform.base)
     moved = sum(one.bytes for one in rebuilt)
     reason = (
-        f"all go on from step {reform.base} on {_grid(after)}: {reform.why}; "
+        f"all go on from step {reform.base} on {grid_words(after)}: {reform.why}; "
         f"{moved / 1e6:.1f} MB were sent"
     )
     return changed(state, after, effects, reason)
-
-
-def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
-    """Somebody holds that the layout does not suit those who are there."""
-    if not policy.elastic or state.assignment is None:
-        return stale(state, "there is no other layout to be had")
-    reform = state.reform
-    if reform is not None:
-        if reform.base is not None or reform.forced:
-            return stale(state, "that is being done already")
-        after = replace(state, reform=replace(reform, forced=True))
-        return changed(state, after, (), f"{event.reason}: go on with those who are there")
-    if not at_rest(state):
-        return stale(state, "something else is under way; say it again")
-    better = layout_for(len(usable_nodes(state)), policy)
-    if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
-        return stale(state, f"{_grid(state)} suits the {len(state.live_nodes())} nodes best")
-    after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
-    return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
-
-
-def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
-    """What one waits for went with several nodes at once, and no copy of theirs can repeat it: all
-    stop and do the step again from what they hold. A second stall in one step ends the run."""
-    if (why := _void_member(state, event.node)) is not None:
-        return stale(state, why)
-    if event.era != state.era or state.reform is not None:
-        return stale(state, "the layout is another one by now")
-    if state.finished or not policy.elastic or event.step <= state.stalled_step:
-        return end(state, state, Outcome.FAULT, event.reason)
-    noted = replace(state, stalled_step=event.step)
-    after, orders = begin_reform(noted, why=event.reason, planned=False)
-    return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
-
-
-def improve(before: State, decided: Transition, policy: Policy) -> Transition:
-    """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
-    nodes with a notice can go that have no shadows to hand over to."""
-    state = decided.state
-    if state is before or not policy.elastic or not at_rest(state):
-        return decided
-    why = _wanted(state, policy)
-    if not why:
-        return decided
-    # Its version is that of the change already; the round is named by the version it ends as.
-    after, orders = begin_reform(
-        replace(state, version=state.version - 1), why=why, planned=True, forced=False
-    )
-    reason = f"{decided.reason}; {why}: a new layout at the next boundary"
-    after = replace(after, version=state.version, generation=_next(before), sentence=reason)
-    return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
-
-
-def _wanted(state: State, policy: Policy) -> str:
-    """Why another layout is wanted now, "" if none is."""
-    better = layout_for(len(usable_nodes(state)), policy).grid
-    whole = better.stages == policy.stages
-    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
-    if whole and more and better.size > state.grid.size:
-        return f"there are nodes for {better.pipelines} x {better.stages}"
-    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
-    leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
-    if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
-        return f"{len(leaving)} nodes with a notice can go"
-    return ""
 
 
 # ---------------------------------------------------------------- the decision
@@ -233,10 +203,16 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     state = replace(state, reform=replace(reform, reports=reports))
     base = find_base(state, policy)
     if base is None:
-        return _unrecoverable(before, decided, state)
+        words = "no step is left of which every layer is there, and there is no checkpoint"
+        return _end_here(before, decided, state, Outcome.UNRECOVERABLE, words)
     nodes = usable_nodes(state)
     if not nodes or (base.checkpoint and len(nodes) < policy.stages and not reform.forced):
-        held = replace(_reform(state), checkpoint=base.checkpoint)
+        if state.stop_reason is not None and state.stop_outcome is not None:
+            words = f"stopped while it waits for nodes: {state.stop_reason}"
+            return _end_here(before, decided, state, state.stop_outcome, words)
+        # Whoever lost patience did so with those who were there then.
+        forced = reform.forced and bool(nodes)
+        held = replace(_reform(state), checkpoint=base.checkpoint, forced=forced)
         phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
         state = replace(state, reform=held, phase=phase)
         return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
@@ -270,26 +246,30 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
         cut=layout.cut,
         shares=layout.shares,
         assignment=assignment,
+        slow=(),
+        retiring=None,
+        relieved=(),
         phase=Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING,
         reform=replace(
             reform, base=base.step, checkpoint=base.checkpoint, total_square=base.total_square
         ),
     )
     newest = max((h.step for r in reform.reports for h in r.holdings), default=base.step)
-    words = f"{len(roles)} nodes on {_grid(after)}, from step {base.step} on"
+    words = f"{len(roles)} nodes on {grid_words(after)}, from step {base.step} on"
     if base.checkpoint:
         where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
-        words = f"restored from {where} on {_grid(after)}"
+        words = f"restored from {where} on {grid_words(after)}"
         if (lost := newest - base.step) > 0:
             words += f", {lost} {'step is' if lost == 1 else 'steps are'} done again"
     return after, words
 
 
-def _unrecoverable(before: State, decided: Transition, state: State) -> Transition:
-    why = "and there is no checkpoint"
-    reason = f"{decided.reason}; no step is left of which every layer is there, {why}"
+def _end_here(
+    before: State, decided: Transition, state: State, outcome: Outcome, words: str
+) -> Transition:
+    """The run is over instead of going on in a new layout."""
     over = replace(state, reform=None, version=before.version)
-    ended = end(over, over, Outcome.UNRECOVERABLE, reason)
+    ended = end(over, over, outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
     assert ended.effects[-1] == TerminateAll(to=FLEET)
     return replace(ended, effects=(*orders, *ended.effects))
@@ -309,12 +289,7 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
             effects.append(End(to=node.id))
         elif node.id not in roles:
             state = with_status(state, node.id, NodeStatus.READY)
-    after = replace(
-        state,
-        reform=None,
-        generation=state.generation + 1,
-        stalled_step=min(state.stalled_step, base),
-    )
+    after = replace(state, reform=None, generation=state.generation + 1)
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
     return after, tuple(effects)
@@ -331,10 +306,11 @@ def _void(state: State, node: NodeId, since: int) -> str | None:
     """Why a report about a reconfiguration does not count, or None."""
     if state.reform is None or state.reform.since != since:
         return f"{node} speaks of a reconfiguration that is over"
-    return _void_member(state, node)
+    return void_member(state, node)
 
 
-def _void_member(state: State, node: NodeId) -> str | None:
+def void_member(state: State, node: NodeId) -> str | None:
+    """Why a node's word does not count, or None."""
     found = state.node(node)
     if found is None or not found.status.live:
         return f"{node} is away: its report does not count"
@@ -355,5 +331,6 @@ def _reform(state: State) -> Reform:
     return state.reform
 
 
-def _grid(state: State) -> str:
+def grid_words(state: State) -> str:
+    """`2 x 4`: pipelines and stages."""
     return f"{state.grid.pipelines} x {state.grid.stages}"

@@ -150,6 +150,8 @@ class Reform:
     why: str
     planned: bool
     """Nothing is lost: the step is finished first."""
+    intact: bool
+    """Nothing is lost that any node held, so what live nodes hold counts without redundancy too."""
     asked: tuple[NodeId, ...]
     """Who is to say what it holds."""
     ready: tuple[tuple[NodeId, int], ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -21,6 +22,9 @@ class Assignment:
             raise ValueError("an assignment names one owner and one shadow or none for each slot")
 
     def _index(self, slot: Slot) -> int:
+        if not (0 <= slot.pipeline < self.grid.pipelines and 0 <= slot.stage < self.grid.stages):
+            grid = f"{self.grid.pipelines} x {self.grid.stages}"
+            raise CoreMisuse(f"slot {slot} is none of the grid {grid}")
         return slot.pipeline * self.grid.stages + slot.stage
 
     def owner(self, slot: Slot) -> NodeId:

@@ -34,10 +34,14 @@ class Kind(StrEnum):
     """A notice; the instance goes before its deadline."""
     NOTICE_TO_MANY = "notice-to-many"
     """Half of all instances have a notice at once, and go at its deadline."""
+    ADVICE = "advice"
+    """The cloud advises to rebalance an instance; nothing more comes of it."""
     STOP_WORKER = "stop-worker"
     """SIGSTOP of a worker for longer than its lease, then SIGCONT."""
     STALL_WORKER = "stall-worker"
     """SIGSTOP of a worker for less than its lease, then SIGCONT."""
+    SLOW_WORKER = "slow-worker"
+    """A worker has half of the time: it is stopped and continued in turn, each for a moment."""
     KILL_WORKER = "kill-worker"
     """SIGKILL of a worker whose agent lives on."""
     KILL_AGENT = "kill-agent"
@@ -96,8 +100,10 @@ MANNERS: dict[Kind, Manner] = {
     Kind.NOTICE_NOT_KEPT: Manner(rest=_LIGHT, lasts=Range(least=1.5, most=5.0)),
     Kind.NOTICE_CUT_SHORT: Manner(rest=_LIGHT, lasts=Range(least=3.0, most=8.0)),
     Kind.NOTICE_TO_MANY: Manner(rest=_HEAVY, lasts=Range(least=1.5, most=6.0)),
+    Kind.ADVICE: Manner(rest=_LIGHT),
     Kind.STOP_WORKER: Manner(rest=_LIGHT, lasts=Range(least=1.5, most=5.0), past_lease=True),
     Kind.STALL_WORKER: Manner(rest=_LIGHT, lasts=Range(least=0.1, most=1.0)),
+    Kind.SLOW_WORKER: Manner(rest=_LIGHT, lasts=Range(least=8.0, most=20.0)),
     Kind.KILL_WORKER: Manner(rest=_LIGHT),
     Kind.KILL_AGENT: Manner(rest=_LIGHT),
     Kind.STOP_STORE: Manner(rest=_LIGHT, lasts=Range(least=2.0, most=30.0)),

@@ -38,6 +38,8 @@ STOP_S = 150.0
 HEALED_STEPS = 5
 """So many steps after the last fault the run counts as healed."""
 TICK_S = 0.03
+NAP_S = 0.1
+"""A slow worker stands still, and goes on, for so long in turn."""
 FOLLOW_EVERY_S = 0.2
 LEADER_EVERY_S = 1.0
 CAPACITY = "InsufficientInstanceCapacity"
@@ -209,6 +211,10 @@ class Swarm:
                 pid = _worker(targets[0])
                 self._hands.stop(pid)
                 self._later(fault, fault.lasts_s, lambda: self._hands.go_on(pid))
+            case Kind.SLOW_WORKER:
+                self._slow_down(fault, _worker(targets[0]))
+            case Kind.ADVICE:
+                self._cloud.control.advise(InstanceId(targets[0].instance))
             case Kind.KILL_WORKER:
                 self._hands.kill(_worker(targets[0]))
             case Kind.KILL_AGENT:
@@ -223,6 +229,26 @@ class Swarm:
                 if fault.kind is Kind.KILL_ZONE:
                     self._withhold(fault, zone=targets[0].zone)
                 self._hands.kill_groups([target.agent for target in targets])
+
+    def _slow_down(self, fault: Fault, pid: int) -> None:
+        end_s = time.monotonic() + fault.lasts_s
+
+        def stop() -> None:
+            if time.monotonic() >= end_s:
+                self._over(fault)
+                return
+            with contextlib.suppress(ProcessLookupError):  # another fault may have ended it
+                if not self._hands.stopped(pid):
+                    self._hands.stop(pid)
+                    self._plan.at(time.monotonic() + NAP_S, go_on)
+                    return
+            self._plan.at(time.monotonic() + NAP_S, stop)
+
+        def go_on() -> None:
+            self._hands.go_on(pid)
+            self._plan.at(time.monotonic() + NAP_S, stop)
+
+        stop()
 
     def _hit_store(self, fault: Fault) -> None:
         pid = self._cloud.control.services()["store"]

@@ -10,9 +10,10 @@ from cli.views.trace import trace_line
 
 def summary_text(body: Mapping[str, Any]) -> str:
     """Steps, losses, preemptions with their sentences, work and memory per node."""
+    parts = f" in {body['parts']} parts" if body.get("parts", 1) > 1 else ""
     lines = [
         f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
-        f"in {duration(body['wall_s'])}: {body['sentence']}"
+        f"in {duration(body['wall_s'])}{parts}: {body['sentence']}"
     ]
     if body["first_loss"] is not None:
         lines.append(f"  loss {body['first_loss']:.4f} -> {body['last_loss']:.4f}")

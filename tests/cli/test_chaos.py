@@ -40,6 +40,19 @@ def test_a_listed_kill_follows_its_stage_to_whoever_owns_it_now() -> None:
     assert chaos.due(state, steps_finished=4, now_s=0.0) == []
 
 
+def test_a_listed_kill_of_a_slot_that_the_layout_does_not_have_is_skipped() -> None:
+    """The job's list is for its own grid; a run that was resumed or relaid may have another."""
+    world = World(job(stages=2))
+    world.do(joined(2))
+    kills = (
+        Kill(step=1, stage=0, pipeline=1, notice_s=1.0),
+        Kill(step=1, stage=3, notice_s=1.0),
+        Kill(step=1, stage=1, notice_s=1.0),
+    )
+    orders = Chaos(ChaosConfig(kill=kills)).due(world.driver.state(), steps_finished=1, now_s=0.0)
+    assert orders == [Order(instance=_id(1), notice_s=1.0, listed=2)]
+
+
 def test_random_kills_have_the_rate_and_the_share_of_notices() -> None:
     chaos = Chaos(ChaosConfig(kills_per_hour=3600.0, seed=3, notice_share=0.25, notice_s=5.0))
     state = running()

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from bamboo.ids import run_id
@@ -338,8 +337,9 @@ def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]",
 
 def only_child(pid: int) -> int:
     def look() -> int | None:
-        children = psutil.Process(pid).children()
-        return children[0].pid if children else None
+        # The kernel's own list: a scan of all processes may take longer than what is to be met.
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
 
     return wait_until(look, what=f"a child of {pid}")
 

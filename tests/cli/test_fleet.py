@@ -104,6 +104,16 @@ def state(*events: Event) -> State:
     return world.driver.state()
 
 
+def journal(
+    parts: Parts, started: Mapping[InstanceId, float], *, ended: Collection[InstanceId] = ()
+) -> None:
+    """The cloud's journal: instances with the times of their start, and who has ended."""
+    facts = {"instance_type": "g4dn.xlarge", "zone": "a", "market": "spot", "usd_per_hour": 0.2}
+    lines = [{"kind": "start", "instance": i, "t": t, **facts} for i, t in started.items()]
+    lines += [{"kind": "end", "instance": i, "t": 99.0, "cause": "end"} for i in ended]
+    parts.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def forming() -> State:
     return World(job()).driver.state()
 
@@ -135,6 +145,24 @@ def test_a_notice_that_the_cloud_does_not_keep_ends_the_instance_once(parts: Par
     assert ended == [node.instance]
 
 
+def test_the_instance_of_a_node_that_is_gone_is_ended_once(parts: Parts) -> None:
+    """Also where nobody was there to perform the decision's effect, or its log is lost."""
+    nodes = state().nodes
+    journal(parts, {node.instance: 10.0 for node in nodes}, ended=[nodes[3].instance])
+    gone = [PeerLost(node=nodes[n].id, reporter="test", cause="disconnect") for n in (1, 3)]
+    for _ in range(3):
+        parts.made.reconcile(state(*gone))
+    assert [v for name, v in parts.fleet.calls if name == "terminate"] == [nodes[1].instance]
+
+
+def test_one_that_was_asked_for_by_its_effect_is_not_asked_for_again(parts: Parts) -> None:
+    node = state().nodes[1]
+    journal(parts, {node.instance: 10.0})
+    parts.made.terminate(node.instance, reason="it is gone")
+    parts.made.reconcile(state(PeerLost(node=node.id, reporter="test", cause="disconnect")))
+    assert [v for name, v in parts.fleet.calls if name == "terminate"] == [node.instance]
+
+
 def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) -> None:
     """It is there before a notice, takes the place after it, and is not started twice."""
     one, two = (node.id for node in state().nodes[:2])
@@ -156,9 +184,7 @@ def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None
     """Its agent may have left for good: it would count as there, and never be replaced."""
     joined_s, mute_s = 10.0, 20.0
     started = {state().nodes[0].instance: joined_s, InstanceId("i-mute"): mute_s}
-    facts = {"instance_type": "g4dn.xlarge", "zone": "a", "market": "spot", "usd_per_hour": 0.2}
-    lines = [{"kind": "start", "instance": i, "t": t, **facts} for i, t in started.items()]
-    parts.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    journal(parts, started)
     for now_s in (mute_s + 119.0, mute_s + 121.0, mute_s + 122.0):
         parts.now_s = now_s
         parts.made.reconcile(state())

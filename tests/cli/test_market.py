@@ -99,7 +99,7 @@ def test_a_restart_is_charged_once_and_waiting_for_nodes_is_none(tmp_path: Path)
     clock = TraceClock(settled(tmp_path, restart=100.0).terms)
     state = training()
     clock.decided(state, 0.0)
-    asked = Reform(since=9, why="", planned=False, asked=(node(0),))
+    asked = Reform(since=9, why="", planned=False, intact=False, asked=(node(0),))
     stopping = replace(state, phase=Phase.RECONFIGURING, reform=asked)
     clock.decided(stopping, 1.0)
     assert clock.trace_s(4.0) == 163.0

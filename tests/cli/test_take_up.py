@@ -143,6 +143,19 @@ def test_the_books_say_what_stands_in_them_and_lose_a_torn_line(folder: RunFolde
     assert [m.step for m in read_metrics(folder.metrics)] == [0, 1, 2]
 
 
+def test_each_part_of_a_run_counts_its_decisions_anew(folder: RunFolder) -> None:
+    """A launcher that takes up a later part must not take the first part's for its own."""
+    progress = World(job()).launcher.progress
+    for part, versions in ((1, range(1, 8)), (2, range(1, 3))):
+        books = FileBooks(folder, part=part)
+        for version in versions:
+            books.event("NodeJoined", progress, at_s=1.0, data={"reason": "x", "version": version})
+        books.close()
+    assert read_booked(folder, part=1).version == 7
+    assert read_booked(folder, part=2).version == 2
+    assert read_booked(folder, part=3).version == -1
+
+
 def test_one_has_the_lock_and_a_child_may_inherit_it(tmp_path: Path) -> None:
     folder = runs.create(tmp_path, run_id("a"))
     held = lock.take(folder)

@@ -186,6 +186,7 @@ REFORM = Reform(
     since=3,
     why="why",
     planned=False,
+    intact=False,
     shares=(3, 1),
     asked=(NodeId("n00.1"),),
     ready=((NodeId("n00.1"), 4),),

@@ -20,6 +20,7 @@ from bamboo.core.events import (
     CheckpointFailed,
     Event,
     LayoutBuilt,
+    NodeFinished,
     NoticeReceived,
     Pace,
     PaceMeasured,
@@ -27,6 +28,10 @@ from bamboo.core.events import (
     Reconsider,
     ReplicaJoined,
     ShardSaved,
+    Speed,
+    SpeedsMeasured,
+    StopReady,
+    StopRequested,
     Yielded,
 )
 from bamboo.core.invariants import check, check_step
@@ -130,7 +135,7 @@ class World(RuleBasedStateMachine):
     def newest(self) -> tuple[int, bool] | None:
         """By the account: the newest step to go on from, and whether live nodes have all of it."""
         counted = self.held.values()
-        if self.state.redundancy == "off" and not (self.state.reform and self.state.reform.planned):
+        if self.state.redundancy == "off" and not (self.state.reform and self.state.reform.intact):
             counted = ()
         steps = {step for held in counted for step in held.values()}
         kept = {done.step for done in checkpoints_of(self.state, self.policy)}
@@ -215,6 +220,23 @@ class World(RuleBasedStateMachine):
         )
         self.say(PaceMeasured(reporter="fleet", era=self.state.era, paces=paces))
 
+    @rule(outcome=st.sampled_from([Outcome.STOPPED, Outcome.BUDGET]), now=seldom)
+    def stop(self, outcome: Outcome, now: bool) -> None:
+        """The run ends in order, or as it was asked to when it waits for nodes."""
+        if now:
+            self.say(StopRequested(reason="enough", outcome=outcome))
+
+    @precondition(lambda self: self.state.assignment is not None)
+    @rule(slow=draw, share=st.sampled_from([0.5, 0.7, 1.0]), times=st.integers(1, 4))
+    def measure_speeds(self, slow: int, share: float, times: int) -> None:
+        members = [node.id for node in live_members(self.state)]
+        speeds = tuple(
+            Speed(node=node, speed=share if i == slow % len(members) else 1.0)
+            for i, node in enumerate(members)
+        )
+        for _ in range(times):
+            self.say(SpeedsMeasured(reporter="fleet", era=self.state.era, speeds=speeds))
+
     @rule(number=st.integers(1, 6))
     def answer(self, number: int) -> None:
         """So many honest members do what they were asked to."""
@@ -253,6 +275,9 @@ class World(RuleBasedStateMachine):
             return None
         if state.reform is not None:
             return self.next_of_reform()
+        if state.stop_reason is not None and state.stop_at_step is None:
+            left = [n.id for n in live_members(state) if n.id not in dict(state.stop_ready)]
+            return StopReady(node=left[0], step=self.step)
         if state.failovers:
             failover = state.failovers[0]
             return CaughtUp(
@@ -278,6 +303,9 @@ class World(RuleBasedStateMachine):
         if state.moves:
             move = state.moves[0]
             return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
+        if state.stop_at_step is not None and state.assignment is not None:
+            left = [n for n in sorted(set(state.assignment.owners)) if n not in state.finished]
+            return NodeFinished(node=left[0], step=state.stop_at_step)
         return None
 
     def next_of_reform(self) -> Event | None:
@@ -330,7 +358,8 @@ class World(RuleBasedStateMachine):
             return
         for _ in range(400):
             if self.state.phase is Phase.FINISHED:
-                assert self.state.outcome is Outcome.UNRECOVERABLE
+                ends = {Outcome.UNRECOVERABLE, self.state.stop_outcome}
+                assert self.state.outcome in ends
                 return
             if (event := self.next_honest()) is not None:
                 self.say(event)

@@ -131,5 +131,10 @@ def test_nobody_is_noticed_or_stopped_twice(seed: int) -> None:
         names = [target.instance for target in hit(fault, worn)]
         if fault.kind.startswith("notice"):
             assert names == ["i-1"]
-        if fault.kind in (Kind.STOP_WORKER, Kind.STALL_WORKER, Kind.KILL_WORKER):
+        if fault.kind in (
+            Kind.STOP_WORKER,
+            Kind.STALL_WORKER,
+            Kind.SLOW_WORKER,
+            Kind.KILL_WORKER,
+        ):
             assert names == []

@@ -1,0 +1,81 @@
+"""When another layout is wanted: nobody comes any more, more have come, or nothing moves.
+
+Rule: here is only found that everything is to be laid out anew, and in which way all stop for it;
+what comes of it is decided in `reform` once they have.
+"""
+
+from dataclasses import replace
+
+from bamboo.core.ending import end
+from bamboo.core.events import Reconsider, Stalled
+from bamboo.core.place import layout_for
+from bamboo.core.policy import Policy
+from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_nodes, void_member
+from bamboo.core.state import Outcome, State
+from bamboo.core.transition import Transition, changed, live_members, stale
+from bamboo.topology.strategy import BARE_MODES
+
+
+def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
+    """Somebody holds that the layout does not suit those who are there."""
+    if not policy.elastic or state.assignment is None:
+        return stale(state, "there is no other layout to be had")
+    reform = state.reform
+    if reform is not None:
+        if reform.base is not None or reform.forced:
+            return stale(state, "that is being done already")
+        after = replace(state, reform=replace(reform, forced=True))
+        return changed(state, after, (), f"{event.reason}: go on with those who are there")
+    if not at_rest(state):
+        return stale(state, "something else is under way; say it again")
+    better = layout_for(len(usable_nodes(state)), policy)
+    if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
+        return stale(state, f"{grid_words(state)} suits the {len(state.live_nodes())} nodes best")
+    after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
+    return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
+
+
+def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
+    """What one waits for went with several nodes at once, and no copy of theirs can repeat it: all
+    stop and do the step again from what they hold. A second stall in one step ends the run."""
+    if (why := void_member(state, event.node)) is not None:
+        return stale(state, why)
+    if event.era != state.era or state.reform is not None:
+        return stale(state, "the layout is another one by now")
+    if state.finished or not policy.elastic or abs(event.step - state.stalled_step) <= 1:
+        return end(state, state, Outcome.FAULT, event.reason)
+    noted = replace(state, stalled_step=event.step)
+    after, orders = begin_reform(noted, why=event.reason, planned=False)
+    return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
+
+
+def improve(before: State, decided: Transition, policy: Policy) -> Transition:
+    """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
+    nodes with a notice can go that have no shadows to hand over to."""
+    state = decided.state
+    if state is before or not policy.elastic or not at_rest(state):
+        return decided
+    why = _wanted(state, policy)
+    if not why:
+        return decided
+    # Its version is that of the change already; the round is named by the version it ends as.
+    after, orders = begin_reform(
+        replace(state, version=state.version - 1), why=why, planned=True, forced=False
+    )
+    reason = f"{decided.reason}; {why}: a new layout at the next boundary"
+    after = replace(after, version=state.version, generation=before.generation + 1, sentence=reason)
+    return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
+
+
+def _wanted(state: State, policy: Policy) -> str:
+    """Why another layout is wanted now, "" if none is."""
+    better = layout_for(len(usable_nodes(state)), policy).grid
+    whole = better.stages == policy.stages
+    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
+    if whole and more and better.size > state.grid.size:
+        return f"there are nodes for {better.pipelines} x {better.stages}"
+    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
+    leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
+    if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
+        return f"{len(leaving)} nodes with a notice can go"
+    return ""

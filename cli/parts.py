@@ -1,0 +1,80 @@
+"""Where one part of a run ends and the next begins: what it lasted, what it cost, where it is kept.
+
+Rule: a part that nobody ended lasted, and is billed, until the last thing that any of it wrote.
+Call all of this as the run's launcher, when nothing of the part lives.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from bamboo.telemetry.reader import Tail
+from cli.books import drop_torn_line
+from cli.runs import Part, RunFolder, part_of
+
+
+def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:
+    """The part that begins now, after the newest one, which ended at `ended_s`."""
+    before = part_of(folder)
+    lasted_s = max(0.0, ended_s - before.started_s)
+    return Part(
+        number=before.number + 1, started_s=now_s, led_before_s=before.led_before_s + lasted_s
+    )
+
+
+def ended_at_s(folder: RunFolder) -> float:
+    """When the newest part of a run ended, in Unix time: its receipt says so, or it is when it was
+    seen last."""
+    if folder.receipt.exists():
+        return float(folder.read_json(folder.receipt)["ended_s"])
+    signs = [path.stat().st_mtime for path in _written_by_the_living(folder)]
+    return max([part_of(folder).started_s, *signs])
+
+
+def end_bill(folder: RunFolder, *, ended_s: float) -> None:
+    """Write the end of every instance that ended with its cloud, which did not get to say so."""
+    if not folder.cloud.exists():
+        return
+    drop_torn_line(folder.cloud)
+    begun: dict[str, float] = {}
+    for record in map(json.loads, Tail(folder.cloud).lines()):
+        if record["kind"] == "start":
+            begun[str(record["instance"])] = float(record["t"])
+        elif record["kind"] == "end":
+            begun.pop(str(record["instance"]), None)
+    with folder.cloud.open("a", encoding="utf-8") as file:
+        for instance, began_s in begun.items():
+            end = {"t": max(began_s, ended_s), "instance": instance, "cause": "end"}
+            file.write(json.dumps({"kind": "end", **end}) + "\n")
+
+
+def put_away(folder: RunFolder) -> Path:
+    """Move what the next part writes anew to `parts/<n>/`."""
+    part = _free(folder.path / "parts")
+    part.mkdir(parents=True)
+    for path in (
+        folder.receipt,
+        folder.decisions,
+        folder.endpoint,
+        folder.final,
+        folder.path / "store",
+    ):
+        if path.exists():
+            path.rename(part / path.name)
+    return part
+
+
+def _written_by_the_living(folder: RunFolder) -> Iterator[Path]:
+    """Files that cloud, nodes and launcher wrote; not the log of who only tried to take it up."""
+    yield from (
+        p for p in (folder.cloud, folder.kills, folder.metrics, folder.samples) if p.exists()
+    )
+    for name in ("events", "store", "logs"):
+        for path in (folder.path / name).glob("**/*"):
+            if path.is_file() and path.name != "launcher.log":
+                yield path
+
+
+def _free(parts: Path) -> Path:
+    taken = {path.name for path in parts.iterdir()} if parts.exists() else set()
+    return parts / next(str(n) for n in range(1, len(taken) + 2) if str(n) not in taken)

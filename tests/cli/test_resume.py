@@ -1,0 +1,106 @@
+"""`bamboo resume` for real: launcher and cloud are killed, another grid goes on from a checkpoint,
+and what comes out is bit for bit the calm run."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloud.local.session import members
+from tests.cli.test_detach import decided
+from tests.cli.test_launch import Bench, Launched
+from tests.store_server import start_store
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+EVERY = 10
+STEPS = 60
+KEYS = (
+    f"train.steps={STEPS}",
+    f"checkpoint.every_steps={EVERY}",
+    "checkpoint.keep=100",
+    # A step takes a while, so that it is killed on its way.
+    "cluster.virtual_forward_ms=[2.0]",
+    "cluster.virtual_backward_ms=[4.0]",
+)
+OTHER_GRID = (
+    *("--set", "cluster.stages=2"),
+    *("--set", "cluster.virtual_forward_ms=[4.0]"),  # the figures are by stage
+    *("--set", "cluster.virtual_backward_ms=[8.0]"),
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def lose_everything(launched: Launched) -> None:
+    """With checkpoints of two steps complete: SIGKILL for the launcher and all of its cloud."""
+    saved = launched.folder / "checkpoints"
+    wait_until(
+        lambda: len(list(saved.glob("*/manifest.json"))) >= 2, what="checkpoints", timeout_s=60.0
+    )
+    launched.process.kill()
+    for pid in members(launched.cloud_pid):
+        os.kill(pid, signal.SIGKILL)
+    launched.process.wait(timeout=30)
+    wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
+    # Nobody was left to say so: there is no receipt, and no instance has an end.
+    assert not (launched.folder / "receipt.json").exists()
+
+
+def journal(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "cloud.jsonl").read_text().splitlines()]
+
+
+def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -> None:
+    with bench.launched("gone", *KEYS) as launched:
+        lose_everything(launched)
+        assert all(record["kind"] == "start" for record in journal(launched.folder))
+        folder = launched.folder
+        versions = decided(folder)
+        # As if days had passed: more than the whole budget.
+        resolved = json.loads((folder / "resolved.json").read_text())
+        resolved["started_s"] -= 86400.0
+        resolved["part_started_s"] -= 86400.0
+        (folder / "resolved.json").write_text(json.dumps(resolved))
+        sets = (*OTHER_GRID, "--set", "budget.max_hours=0.5")
+        done = bench.run("resume", "gone", *sets)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gone goes on from the checkpoint of step" in done.stdout
+    body = json.loads((folder / "receipt.json").read_text())
+    assert (body["outcome"], body["step"], body["parts"]) == ("done", STEPS, 2)
+    # Four of the first part, which ended with their cloud, and two of the second.
+    instances = body["bill"]["instances"]
+    assert len(instances) == 6
+    records = journal(folder)
+    ends = {r["instance"]: r["t"] for r in records if r["kind"] == "end"}
+    begins = [r["t"] for r in records if r["kind"] == "start"]
+    assert all(ends[i["instance"]] <= min(begins[4:]) for i in instances[:4])
+    assert decided(folder)[: len(versions)] == versions
+    later = decided(folder)[len(versions) :]
+    assert later == list(range(later[0], later[0] + len(later)))
+    assert later[0] <= 1
+    assert (folder / "parts" / "1" / "store").is_dir()
+    for check in ((), ("--samples",), ("--decisions",)):
+        assert bench.json("verify", "gone", *check)["equal"] is True
+
+
+def test_with_a_store_of_ones_own(bench: Bench) -> None:
+    server = start_store(bench.folder / "s", password="secret")
+    try:
+        bench.environment["BAMBOO_REDIS_URL"] = server.url
+        with bench.launched("named", *KEYS) as launched:
+            lose_everything(launched)
+            done = bench.run("resume", "named", *OTHER_GRID)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads((launched.folder / "receipt.json").read_text())["outcome"] == "done"
+        assert (launched.folder / "parts" / "1" / "decisions.jsonl").exists()
+        assert bench.json("verify", "named", "--decisions")["equal"] is True
+    finally:
+        server.stop()
