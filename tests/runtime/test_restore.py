@@ -63,7 +63,13 @@ class Bench:
 
     def state(self, since: int, base: int | None) -> State:
         reform = Reform(
-            since=since, why="a test", planned=False, asked=(), base=base, checkpoint=True
+            since=since,
+            why="a test",
+            planned=False,
+            intact=False,
+            asked=(),
+            base=base,
+            checkpoint=True,
         )
         return replace(self.world.state, reform=reform)
 
