@@ -5,7 +5,8 @@
     |  `- StoreRefused          2   the store cannot be reached or refuses the login, at the start
     |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
     |- StorageUnavailable       1   where checkpoints go cannot be written or read now
-    |  `- StorageFull           1   there is no room left for a checkpoint
+    |  |- StorageFull           1   there is no room left for a checkpoint
+    |  `- NotAsWritten          1   a checkpoint is not, or no more, what was written
     |- RunExists                2   a run of that id is already there
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
@@ -49,7 +50,11 @@ class StorageUnavailable(BambooError):
 
 
 class StorageFull(StorageUnavailable):
-    """There is no room left where checkpoints go."""
+    """There is no room left where checkpoints go, or where they are read to."""
+
+
+class NotAsWritten(StorageUnavailable):
+    """A checkpoint is gone, damaged or somebody else's: it will not be better at another time."""
 
 
 class RunExists(InputError):

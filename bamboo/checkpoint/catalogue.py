@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, step_of
-from bamboo.errors import StorageUnavailable
+from bamboo.errors import NotAsWritten
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def load_tensors(
 ) -> dict[str, "Tensor"]:
     """The named tensors, from whichever shards hold them, so that any cut can read any other's.
 
-    Raises StorageUnavailable when a shard is gone or is not what the manifest says, and ValueError
-    for a name that the checkpoint does not have.
+    Raises NotAsWritten when a shard is gone or is not what the manifest says, StorageUnavailable
+    when it cannot be read, and ValueError for a name that the checkpoint does not have.
     """
     missing = set(names).difference(*(shard.tensors for shard in manifest.shards))
     if missing:
@@ -103,16 +103,20 @@ def load_tensors(
 def _load_shard(
     store: ObjectStore, shard: Shard, wanted: Collection[str], scratch: Path
 ) -> dict[str, "Tensor"]:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     path = scratch / "shard.safetensors"
     try:
         if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
-            raise StorageUnavailable(
+            raise NotAsWritten(
                 f"{shard.name} is gone or not what was written; take an older checkpoint"
             )
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name).clone() for name in wanted}
+    except SafetensorError as error:
+        raise NotAsWritten(
+            f"{shard.name} does not hold what it is to: {error}; take an older checkpoint"
+        ) from error
     finally:
         path.unlink(missing_ok=True)
 

@@ -8,6 +8,7 @@ already where something is to be written. (4) What is of other semantics is not 
 
 import queue
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -30,7 +31,7 @@ from bamboo.checkpoint.retention import choose, delete
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
-from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
 from bamboo.runtime.outbox import Outbox
@@ -102,18 +103,28 @@ class Checkpoints:
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
 
-        Raises StorageUnavailable when they are not there, or not what was written.
+        Called in a thread of its own. Raises NotAsWritten when they are not there or not what was
+        written, StorageFull when `scratch` is of no use, StorageUnavailable when the store is away.
         """
         text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
         if text is None:
-            raise StorageUnavailable(f"the checkpoint of step {step} has no manifest any more")
-        manifest = Manifest.from_json(text)
+            raise NotAsWritten(f"the checkpoint of step {step} has no manifest any more")
+        try:
+            manifest = Manifest.from_json(text)
+            names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
+        except ValueError as error:
+            raise NotAsWritten(f"its manifest is damaged: {error}") from error
         if manifest.step != step:
-            raise StorageUnavailable(f"in its place is the checkpoint of step {manifest.step}")
+            raise NotAsWritten(f"in its place is the checkpoint of step {manifest.step}")
         if manifest.semantic_hash != self._semantic_hash:
-            raise StorageUnavailable(f"the checkpoint of step {step} is of other semantics")
-        names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
-        return load_tensors(self._objects, manifest, names, scratch=self._made_scratch())
+            raise NotAsWritten(f"the checkpoint of step {step} is of other semantics")
+        try:
+            with tempfile.TemporaryDirectory(dir=self._made_scratch()) as folder:
+                return load_tensors(self._objects, manifest, names, scratch=Path(folder))
+        except (StorageFull, OSError) as error:  # nothing is written but there
+            raise StorageFull(
+                f"{self._scratch}: {error}; make room where TMPDIR points to, or point it elsewhere"
+            ) from error
 
     def _busy(self, era: int, step: int) -> bool:
         """Whether anything of an earlier step, or of an era that is over, is still in memory."""

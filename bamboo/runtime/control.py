@@ -195,16 +195,24 @@ def watch_peers(
 def report_to_agent(
     connection: socket.socket,
     progress: Callable[[], Mapping[str, Any]],
+    *,
     beat_s: float,
+    patience_s: float,
     agent_gone: Callable[[], None],
     stop: threading.Event,
 ) -> None:
-    """Thread: one JSON line a beat with a growing counter; its end means that the agent died."""
+    """Thread: one JSON line a beat; its end means that the agent died. Its counter grows while the
+    trainer goes round its loop (`turns` of what it tells), or has not stood still for `patience_s`:
+    a single operation may take its time."""
     connection.settimeout(beat_s)
-    count = 0
+    count, turns, turned_s = 0, None, time.monotonic()
     while not stop.is_set():
-        count += 1
-        line = json.dumps({"progress": count, **progress()}).encode() + b"\n"
+        told, now_s = progress(), time.monotonic()
+        if told["turns"] != turns:
+            turns, turned_s = told["turns"], now_s
+        if now_s - turned_s < patience_s:
+            count += 1
+        line = json.dumps({"progress": count, **told}).encode() + b"\n"
         try:
             connection.sendall(line)
             if not connection.recv(64):

@@ -59,6 +59,9 @@ class Mail:
         version, or its owner's where there is no shadow."""
         self.peak_stash_bytes = 0
         self.stash_bytes = 0
+        self.turns = 0
+        """How often letters were taken in: at least once in each turn of the trainer's loop, which
+        goes round many times a second also where it waits."""
         self.replica_hashes: dict[tuple[Slot, int], str] = {}
         self.joining: dict[Slot, Joining] = {}
         self.of_transfers: deque[tuple[MessageKey, Letter]] = deque()
@@ -220,6 +223,7 @@ class Mail:
 
     def collect(self, timeout_s: float) -> int:
         """Take in all that came, waiting up to `timeout_s` for the first; how many letters."""
+        self.turns += 1
         messages = self._transport.poll(timeout_s)
         for message in messages:
             self._deliver(message.key, message)

@@ -10,22 +10,29 @@ layers that are not here are asked for, each from one who has it; what nobody ha
 checkpoint of that step, or is the state that every run begins with.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from bamboo.core.base import holders
-from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
-from bamboo.core.state import Holding, Norm, Reform, State
-from bamboo.errors import StorageUnavailable
+from bamboo.core.events import (
+    BoundaryReady,
+    CheckpointDamaged,
+    Event,
+    LayoutBuilt,
+    NodeLeft,
+    Quiesced,
+    RunFailed,
+)
+from bamboo.core.state import Holding, Norm, Outcome, Reform, State
+from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.restore import Reading, Vault
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.assignment import Assignment
@@ -39,14 +46,6 @@ NOWHERE = Slot(pipeline=0, stage=0)
 """Letters about layers belong to no slot."""
 
 
-class Vault(Protocol):
-    """Where checkpoints are read from."""
-
-    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
-        """Parameters and moments of these layers, named as in the final files, as they were before
-        `step`. Raises StorageUnavailable when they are not there, or not what was written."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Coming:
     """A layer on its way here."""
@@ -58,8 +57,7 @@ class Coming:
 
 
 class Rebuild:
-    """The reconfigurations of one node. Belongs to the trainer's thread and never waits, but for
-    the reading of a checkpoint."""
+    """The reconfigurations of one node. Belongs to the trainer's thread and never waits."""
 
     def __init__(
         self,
@@ -86,6 +84,9 @@ class Rebuild:
         self._building = -1
         self._state: State | None = None
         self._coming: dict[int, Coming] = {}
+        self._reading: Reading | None = None
+        self._stored: frozenset[int] = frozenset()
+        """The layers that are being read."""
         self._bytes = 0
         self.owned: dict[Slot, SlotRun] = {}
         self.shadowed: dict[Slot, SlotRun] = {}
@@ -155,6 +156,8 @@ class Rebuild:
         if state.assignment is not None and (reform is None or reform.base is not None):
             # Not with the reconfiguration: a log that was refilled may begin after it.
             self.builder = self.builder.laid_out(state.grid, state.cut, state.shares)
+        if reform is None or reform.since != self._building:
+            self._end_reading()
         if reform is None:
             if self.since >= 0 or self._building >= 0:
                 self._forget(state)
@@ -186,8 +189,8 @@ class Rebuild:
         missing = sorted(self._needed(assignment) - here)
         found = holders(reform)
         stored = frozenset(layer for layer in missing if layer not in found)
-        if stored and not self._read(reform.base, stored):
-            return
+        if stored:
+            self._read(reform.base, stored)
         order = sorted(assignment.members()).index(self._me) if missing else 0
         for layer in (layer for layer in missing if layer in found):
             sources = found[layer]
@@ -208,21 +211,60 @@ class Rebuild:
                 here.update(index for index, _ in run.stage.layers)
         return here
 
-    def _read(self, base: int, layers: frozenset[int]) -> bool:
-        """What no live node has; False when the checkpoint is no good, which was said then."""
+    def _read(self, base: int, layers: frozenset[int]) -> None:
+        """Begin to read what no live node has."""
         if base == 0:
-            return True  # a stage is built with it
-        try:
-            if self._vault is None:
-                raise StorageUnavailable("this node cannot reach the run's checkpoints")
-            tensors = self._vault.load(base, layers)
-        except (StorageUnavailable, ValueError) as error:
-            self._outbox.event(CheckpointDamaged(node=self._me, step=base, reason=str(error)))
-            return False
-        for layer in layers:
-            names = self.builder.names_of(layer)
-            self._flat[(base, layer)] = torch.cat([tensors[name].reshape(-1) for name in names])
-        return True
+            return  # a stage is built with it
+        if self._vault is None:
+            self._not_read(base, StorageUnavailable("checkpoint.every_steps is 0: there are none"))
+            return
+        patience_s = self.builder.job.cluster.step_timeout_s
+        self._reading = Reading(self._vault, base, layers, patience_s=patience_s)
+        self._stored = layers
+
+    def _end_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.end()
+        self._reading = None
+
+    def _take_read(self) -> None:
+        """Take in what was read, or say why it was not."""
+        outcome = None if self._reading is None else self._reading.poll()
+        if outcome is None:
+            return
+        self._end_reading()
+        assert self._state is not None
+        assert self._state.reform is not None
+        base = self._state.reform.base
+        assert base is not None
+        names = {layer: self.builder.names_of(layer) for layer in self._stored}
+        if not isinstance(outcome, StorageUnavailable):
+            lacking = {name for found in names.values() for name in found} - outcome.keys()
+            if lacking:
+                outcome = NotAsWritten(f"it has no {min(lacking)!r}")
+        if isinstance(outcome, StorageUnavailable):
+            self._not_read(base, outcome)
+            return
+        for layer, found in names.items():
+            self._flat[(base, layer)] = torch.cat([outcome[name].reshape(-1) for name in found])
+        self._build_if_whole()
+
+    def _not_read(self, base: int, why: StorageUnavailable) -> None:
+        """Another checkpoint, another node, or the end of the run."""
+        assert self._state is not None
+        event: Event
+        if isinstance(why, NotAsWritten):
+            event = CheckpointDamaged(node=self._me, step=base, reason=str(why))
+        elif isinstance(why, StorageFull):
+            words = f"it has no room to read the checkpoint of step {base}: {why}"
+            event = NodeLeft(node=self._me, reason=words)
+        else:
+            words = (
+                f"the checkpoint of step {base} cannot be read: {why}; nothing of it is lost, go "
+                f"on with `bamboo resume {self._state.run}` when it can be"
+            )
+            event = RunFailed(reporter=str(self._me), outcome=Outcome.UNRECOVERABLE, reason=words)
+        self._outbox.event(event)
 
     def _build_if_whole(self) -> None:
         state = self._state
@@ -276,13 +318,16 @@ class Rebuild:
         self.since = self._building = -1
         self.holding = self._stopping = False
         self._executor.frozen, self._executor.boundary = False, None
+        self._end_reading()
         self._stopped, self._flat, self._coming, self._state = [], {}, {}, None
         self.owned, self.shadowed = {}, {}
 
     # ------------------------------------------------------------------ letters
 
     def pump(self) -> None:
-        """Take in the letters about layers; what is of a round not read here yet waits."""
+        """Take in the letters about layers, and what was read; what is of a round not read here
+        yet waits."""
+        self._take_read()
         early = []
         while self._mail.of_layers:
             key, letter = self._mail.of_layers.popleft()

@@ -138,9 +138,10 @@ def peak_tensor_bytes(executor: Executor, mail: Mail) -> int:
 
 
 def progress_of(executor: Executor, mail: Mail, device: Device) -> dict[str, Any]:
-    """What a node's lease carries: step, counts of operations, bytes of tensors, and the seconds
-    that all forwards and backwards of owned slots took."""
+    """What a node's lease carries: turns of the trainer, step, counts of operations, bytes of
+    tensors, and the seconds that all forwards and backwards of owned slots took."""
     return {
+        "turns": mail.turns,
         "step": max((run.step for run in executor.owned.values()), default=0),
         "ops": dict(executor.operations.counts),
         "tensor_bytes": peak_tensor_bytes(executor, mail),

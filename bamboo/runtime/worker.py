@@ -284,11 +284,19 @@ class _Worker:
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(LEAVE_DEADLINE_S)
         connection.connect(path)
-        beat_s = self._job.cluster.beat_ms / 1e3
+        cluster = self._job.cluster
+        beat_s = cluster.beat_ms / 1e3
+        # Gone by its lease before the others say that they wait for it in vain.
+        patience_s = max(cluster.gone_s, cluster.step_timeout_s - 2 * cluster.gone_s)
         self._thread(
             "agent",
             lambda: report_to_agent(
-                connection, trainer.progress, beat_s, lambda: os._exit(1), self._stop
+                connection,
+                trainer.progress,
+                beat_s=beat_s,
+                patience_s=patience_s,
+                agent_gone=lambda: os._exit(1),
+                stop=self._stop,
             ),
         )
 

@@ -5,6 +5,7 @@ the one object that makes a checkpoint complete is written under the condition t
 Digests are ours and are compared by whoever reads.
 """
 
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,14 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from bamboo.errors import StorageUnavailable
+from bamboo.errors import StorageFull, StorageUnavailable
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 3
 PART_BYTES = 64 << 20
 _MISSING = ("NoSuchKey", "404")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN = "PreconditionFailed"
 _RACED = "ConditionalRequestConflict"
 
@@ -121,6 +123,8 @@ class S3Store:
         try:
             yield
         except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(
                 f"s3://{self._bucket}/{self._prefix}{name}: {error}; see that the bucket is there "
                 "and that the role of the nodes may use it"

@@ -1,6 +1,7 @@
 """One suite for each place where checkpoints go. What is promised stands in `ports.ObjectStore`."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -157,6 +158,19 @@ def test_an_upload_that_fails_leaves_no_parts(bucket: Any, file: Path) -> None:
         store.put_file("a", file)
     assert "Uploads" not in bucket.list_multipart_uploads(Bucket="bucket")
     assert store.sizes("") == {}
+
+
+def test_no_room_for_what_is_fetched_is_no_fault_of_the_service(bucket: Any, file: Path) -> None:
+    bucket.create_bucket(Bucket="bucket")
+    store = S3Store(bucket, bucket="bucket", prefix="")
+    store.put_file("a", file)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size // 2, before[1]))
+    try:
+        with pytest.raises(StorageFull, match="File too large; make room"):
+            store.fetch("a", file.parent / "fetched")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_service_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,8 @@ def stopped_writer(where: str) -> None:
 
     def write(self: Checkpoints, item: Save | Complete) -> None:
         if (type(item).__name__, item.step) == (kind, int(step)):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # Meant for this thread: of a process, another one may take it, and this one go on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         honest(self, item)
 
     Checkpoints.write = write  # type: ignore[method-assign]

@@ -1,0 +1,70 @@
+"""Reading layers out of a checkpoint, beside the trainer.
+
+Rules. (1) The trainer never waits for it: it asks whether they have come. (2) Only what is not as
+it was written is damage; what cannot be read now is tried again, until the patience is over. (3)
+Nobody reads on for a round that is over.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
+
+from torch import Tensor
+
+from bamboo.errors import NotAsWritten, StorageUnavailable
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+
+
+class Vault(Protocol):
+    """Where checkpoints are read from."""
+
+    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
+        """Parameters and moments of these layers, named as in the final files, as they were before
+        `step`. Raises NotAsWritten when they are not there or not what was written, StorageFull
+        when this node has no room to read them, StorageUnavailable when they cannot be read now."""
+
+
+Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
+"""What was read, or why it was not."""
+
+
+class Reading:
+    """One reading, begun with it. A try that goes well may take its time; from the first failure on
+    `patience_s` since the beginning counts."""
+
+    def __init__(
+        self, vault: Vault, step: int, layers: frozenset[int], *, patience_s: float
+    ) -> None:
+        self._vault, self._step, self._layers = vault, step, layers
+        self._give_up_s = time.monotonic() + patience_s
+        self._over = threading.Event()
+        self._outcome: Outcome | None = None
+        self._trouble: StorageUnavailable | None = None
+        threading.Thread(target=self._work, name="restore", daemon=True).start()
+
+    def poll(self) -> Outcome | None:
+        """How it came out; None while it is under way."""
+        if self._outcome is None and time.monotonic() >= self._give_up_s:
+            return self._trouble
+        return self._outcome
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        self._over.set()
+
+    def _work(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._over.is_set():
+            try:
+                self._outcome = self._vault.load(self._step, self._layers)
+                return
+            except NotAsWritten as error:
+                self._outcome = error
+                return
+            except StorageUnavailable as error:
+                self._trouble = error
+            self._over.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

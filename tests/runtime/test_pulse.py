@@ -1,0 +1,122 @@
+"""What a node's lease says of its life: the trainer's turns, not those of the thread that tells."""
+
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bamboo.core.state import Phase
+from bamboo.runtime.control import report_to_agent
+from tests.runtime.simulated import World
+from tests.runtime.test_interleavings import job
+from tests.support import wait_until
+
+pytestmark = pytest.mark.timeout(60)
+BEAT_S = 0.01
+PATIENCE_S = 0.3
+
+
+class Line:
+    """The agent's end of the line: reads all, and keeps the counters."""
+
+    def __init__(self, progress: Callable[[], dict[str, Any]]) -> None:
+        self.counters: list[int] = []
+        self.gone = threading.Event()
+        self.stop = threading.Event()
+        self._mine, self._theirs = socket.socketpair()
+        self._threads = [
+            threading.Thread(target=self._read),
+            threading.Thread(
+                target=lambda: report_to_agent(
+                    self._theirs,
+                    progress,
+                    beat_s=BEAT_S,
+                    patience_s=PATIENCE_S,
+                    agent_gone=self.gone.set,
+                    stop=self.stop,
+                )
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        received = b""
+        while part := self._mine.recv(65536):
+            *lines, received = (received + part).split(b"\n")
+            self.counters += [json.loads(line)["progress"] for line in lines]
+
+    def close(self) -> None:
+        self.stop.set()
+        self._threads[1].join(10)
+        self._mine.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)
+        self._mine.close()
+        self._theirs.close()
+
+    def beats(self, count: int) -> list[int]:
+        """The counters of so many beats from now on."""
+        began = len(self.counters)
+        wait_until(lambda: len(self.counters) >= began + count, what="beats", timeout_s=30)
+        return self.counters[began:]
+
+
+class Turning:
+    turns = 0
+
+    def progress(self) -> dict[str, Any]:
+        return {"turns": self.turns, "step": 3}
+
+
+@pytest.fixture
+def turning() -> Turning:
+    return Turning()
+
+
+@pytest.fixture
+def line(turning: Turning) -> Iterator[Line]:
+    made = Line(turning.progress)
+    yield made
+    made.close()
+
+
+def test_a_trainer_that_stands_still_stops_the_counter(turning: Turning, line: Line) -> None:
+    """Beats come all the same: what is stuck is the trainer, not the process."""
+    wait_until(lambda: len(set(line.beats(20))) == 1, what="it stands still", timeout_s=30)
+    turning.turns += 1
+    wait_until(lambda: len(set(line.beats(5))) > 1, what="it grows again", timeout_s=30)
+    assert not line.gone.is_set()
+
+
+def test_one_long_operation_is_no_standstill(line: Line) -> None:
+    """The first counters grow with each beat, though the trainer is in its first turn."""
+    wait_until(lambda: len(line.counters) >= 3, what="beats", timeout_s=30)
+    assert line.counters[:3] == [1, 2, 3]
+
+
+def test_a_trainer_turns_while_it_waits() -> None:
+    """Before there is a decision, while it holds, when it has nothing to train."""
+    settings = job(stages=2)
+    world = World(settings, random.Random(1), standbys=1)
+    node, standby = world.nodes[next(iter(world.nodes))], world.nodes[world.standbys[0]]
+
+    def turns() -> int:
+        before = node.trainer.progress()["turns"]
+        node.turn(3)
+        turned: int = node.trainer.progress()["turns"] - before
+        return turned
+
+    assert turns() > 0
+    world.run(until=lambda: world.operations > 5)
+    assert world.state.phase is Phase.RUNNING
+    node.trainer.executor.hold = True
+    assert turns() > 0
+    node.trainer.executor.frozen = True
+    assert turns() > 0
+    before = standby.trainer.progress()["turns"]
+    standby.turn(1)
+    assert standby.trainer.progress()["turns"] > before
