@@ -119,7 +119,7 @@ class Checkpoints:
         if manifest.semantic_hash != self._semantic_hash:
             raise NotAsWritten(f"the checkpoint of step {step} is of other semantics")
         try:
-            with tempfile.TemporaryDirectory(dir=self._made_scratch()) as folder:
+            with self._scratch_folder() as folder:
                 return load_tensors(self._objects, manifest, names, scratch=Path(folder))
         except (StorageFull, OSError) as error:  # nothing is written but there
             raise StorageFull(
@@ -159,14 +159,15 @@ class Checkpoints:
             self._failed(item.step, item.era, str(error))
 
     def _save(self, item: Save) -> None:
-        shard = save_shard(
-            self._objects,
-            item.tensors,
-            step=item.step,
-            generation=item.era,
-            stage=item.stage,
-            scratch=self._made_scratch(),
-        )
+        with self._scratch_folder() as folder:
+            shard = save_shard(
+                self._objects,
+                item.tensors,
+                step=item.step,
+                generation=item.era,
+                stage=item.stage,
+                scratch=Path(folder),
+            )
         self._objects.put_new(_description(shard.name), shard.to_json().encode())
         self._outbox.event(
             ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
@@ -238,9 +239,10 @@ class Checkpoints:
     def _failed(self, step: int, era: int, reason: str) -> None:
         self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
 
-    def _made_scratch(self) -> Path:
+    def _scratch_folder(self) -> tempfile.TemporaryDirectory[str]:
+        """Of this thread's own: two runs of one machine may share the scratch."""
         self._scratch.mkdir(parents=True, exist_ok=True)
-        return self._scratch
+        return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
 
 
 def _described(text: bytes, name: str) -> Shard:

@@ -233,7 +233,7 @@ class _Worker:
                 config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
             ),
             config=config,
-            scratch=Path(tempfile.gettempdir()) / f"bamboo-{self._me}",
+            scratch=Path(tempfile.gettempdir()),
             outbox=poster,
         )
 
