@@ -165,30 +165,6 @@ def test_what_cannot_be_stored_is_said_and_the_next_is_written(
     assert not list(bench.scratch.iterdir())
 
 
-def test_two_runs_may_share_a_scratch(bench: Bench, tmp_path: Path) -> None:
-    """Another node of one name stores the same stage while this one's is on its way."""
-    other = Bench(tmp_path / "other")
-    other.checkpoints = Checkpoints(
-        me=ME,
-        run=RunId("other"),
-        semantic_hash=HASH,
-        objects=other.store,
-        config=CheckpointConfig(every_steps=5),
-        scratch=bench.scratch,
-        outbox=other.said,
-    )
-    honest = bench.store.put_file
-
-    def put_file(name: str, path: Path) -> None:
-        if not other.said.events:
-            other.write(5)
-        honest(name, path)
-
-    bench.store.put_file = put_file  # type: ignore[method-assign]
-    bench.write(5)
-    assert (bench.good(), other.good()) == (5, 5)
-
-
 class Stands:
     """An owned slot that stands before a step, as far as `boundary` looks."""
 
