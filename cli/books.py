@@ -5,7 +5,6 @@ one reads what is there (`read_booked`) and writes the rest. Decisions are count
 of a run, so those after the first say which part is theirs.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from bamboo.telemetry.writer import LineWriter
 from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder
+from cloud.fleet import drop_torn_line
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before a listed preemption is asked for."""
@@ -112,12 +112,3 @@ def _decided_in(data: Mapping[str, Any], part: int) -> bool:
 
 def _events(folder: RunFolder) -> Path:
     return folder.events / "launcher.jsonl"
-
-
-def drop_torn_line(path: Path) -> None:
-    """Cut off what the writer of this file, who is dead, did not finish."""
-    if path.exists():
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bamboo.telemetry.reader import Tail
-from cli.books import drop_torn_line
 from cli.runs import Part, RunFolder, part_of
+from cloud.fleet import drop_torn_line
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:

@@ -91,7 +91,7 @@ class Fleet:
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
         # A later launcher of the same run goes on where the earlier one stopped.
-        _drop_torn_line(intents)
+        drop_torn_line(intents)
         earlier = read_intents(intents)
         wishes = [i for i in earlier if i["intent"] == "launch"]
         self._launches = len(wishes)
@@ -330,8 +330,9 @@ def _wish(run: RunId, intent: Mapping[str, Any]) -> LaunchSpec:
     )
 
 
-def _drop_torn_line(path: Path) -> None:
-    """Cut off a last line whose writer died: it announced nothing that was then done."""
+def drop_torn_line(path: Path) -> None:
+    """Cut off what the writer of this file, who is dead, did not finish: it announced nothing that
+    was then done."""
     if path.exists():
         text = path.read_bytes()
         whole = text.rfind(b"\n") + 1

@@ -6,12 +6,10 @@ and ends nothing. (3) What is read is believed only as far as its digest goes, a
 already where something is to be written. (4) What is of other semantics is not touched.
 """
 
-import queue
 import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +32,9 @@ from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
+from bamboo.runtime.backlog import Backlog
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.slot_run import SlotRun, layer_of
-
-POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +73,7 @@ class Checkpoints:
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
         self._outbox = outbox
-        self._queue: queue.SimpleQueue[Save | Complete] = queue.SimpleQueue()
-        self.unwritten: deque[tuple[int, int]] = deque()
-        """(era, step) of all that waits or is being written, in order."""
+        self.backlog: Backlog[Save | Complete] = Backlog()
 
     # ------------------------------------------------------------------ by the trainer
 
@@ -94,11 +89,11 @@ class Checkpoints:
             self._failed(run.step, era, reason)
             return
         tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
-        self._put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
+        self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
     def complete(self, step: int, era: int, stages: int) -> None:
         """All stages are stored: write the manifest."""
-        self._put(Complete(step=step, era=era, stages=stages))
+        self.backlog.put(Complete(step=step, era=era, stages=stages))
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
@@ -128,25 +123,13 @@ class Checkpoints:
 
     def _busy(self, era: int, step: int) -> bool:
         """Whether anything of an earlier step, or of an era that is over, is still in memory."""
-        return any(known < (era, step) for known in self.unwritten.copy())
-
-    def _put(self, item: Save | Complete) -> None:
-        self.unwritten.append((item.era, item.step))
-        self._queue.put(item)
+        return any((item.era, item.step) < (era, step) for item in self.backlog.undone())
 
     # ------------------------------------------------------------------ behind it
 
     def work(self, stop: threading.Event) -> None:
         """The thread's body: store what is to be stored until `stop` is set and all is done."""
-        while True:
-            try:
-                item = self._queue.get(timeout=POLL_S)
-            except queue.Empty:
-                if stop.is_set():
-                    return
-                continue
-            self.write(item)
-            self.unwritten.popleft()
+        self.backlog.work(self.write, stop)
 
     def write(self, item: Save | Complete) -> None:
         """Do one thing, and say how it came out."""

@@ -6,7 +6,6 @@ training. While the store is away, training goes on and what is to be said waits
 
 import contextlib
 import json
-import queue
 import socket
 import threading
 import time
@@ -25,12 +24,12 @@ from bamboo.core.state import State
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
+from bamboo.runtime.backlog import POLL_S, Backlog
 from bamboo.runtime.decided import Decided
 from bamboo.runtime.outbox import urgent_first
 from bamboo.telemetry.schema import EventRecord
 from bamboo.telemetry.writer import LineWriter
 
-POLL_S = 0.5
 RETRY_S = 0.1
 APPEND_DEADLINE_S = 120.0
 SAID_AGAIN = 512
@@ -47,34 +46,24 @@ class Poster:
         self, store: Store, driver: Driver, log: Path | None, me: NodeId, state: Callable[[], State]
     ) -> None:
         self._store, self._driver, self._me, self._state = store, driver, me, state
-        self._queue: queue.SimpleQueue[Event | Mapping[str, Any]] = queue.SimpleQueue()
+        self._backlog: Backlog[Event | Mapping[str, Any]] = Backlog()
         self._log = LineWriter(log) if log is not None else None
-        self._busy = False
         self._records: deque[Mapping[str, Any]] = deque(maxlen=SAID_AGAIN)
 
     def event(self, event: Event) -> None:
-        self._queue.put(event)
+        self._backlog.put(event)
 
     def metric(self, record: Mapping[str, Any]) -> None:
-        self._queue.put(record)
+        self._backlog.put(record)
 
     def say_again(self) -> None:
         """The store has lost what was recorded: write the last of it again."""
         for record in urgent_first(self._records.copy()):
-            self._queue.put(record)
+            self._backlog.put(record)
 
     def work(self, stop: threading.Event) -> None:
         """The thread's body: post until `stop` is set and the queue is empty."""
-        while True:
-            try:
-                item = self._queue.get(timeout=POLL_S)
-            except queue.Empty:
-                if stop.is_set():
-                    return
-                continue
-            self._busy = True
-            self._post(item, stop)
-            self._busy = False
+        self._backlog.work(lambda item: self._post(item, stop), stop)
 
     def _post(self, item: Event | Mapping[str, Any], stop: threading.Event) -> None:
         while True:
@@ -114,12 +103,7 @@ class Poster:
 
     def drained(self, timeout_s: float) -> bool:
         """Wait until all was posted; False when it was not in time."""
-        give_up_s = time.monotonic() + timeout_s
-        while self._busy or not self._queue.empty():
-            if time.monotonic() > give_up_s:
-                return False
-            time.sleep(0.005)
-        return True
+        return self._backlog.drained(timeout_s)
 
 
 def _plain(event: Event) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bamboo.core.state import Holding, Norm, Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.chunks import Gathering, bounds_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -38,8 +39,6 @@ from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
-CHUNK_ELEMENTS = 1 << 18
-"""1 MiB of float32."""
 WINDOW = 4
 """Chunks of one layer asked for and not here yet."""
 NOWHERE = Slot(pipeline=0, stage=0)
@@ -51,9 +50,7 @@ class Coming:
     """A layer on its way here."""
 
     source: NodeId
-    flat: Tensor | None = None
-    missing: set[int] = field(default_factory=set)
-    asked: int = WINDOW
+    gathering: Gathering = field(default_factory=lambda: Gathering(WINDOW))
 
 
 class Rebuild:
@@ -351,33 +348,27 @@ class Rebuild:
         base = self._state.reform.base
         assert base is not None
         flat = self._flat_of(base, layer)
-        start = chunk * CHUNK_ELEMENTS
-        if chunk and start >= flat.numel():
+        bounds = bounds_of(chunk, flat.numel())
+        if bounds is None:
             return
         key = MessageKey(kind="part", to=NOWHERE, source=NOWHERE, step=base, index=chunk)
         about = {"since": self._building, "layer": layer, "elements": flat.numel()}
-        self._mail.post_to(to, key, (flat[start : start + CHUNK_ELEMENTS],), about)
+        self._mail.post_to(to, key, (flat[slice(*bounds)],), about)
 
     def _came(self, coming: Coming, layer: int, chunk: int, letter: Letter) -> None:
-        elements = int(letter.meta["elements"])
-        chunks = max(1, -(-elements // CHUNK_ELEMENTS))
-        if coming.flat is None:
-            coming.flat = torch.empty(elements)
-            coming.missing = set(range(chunks))
-        if chunk not in coming.missing:
+        gathering = coming.gathering
+        if not gathering.take(chunk, letter.tensors[0], elements=int(letter.meta["elements"])):
             return
-        start = chunk * CHUNK_ELEMENTS
-        coming.flat[start : start + CHUNK_ELEMENTS] = letter.tensors[0]
-        coming.missing.remove(chunk)
         self._bytes += letter.size_bytes()
-        if coming.asked < chunks:
-            self._tell("want", coming.source, layer, coming.asked)
-            coming.asked += 1
-        if not coming.missing:
+        wanted = gathering.next_chunk()
+        if wanted is not None:
+            self._tell("want", coming.source, layer, wanted)
+        if gathering.whole:
+            assert gathering.flat is not None
             assert self._state is not None
             assert self._state.reform is not None
             assert self._state.reform.base is not None
-            self._flat[(self._state.reform.base, layer)] = coming.flat
+            self._flat[(self._state.reform.base, layer)] = gathering.flat
             del self._coming[layer]
             self._build_if_whole()
 

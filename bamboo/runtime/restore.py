@@ -16,6 +16,9 @@ from bamboo.errors import NotAsWritten, StorageUnavailable
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
+HANGS_AFTER = 10
+"""Times the patience. A large model takes its time to read; what is not here by then will not come.
+"""
 
 
 class Vault(Protocol):
@@ -32,14 +35,14 @@ Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
 
 
 class Reading:
-    """One reading, begun with it. A try that goes well may take its time; from the first failure on
-    `patience_s` since the beginning counts."""
+    """One reading, begun with it. A try that goes well may take its time, but not for ever; from
+    the first failure on `patience_s` since the beginning counts."""
 
     def __init__(
         self, vault: Vault, step: int, layers: frozenset[int], *, patience_s: float
     ) -> None:
         self._vault, self._step, self._layers = vault, step, layers
-        self._give_up_s = time.monotonic() + patience_s
+        self._patience_s, self._begun_s = patience_s, time.monotonic()
         self._over = threading.Event()
         self._outcome: Outcome | None = None
         self._trouble: StorageUnavailable | None = None
@@ -47,9 +50,15 @@ class Reading:
 
     def poll(self) -> Outcome | None:
         """How it came out; None while it is under way."""
-        if self._outcome is None and time.monotonic() >= self._give_up_s:
-            return self._trouble
-        return self._outcome
+        waited_s = time.monotonic() - self._begun_s
+        if self._outcome is not None or waited_s < self._patience_s:
+            return self._outcome
+        if self._trouble is None and waited_s >= HANGS_AFTER * self._patience_s:
+            return StorageUnavailable(
+                f"neither an answer nor an error within {waited_s:.0f} s ({HANGS_AFTER} times "
+                "cluster.step_timeout_s)"
+            )
+        return self._trouble
 
     def end(self) -> None:
         """Nobody waits for it any more."""

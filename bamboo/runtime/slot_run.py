@@ -105,12 +105,7 @@ class SlotRun:
     def load(self, flat: Tensor, step: int) -> None:
         """Take over the state that another owner had before `step`: all of `tensors()`, flattened
         one after the other. Raises ValueError when it has another size."""
-        targets = list(self.tensors().values())
-        sizes = [target.numel() for target in targets]
-        if sum(sizes) != flat.numel():
-            raise ValueError(f"slot {self.slot} has {sum(sizes)} elements, not {flat.numel()}")
-        for target, part in zip(targets, torch.split(flat, sizes), strict=True):
-            target.copy_(part.reshape(target.shape))
+        _fill(self.tensors(), flat, f"slot {self.slot}")
         self._stand_at(step)
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
@@ -121,12 +116,7 @@ class SlotRun:
         """Take over each layer's state as it is before `step`: all of `tensors_of`, flattened one
         after the other. Raises ValueError when a layer has another size."""
         for layer, flat in flats.items():
-            targets = list(self.tensors_of(layer).values())
-            sizes = [target.numel() for target in targets]
-            if sum(sizes) != flat.numel():
-                raise ValueError(f"layer {layer} has {sum(sizes)} elements, not {flat.numel()}")
-            for target, part in zip(targets, torch.split(flat, sizes), strict=True):
-                target.copy_(part.reshape(target.shape))
+            _fill(self.tensors_of(layer), flat, f"layer {layer}")
         self._stand_at(step)
 
     def _stand_at(self, step: int) -> None:
@@ -209,3 +199,12 @@ class SlotRun:
 def layer_of(name: str) -> int:
     """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3."""
     return int(name.partition("/")[2].partition(".")[0])
+
+
+def _fill(targets: Mapping[str, Tensor], flat: Tensor, whose: str) -> None:
+    """Copy a flat tensor into these, one after the other. Raises ValueError for another size."""
+    sizes = [target.numel() for target in targets.values()]
+    if sum(sizes) != flat.numel():
+        raise ValueError(f"{whose} has {sum(sizes)} elements, not {flat.numel()}")
+    for target, part in zip(targets.values(), torch.split(flat, sizes), strict=True):
+        target.copy_(part.reshape(target.shape))

@@ -24,6 +24,7 @@ from bamboo.core.events import ReplicaJoined
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.chunks import Gathering, bounds_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -31,8 +32,6 @@ from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.slots import Slot
 
-CHUNK_ELEMENTS = 1 << 18
-"""1 MiB of float32."""
 WINDOW = 2
 """Chunks asked for and not here yet."""
 
@@ -59,9 +58,7 @@ class Incoming:
     """A transfer as its receiver sees it."""
 
     transfer: Transfer
-    flat: Tensor | None = None
-    missing: set[int] = field(default_factory=set)
-    asked: int = WINDOW
+    gathering: Gathering = field(default_factory=lambda: Gathering(WINDOW))
     run: SlotRun | None = None
 
 
@@ -158,10 +155,10 @@ class Transfers:
             self._send_chunk(found, chunk)
 
     def _send_chunk(self, found: Outgoing, chunk: int) -> None:
-        start = chunk * CHUNK_ELEMENTS
-        if chunk and start >= found.elements:
+        bounds = bounds_of(chunk, found.elements)
+        if bounds is None:
             return
-        part = _slice(found.state, start, min(start + CHUNK_ELEMENTS, found.elements))
+        part = _slice(found.state, *bounds)
         to, slot = found.transfer.receiver, found.transfer.slot
         key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
         about = {"since": found.transfer.since, "at_step": found.step}
@@ -198,29 +195,22 @@ class Transfers:
     # ------------------------------------------------------------------ by the receiver
 
     def _chunk_came(self, found: Incoming, chunk: int, letter: Letter) -> None:
-        elements = int(letter.meta["elements"])
-        chunks = max(1, -(-elements // CHUNK_ELEMENTS))
-        if found.flat is None:
-            found.flat = torch.empty(elements)
-            found.missing = set(range(chunks))
-        if chunk not in found.missing:
+        gathering = found.gathering
+        if not gathering.take(chunk, letter.tensors[0], elements=int(letter.meta["elements"])):
             return
-        start = chunk * CHUNK_ELEMENTS
-        found.flat[start : start + CHUNK_ELEMENTS] = letter.tensors[0]
-        found.missing.remove(chunk)
-        if found.asked < chunks:
-            self._tell_source("pull", found.transfer, found.asked)
-            found.asked += 1
-        if not found.missing:
+        wanted = gathering.next_chunk()
+        if wanted is not None:
+            self._tell_source("pull", found.transfer, wanted)
+        if gathering.whole:
             self._load(found, int(letter.meta["at_step"]))
 
     def _load(self, found: Incoming, step: int) -> None:
         slot = found.transfer.slot
-        assert found.flat is not None
+        flat, found.gathering.flat = found.gathering.flat, None
+        assert flat is not None
         found.run = self.builder.build(slot, owner=False)
-        found.run.load(found.flat, step)
+        found.run.load(flat, step)
         found.run.joining = True
-        found.flat = None
         self._executor.shadowed[slot] = found.run
 
     def followed(self, run: SlotRun) -> None:

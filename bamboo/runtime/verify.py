@@ -17,9 +17,9 @@ from bamboo.config.load import job_from_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
 from bamboo.data import Dataset, load_data
-from bamboo.errors import InputError, VerifyDiffers
+from bamboo.errors import InputError
 from bamboo.models import build_model
-from bamboo.runtime.answer import one_answer
+from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.strategy import Semantics, Strategy
@@ -140,18 +140,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m bamboo.runtime.verify RUN_DIR\n")
         return InputError.exit_code
 
-    def progress(step: int, steps: int, loss: float) -> None:
-        sys.stderr.write(json.dumps({"step": step, "steps": steps, "loss": loss}) + "\n")
-        sys.stderr.flush()
-
-    with one_answer() as answer:
-        try:
-            result = verify(Path(arguments[0]), progress)
-        except InputError as error:
-            answer({"error": str(error)})
-            return error.exit_code
-        answer(result)
-    return 0 if result["equal"] else VerifyDiffers.exit_code
+    return answer_equal(lambda: verify(Path(arguments[0]), tell_progress))
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data import Dataset, load_data
 from bamboo.data.coverage import Addressing, check_coverage
-from bamboo.errors import InputError, VerifyDiffers
-from bamboo.runtime.answer import one_answer
+from bamboo.errors import InputError
+from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.telemetry.samples import read_samples
 from bamboo.topology.strategy import Strategy
 
@@ -125,18 +125,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m bamboo.runtime.verify_samples RUN_DIR\n")
         return InputError.exit_code
 
-    def progress(step: int, steps: int) -> None:
-        sys.stderr.write(json.dumps({"step": step, "steps": steps}) + "\n")
-        sys.stderr.flush()
-
-    with one_answer() as answer:
-        try:
-            result = verify_samples(Path(arguments[0]), progress)
-        except InputError as error:
-            answer({"error": str(error)})
-            return error.exit_code
-        answer(result)
-    return 0 if result["equal"] else VerifyDiffers.exit_code
+    return answer_equal(lambda: verify_samples(Path(arguments[0]), tell_progress))
 
 
 if __name__ == "__main__":

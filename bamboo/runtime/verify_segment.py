@@ -23,11 +23,11 @@ from bamboo.checkpoint.manifest import Manifest, folder_of
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
 from bamboo.data import load_data
-from bamboo.errors import InputError, StorageUnavailable, VerifyDiffers
+from bamboo.errors import InputError, StorageUnavailable
 from bamboo.ids import RunId
 from bamboo.models import build_model
 from bamboo.ports import ObjectStore
-from bamboo.runtime.answer import one_answer
+from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.runtime.verify import (
@@ -235,15 +235,4 @@ def main(arguments: list[str], *, bucket: OpenObjects | None = None) -> int:
         sys.stderr.write("usage: python -m cli.segment RUN_DIR A B\n")
         return InputError.exit_code
 
-    def progress(step: int, steps: int, loss: float) -> None:
-        sys.stderr.write(json.dumps({"step": step, "steps": steps, "loss": loss}) + "\n")
-        sys.stderr.flush()
-
-    with one_answer() as answer:
-        try:
-            result = verify_segment(run, first, stop, progress, bucket=bucket)
-        except InputError as error:
-            answer({"error": str(error)})
-            return error.exit_code
-        answer(result)
-    return 0 if result["equal"] else VerifyDiffers.exit_code
+    return answer_equal(lambda: verify_segment(run, first, stop, tell_progress, bucket=bucket))

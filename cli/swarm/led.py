@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 START_S = 360.0
 LOOK_S = 0.1
+KILLED_WITHIN_S = 10.0
 AGAIN_S = 1.0
 """An `attach` that ended although the run goes on is not called again before that."""
 
@@ -114,7 +115,7 @@ class LedRun:
     def _detach(self) -> None:
         if self._attached is not None:
             self._attached.kill()
-            self._attached.wait()
+            self._attached.wait(KILLED_WITHIN_S)
             self._attached = None
 
 

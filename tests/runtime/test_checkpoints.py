@@ -190,12 +190,12 @@ def test_a_node_of_two_stages_keeps_both(bench: Bench) -> None:
     keep(bench, 10)
     thread.start()
     try:
-        wait_until(lambda: not bench.checkpoints.unwritten, what="both are written")
+        wait_until(lambda: not bench.checkpoints.backlog.undone(), what="both are written")
         assert sorted(bench.said.kinds()) == sorted(
             [("ShardSaved", 5)] * 2 + [("CheckpointFailed", 10)] * 2
         )
         keep(bench, 15)
-        wait_until(lambda: not bench.checkpoints.unwritten, what="and two more")
+        wait_until(lambda: not bench.checkpoints.backlog.undone(), what="and two more")
     finally:
         stop.set()
         thread.join(10)
@@ -216,7 +216,7 @@ def test_the_thread_goes_on_over_a_full_store(bench: Bench) -> None:
     thread.start()
     try:
         for step in (5, 10):
-            bench.checkpoints._put(Save(step=step, era=1, stage=0, tensors=state(step, 0)))
+            bench.checkpoints.backlog.put(Save(step=step, era=1, stage=0, tensors=state(step, 0)))
         wait_until(lambda: len(bench.said.events) == 2, what="two answers")
     finally:
         stop.set()

@@ -110,7 +110,7 @@ def test_a_short_outage_passes_no_checkpoint_over(bench: Bench) -> None:
 
 
 def test_the_trainer_goes_round_while_it_is_read(bench: Bench) -> None:
-    """However long: what does not fail is not given up."""
+    """Longer than its patience: what does not fail may take its time."""
     bench.shelf.open.clear()
     bench.restore()
     began_s = time.monotonic()
@@ -183,6 +183,20 @@ def test_a_reading_that_hangs_after_a_failure_is_given_up() -> None:
     shelf.open.clear()
     try:
         wait_until(lambda: reading.poll() is not None, what="the deadline", timeout_s=30)
+    finally:
+        reading.end()
+        shelf.open.set()
+
+
+def test_a_reading_that_never_answers_is_given_up_by_name() -> None:
+    shelf = Shelf({})
+    shelf.open.clear()
+    reading = Reading(shelf, BASE, frozenset({0}), patience_s=0.05)
+    try:
+        wait_until(lambda: reading.poll() is not None, what="the deadline", timeout_s=30)
+        assert "cluster.step_timeout_s" in str(reading.poll())
+        assert isinstance(reading.poll(), StorageUnavailable)
+        assert not isinstance(reading.poll(), NotAsWritten), "nothing of it is known to be damaged"
     finally:
         reading.end()
         shelf.open.set()
