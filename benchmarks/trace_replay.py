@@ -1,20 +1,20 @@
-"""A recorded spot market, replayed for Bamboo and for checkpoint-restart, at the same time.
+"""A recorded spot market, replayed for Bamboo and for checkpoint-restart.
 
-    python -m benchmarks.trace_replay --trace bamboo-p3.csv [--parts interval,constant,slow]
+    python -m benchmarks.trace_replay --trace bamboo-p3.csv [--settings spare-60] [--rounds 2]
 
-Real processes through `bamboo launch --trace`, on the virtual device: at most 8 nodes, two
-pipelines of four stages while there are eight. In each round both systems play the same trace side
-by side, so that they share the machine's load; the ratio is that of the steps they end with.
+Real processes through `bamboo launch --trace`, on the virtual device, at most 8 nodes, one system
+after the other: side by side, two systems of sixteen processes would be each other's load. The
+ratio is that of the steps they end with.
 
 Bamboo: redundancy "stash"; whatever it stands still for counts, multiplied by the time scale.
 Checkpoint-restart: redundancy "off". All stop for every change of membership and go on from the
-newest checkpoint, or from the boundary that they agreed on. Its processes stay warm, its spare
-nodes are the same, its checkpoints are written behind its back, and its own time to stop and go on
-counts once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
+newest checkpoint, or from the boundary that they agreed on. Its processes stay warm, its standbys
+are as many, its checkpoints are written behind its back, and its own time to stop and go on counts
+once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
 
-`interval`: the trace's first 3 h at scale 60, three checkpoint intervals; the one that serves
-checkpoint-restart best is played in every further round. `slow`: the first 1.5 h at scale 10, that
-interval, in every round. `constant`: the first 3 h at scale 60, other constants, once.
+Each setting (`SETTINGS`): Bamboo, then checkpoint-restart with three checkpoint intervals, of which
+the one that serves it best is played in every further round too; in the first round of the settings
+at scale 60 also with the other constants.
 """
 
 import argparse
@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,13 +46,34 @@ LIMIT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What both systems play, and with what."""
+
+    stages: int
+    standbys: int
+    time_scale: float
+    hours: float
+    constants: tuple[float, ...] = ()
+    """Other than `MAIN`, once."""
+
+
+OTHERS_S = tuple(seconds for name, seconds in CONSTANTS_S.items() if name != MAIN)
+SETTINGS = {
+    "spare-60": Setting(stages=3, standbys=2, time_scale=60.0, hours=3.0, constants=OTHERS_S),
+    "all-60": Setting(stages=4, standbys=0, time_scale=60.0, hours=3.0, constants=OTHERS_S),
+    "spare-10": Setting(stages=3, standbys=2, time_scale=10.0, hours=1.5),
+    "all-10": Setting(stages=4, standbys=0, time_scale=10.0, hours=1.5),
+}
+"""Two pipelines of three stages and two warm standbys; and all eight nodes in the grid."""
+
+
+@dataclass(frozen=True, slots=True)
 class Play:
     """One run of a trace."""
 
+    setting: Setting
     redundancy: str
     every_steps: int
-    time_scale: float
-    hours: float
     restart_s: float | None = None
 
 
@@ -77,25 +97,34 @@ class Played:
     """Operations that took longer than the virtual device's figures."""
 
 
-def started(play: Play, run: str, trace: Path, home: Path) -> "subprocess.Popen[bytes]":
-    """A launch in another process; its text goes to a file beside its folder."""
+def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
+    """A launch in another process, to its end; its text goes to a file beside its folder."""
+    setting = play.setting
     keys = [
         f"cluster.redundancy={play.redundancy}",
         f"checkpoint.every_steps={play.every_steps}",
         "train.steps=100000",
         "cluster.pipelines=2",
+        f"cluster.stages={setting.stages}",
+        f"cluster.standbys={setting.standbys}",
         # Long enough for two cores to keep sixteen nodes at their figures.
         "cluster.virtual_forward_ms=[40.0]",
         "cluster.virtual_backward_ms=[80.0]",
     ]
     command = [sys.executable, "-m", "cli.main", "launch", str(JOB), "--run", run]
     command += ["--trace", str(trace), "--max-nodes", str(MAX_NODES)]
-    command += ["--time-scale", f"{play.time_scale:g}", "--hours", f"{play.hours:g}"]
+    command += ["--time-scale", f"{setting.time_scale:g}", "--hours", f"{setting.hours:g}"]
     command += [part for key in keys for part in ("--set", key)]
     if play.restart_s is not None:
         command += ["--restart-seconds", f"{play.restart_s:g}"]
     with (home / f"{run}.out").open("w") as out:
-        return subprocess.Popen(command, env=_environment(home), stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=_environment(home), stdout=out, stderr=out)
+        try:
+            process.wait(LIMIT_S)
+        finally:
+            process.terminate()
+            process.wait(60.0)
+    return result_of(play, run, home)
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -132,20 +161,6 @@ def result_of(play: Play, run: str, home: Path) -> Played:
     )
 
 
-def side_by_side(name: str, plays: tuple[Play, Play], trace: Path, home: Path) -> list[Played]:
-    """Both at the same time, to their ends."""
-    runs = [f"{name}-{play.redundancy}" for play in plays]
-    processes = [started(p, run, trace, home) for p, run in zip(plays, runs, strict=True)]
-    try:
-        for process in processes:
-            process.wait(LIMIT_S)
-    finally:
-        for process in processes:
-            process.terminate()
-            process.wait(60.0)
-    return [result_of(play, run, home) for play, run in zip(plays, runs, strict=True)]
-
-
 def proofs(run: str, home: Path) -> dict[str, bool]:
     """Bits, samples and decisions of a run, by `bamboo verify`."""
     out = {}
@@ -159,106 +174,85 @@ def proofs(run: str, home: Path) -> dict[str, bool]:
 
 
 class Bench:
-    """The rounds, printed and kept as they end."""
+    """The plays, printed and kept as they end."""
 
     def __init__(self, trace: Path, home: Path, command: str) -> None:
         self._trace, self._home, self._command = trace, home, command
-        self._body: dict[str, Any] = {
-            "trace": trace.name,
-            "max_nodes": MAX_NODES,
-            "constants_s": CONSTANTS_S,
-            "rounds": [],
-        }
+        self._plays: list[dict[str, Any]] = []
+        self._ratios: dict[str, list[float]] = {}
+        self._best: dict[str, int] = {}
+        """The checkpoint interval that serves checkpoint-restart best, by setting."""
 
-    def round(
-        self, name: str, *, every: int, constant: str, time_scale: float, hours: float
-    ) -> float:
-        """One round; how many times the steps of checkpoint-restart Bamboo came to."""
-        ours = Play(redundancy="stash", every_steps=6, time_scale=time_scale, hours=hours)
-        theirs = Play(
-            redundancy="off",
-            every_steps=every,
-            time_scale=time_scale,
-            hours=hours,
-            restart_s=CONSTANTS_S[constant],
-        )
+    def round(self, name: str, number: int) -> None:
+        """Bamboo once, and checkpoint-restart as often as this round has it."""
+        setting = SETTINGS[name]
+        ours = self._play(f"{name}-{number}-bamboo", Play(setting, "stash", 6))
+        theirs: dict[int, int] = {}
+        for every in INTERVALS if number == 0 else (self._best[name],):
+            theirs[every] = self._beside(name, number, ours, every, CONSTANTS_S[MAIN])
+        if number == 0:
+            self._best[name] = max(INTERVALS, key=lambda every: theirs[every])
+            for restart_s in setting.constants:
+                self._beside(name, number, ours, self._best[name], restart_s)
+
+    def _beside(self, name: str, number: int, ours: int, every: int, restart_s: float) -> int:
+        run = f"{name}-{number}-every-{every}-restart-{restart_s:g}"
+        steps = self._play(run, Play(SETTINGS[name], "off", every, restart_s))
+        about = f"{name}: every {every} steps, a restart {restart_s:g} s"
+        self._ratios.setdefault(about, []).append(ours / steps)
+        print(f"  {about}: {ours} steps against {steps}, {ours / steps:.2f} x", flush=True)
+        self.write()
+        return steps
+
+    def _play(self, run: str, play: Play) -> int:
         load = os.getloadavg()[0]
-        played = side_by_side(name, (ours, theirs), self._trace, self._home)
-        ratio = played[0].steps / played[1].steps
-        found = {
-            "name": name,
-            "constant": constant,
-            "ratio": round(ratio, 3),
-            "load_before": round(load, 2),
-            "verified": proofs(played[0].run, self._home),
-            "bamboo": asdict(played[0]),
-            "checkpoint_restart": asdict(played[1]),
-        }
-        self._body["rounds"].append(found)
+        done = played(play, run, self._trace, self._home)
+        verified = proofs(run, self._home)
+        self._plays.append({"load_before": round(load, 2), "verified": verified, **asdict(done)})
         print(
-            f"{name}: scale {time_scale:g}, {hours:g} h, {every} steps a checkpoint, a restart "
-            f"charged {theirs.restart_s:g} s: {played[0].steps} steps against {played[1].steps} "
-            f"({played[1].restarts} restarts, {played[1].steps_done_again} steps again), "
-            f"{ratio:.2f} x; {found['verified']}",
+            f"{run}: {done.steps} steps, {done.preemptions} preemptions, {done.failovers} "
+            f"failovers, {done.restarts} restarts, {done.steps_done_again} steps again; {verified}",
             flush=True,
         )
         self.write()
-        return ratio
-
-    def ended(self, **figures: Any) -> None:
-        self._body |= figures
+        return done.steps
 
     def write(self) -> Path:
         """The result so far."""
-        return write_result("trace-replay", self._command, self._body)
+        body = {
+            "trace": self._trace.name,
+            "max_nodes": MAX_NODES,
+            "constants_s": CONSTANTS_S,
+            "best_interval_steps": self._best,
+            "ratios": {about: spread(ratios) for about, ratios in self._ratios.items()},
+            "plays": self._plays,
+        }
+        return write_result("trace-replay", self._command, body)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
-    parser.add_argument("--parts", default="interval,constant,slow")
-    parser.add_argument("--best", type=int, default=INTERVALS[0], help="without part `interval`")
+    parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
-    start_s = time.time()
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
     bench = Bench(arguments.trace, home, "python -m benchmarks.trace_replay")
-    best, parts = arguments.best, arguments.parts.split(",")
-    found: dict[str, list[float]] = {}
-
-    def play(part: str, *, every: int, constant: str, time_scale: float, hours: float) -> None:
-        ratio = bench.round(
-            f"{part}-{len(found.get(part, []))}".replace(" ", "-"),
-            every=every,
-            constant=constant,
-            time_scale=time_scale,
-            hours=hours,
-        )
-        found.setdefault(part, []).append(ratio)
-        bench.ended(ratios={name: spread(ratios) for name, ratios in found.items()})
-
     for number in range(arguments.rounds):
-        if "interval" in parts:
-            for every in INTERVALS if number == 0 else (best,):
-                name = f"scale 60 every {every}"
-                play(name, every=every, constant=MAIN, time_scale=60.0, hours=3.0)
-            if number == 0:
-                best = min(INTERVALS, key=lambda every: found[f"scale 60 every {every}"][0])
-            bench.ended(best_interval_steps=best)
-        if "slow" in parts:
-            play("scale 10", every=best, constant=MAIN, time_scale=10.0, hours=1.5)
-        if "constant" in parts and number == 0:
-            for constant in (c for c in CONSTANTS_S if c != MAIN):
-                name = f"scale 60 restart {CONSTANTS_S[constant]:g}"
-                play(name, every=best, constant=constant, time_scale=60.0, hours=3.0)
-    bench.ended(took_s=round(time.time() - start_s))
+        for name in arguments.settings.split(","):
+            bench.round(name, number)
     print(bench.write())
 
 
 def spread(ratios: list[float]) -> dict[str, float]:
     """The median over the rounds, and the lowest and highest."""
     middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
-    return {"median": round(middle, 3), "least": round(low, 3), "most": round(high, 3)}
+    return {
+        "rounds": len(ratios),
+        "median": round(middle, 3),
+        "least": round(low, 3),
+        "most": round(high, 3),
+    }
 
 
 if __name__ == "__main__":
