@@ -108,7 +108,17 @@ def old_shard(folder: Path, before: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [torn, garbled, truncated, corrupted, gone, foreign, exchanged, old_shard]
+    "damage",
+    [
+        torn,
+        pytest.param(garbled, marks=pytest.mark.full),
+        truncated,
+        corrupted,
+        pytest.param(gone, marks=pytest.mark.full),
+        foreign,
+        exchanged,
+        pytest.param(old_shard, marks=pytest.mark.full),
+    ],
 )
 def test_a_damaged_newest_one_is_passed_over(damage: Callable[[Path, Path], None]) -> None:
     """All nodes die, the newest checkpoint is damaged, others come: the one before is restored."""

@@ -196,7 +196,12 @@ def test_three_of_four_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "pipelines", "stages"),
-    [("stash", 1, 4), ("eager", 2, 2), ("off", 1, 4), ("peer", 2, 2)],
+    [
+        ("stash", 1, 4),
+        pytest.param("eager", 2, 2, marks=pytest.mark.full),
+        pytest.param("off", 1, 4, marks=pytest.mark.full),
+        ("peer", 2, 2),
+    ],
 )
 def test_all_at_once_and_others_come(mode: str, pipelines: int, stages: int) -> None:
     """Every node has its notice, and as many others come: all of them leave in order, and then
