@@ -274,7 +274,7 @@ class _Attempt:
                         "unigram_entropy_nats": terms.unigram_entropy_nats,
                     }
                 ),
-                "limits": json.dumps({"frame_bytes": terms.frame_bytes}),
+                "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
                 **wiring.transport_keys(job),
             },
             at_s=time.time(),

@@ -62,7 +62,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
         named_store.check_may_go(
             folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
         )
-    found = _newest(folder, job, ours)
+    found = _newest(folder, job, ours, layers=prepared.planned.layers)
     return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected, after=after)
 
 
@@ -138,10 +138,13 @@ def _refuse_unless_over(folder: RunFolder) -> None:
         cloud.stop()  # sees that nothing is left of it
 
 
-def _newest(folder: RunFolder, job: JobConfig, semantic_hash: str) -> Found:
+def _newest(
+    folder: RunFolder, job: JobConfig, semantic_hash: str, *, layers: tuple[int, ...]
+) -> Found:
     if not job.checkpoint.every_steps:
         return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
-    return newest_good(wiring.checkpoints_of(folder, job), semantic_hash=semantic_hash)
+    objects = wiring.checkpoints_of(folder, job)
+    return newest_good(objects, semantic_hash=semantic_hash, layers=layers)
 
 
 def _differences(ours: Strategy, theirs: Strategy) -> str:

@@ -30,6 +30,8 @@ class Terms:
     catalogue: Catalogue
     frame_bytes: int
     """No tensor on the wire is larger than all that a node holds."""
+    layers: tuple[int, ...]
+    """Those that have parameters: what a checkpoint is to hold."""
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
     spread: str
@@ -70,6 +72,7 @@ def save_terms(
         "led_before_s": part.led_before_s,
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
+        "layers": planned.layers,
         "cuts": planned.cuts,
         "spread": planned.plan.spread,
         "zones": dict(planned.zones),
@@ -90,6 +93,7 @@ def terms_of(folder: RunFolder) -> Terms:
         strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
+        layers=tuple(map(int, body.get("layers", ()))),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
         from_step=int(body["from_step"]),
         spread=str(body.get("spread", "one")),

@@ -36,22 +36,26 @@ def steps(store: ObjectStore) -> list[int]:
     return sorted((step for step in found if step is not None), reverse=True)
 
 
-def newest_good(store: ObjectStore, *, semantic_hash: str) -> Found:
-    """The newest complete and undamaged checkpoint of these semantics.
+def newest_good(store: ObjectStore, *, semantic_hash: str, layers: Collection[int] = ()) -> Found:
+    """The newest complete and undamaged checkpoint of these semantics, which holds `layers` where
+    they are known.
 
     Reads every shard of the candidates. Raises StorageUnavailable.
     """
     rejected: list[str] = []
     for step in steps(store):
-        manifest, why = examine(store, step, semantic_hash=semantic_hash)
+        manifest, why = examine(store, step, semantic_hash=semantic_hash, layers=layers)
         if not why:
             return Found(manifest=manifest, rejected=tuple(rejected))
         rejected.append(f"the checkpoint of step {step} {why}")
     return Found(manifest=None, rejected=tuple(rejected))
 
 
-def examine(store: ObjectStore, step: int, *, semantic_hash: str) -> tuple[Manifest | None, str]:
-    """The manifest of a checkpoint and what is wrong with it, "" when nothing is."""
+def examine(
+    store: ObjectStore, step: int, *, semantic_hash: str, layers: Collection[int] = ()
+) -> tuple[Manifest | None, str]:
+    """The manifest of a checkpoint and what is wrong with it, "" when nothing is. `layers`, where
+    they are known, are those that have parameters: it is to hold them and no others."""
     text = store.get(f"{folder_of(step)}/{MANIFEST}")
     if text is None:
         return None, "is torn: it has no manifest"
@@ -66,6 +70,12 @@ def examine(store: ObjectStore, step: int, *, semantic_hash: str) -> tuple[Manif
             f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), "
             f"not {semantic_hash}"
         )
+    try:
+        odd = manifest.odd_layers(layers)
+    except ValueError as error:
+        return manifest, f"has a damaged manifest: {error}"
+    if odd:
+        return manifest, odd
     sizes = store.sizes(f"{folder_of(step)}/")
     for shard in manifest.shards:
         size = sizes.get(shard.name)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from bamboo.checkpoint.manifest import (
     Manifest,
     Shard,
     folder_of,
+    layer_of,
     shard_from_json,
     shard_name,
 )
@@ -34,7 +35,7 @@ from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
 from bamboo.runtime.backlog import Backlog
 from bamboo.runtime.outbox import Outbox
-from bamboo.runtime.slot_run import SlotRun, layer_of
+from bamboo.runtime.slot_run import SlotRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,11 @@ class Checkpoints:
         config: CheckpointConfig,
         scratch: Path,
         outbox: Outbox,
+        layers: Collection[int] = (),
     ) -> None:
+        """`layers`: those that have parameters, where they are known: no checkpoint that does not
+        hold them all is completed."""
+        self._layers = layers
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
         self._outbox = outbox
@@ -172,6 +177,8 @@ class Checkpoints:
             created_at_s=time.time(),
             shards=tuple(shards),
         )
+        if odd := manifest.odd_layers(self._layers):
+            raise StorageUnavailable(f"what was stored before step {item.step} {odd}")
         if not commit(self._objects, manifest):
             self._replace_damaged(manifest)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
@@ -184,10 +191,11 @@ class Checkpoints:
     def _replace_damaged(self, manifest: Manifest) -> None:
         """The step has a manifest already, as when a run that was restored from an earlier one
         comes by again: a good one stands, a damaged one makes room."""
-        found, why = examine(self._objects, manifest.step, semantic_hash=self._semantic_hash)
+        ours = self._semantic_hash
+        found, why = examine(self._objects, manifest.step, semantic_hash=ours, layers=self._layers)
         if not why:
             return
-        if found is not None and found.semantic_hash != self._semantic_hash:
+        if found is not None and found.semantic_hash != ours:
             raise StorageUnavailable(
                 f"the checkpoint of step {manifest.step} that is there {why}; "
                 "give each run a checkpoint.url of its own"

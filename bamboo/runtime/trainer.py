@@ -344,7 +344,8 @@ class Trainer:
         self._records.stepped(run, done, factor)
         if run.owner:
             self.transfers.boundary(run)
-            if self._checkpoints is not None:
+            if self._checkpoints is not None and not self.executor.frozen:
+                # Once all stop, a step may be one of the old cut in the era of the new one.
                 self._checkpoints.boundary(run, self._era)
         else:
             self.transfers.followed(run)
