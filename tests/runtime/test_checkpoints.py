@@ -114,13 +114,22 @@ class Bench:
         )
 
     def write(self, step: int, era: int = 1) -> None:
-        """All stages and, if none of them failed, the manifest."""
+        """All stages and, if none of them failed, the manifest; then what the state's naming it
+        does."""
         before = len(self.said.events)
         for stage in range(STAGES):
             tensors = state(step, stage)
             self.checkpoints.write(Save(step=step, era=era, stage=stage, tensors=tensors))
         if not any(isinstance(e, CheckpointFailed) for e in self.said.events[before:]):
             self.checkpoints.write(Complete(step=step, era=era, stages=STAGES))
+            self.know(step)
+
+    def know(self, *listed: int) -> None:
+        """The state names the checkpoints of these steps."""
+        stop = threading.Event()
+        stop.set()
+        self.checkpoints.known(listed, 1)
+        self.checkpoints.backlog.work(self.checkpoints.write, stop)
 
     def good(self) -> int | None:
         found = newest_good(self.store, semantic_hash=HASH).manifest
