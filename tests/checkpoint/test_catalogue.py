@@ -162,6 +162,21 @@ def test_one_that_lacks_layers_is_passed_over(bench: Bench) -> None:
     assert "has layers [2, 3] of another model" in fewer.rejected[0]
 
 
+def test_the_complete_ones_before_it_are_named(bench: Bench) -> None:
+    """By their manifests alone: one whose shards are spoilt may be among them."""
+    for step in (5, 10, 15, 20, 25, 30, 35):
+        bench.write(step)
+    spoilt = {step: bench.path(f"{folder_of(step)}/{MANIFEST}") for step in (5, 15, 20)}
+    corrupted(bench, Manifest.from_json(bench.path(f"{folder_of(10)}/{MANIFEST}").read_text()))
+    torn(bench, Manifest.from_json(spoilt[5].read_text()))
+    foreign(bench, Manifest.from_json(spoilt[15].read_text()))
+    garbled(bench, Manifest.from_json(spoilt[20].read_text()))
+    truncated(bench, Manifest.from_json(bench.path(f"{folder_of(35)}/{MANIFEST}").read_text()))
+    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    assert found.manifest is not None
+    assert (found.manifest.step, found.older) == (30, (10, 25))
+
+
 def test_no_good_one_at_all(bench: Bench) -> None:
     assert newest_good(bench.store, semantic_hash=HASH).manifest is None
     torn(bench, bench.write(10))
