@@ -227,6 +227,7 @@ class Trainer:
         self._stopping = False
         self.finish.take_back()
         self.rebuild.sync(state)
+        self._replicas.forget()
         self._set_hold()
 
     def _connect(self, state: State) -> None:

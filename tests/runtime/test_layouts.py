@@ -217,6 +217,29 @@ def test_a_notice_without_shadows_is_a_new_layout_at_a_boundary(seed: int) -> No
     assert not any("done again" in reason for reason in world.reasons)
 
 
+def test_hashes_of_another_cut_are_not_compared() -> None:
+    """A slot of the same place, before the same step again, holds other layers by now."""
+    settings = drawn(random.Random(SEED), pipelines=1, stages=3, redundancy="stash")
+    settings = replace(settings, cluster=replace(settings.cluster, check_replicas=True))
+    world = world_of(settings, random.Random(SEED), extra=0, pipelines=1)
+    nodes = [node.trainer for node in world.nodes.values()]
+
+    def stepped() -> bool:
+        return any(run.step > 1 for run in nodes[0].executor.owned.values())
+
+    world.run(until=stepped)
+    trainer, (slot, run) = nodes[0], next(iter(nodes[0].executor.owned.items()))
+    reform = Reform(
+        since=99, why="a test", planned=False, intact=False, asked=(), base=1, checkpoint=True
+    )
+    state = replace(world.state, era=99, reform=reform)
+    trainer.mail.replica_hashes[(slot, run.step)] = "of this very slot"
+    assert trainer._replicas.difference(trainer.mail) is not None
+    trainer._apply(Decided(state=state, effects=(), read_s=0.0))
+    trainer.mail.replica_hashes[(slot, run.step)] = "of another cut"
+    assert trainer._replicas.difference(trainer.mail) is None
+
+
 class Stored:
     """A node's checkpoints, as far as the trainer looks: what it would store."""
 
