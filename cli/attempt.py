@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.coord.follow import Follower
-from bamboo.core.state import Checkpoint, Outcome, Phase, initial_state
+from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
@@ -262,7 +262,7 @@ class _Attempt:
                 run=self._folder.id,
                 grid=grid_of(job),
                 redundancy=cluster.redundancy,
-                checkpoints=(Checkpoint(step=terms.from_step, era=0),) if terms.from_step else (),
+                checkpoints=terms.checkpoints,
             ),
             policy=policy_of(job, terms.cuts, spread=terms.spread),
             documents={
@@ -274,7 +274,7 @@ class _Attempt:
                         "unigram_entropy_nats": terms.unigram_entropy_nats,
                     }
                 ),
-                "limits": json.dumps({"frame_bytes": terms.frame_bytes}),
+                "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
                 **wiring.transport_keys(job),
             },
             at_s=time.time(),
