@@ -227,6 +227,8 @@ class Launcher:
         if "used" in record:
             # Every time that it is said: `verify --samples` holds each record against the data.
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
+        if self.progress.step > before:
+            self._ports.screen.stepped(self.progress)
         if (step, loss.hex()) in self._losses:
             return
         repeated = step in self._steps
@@ -245,8 +247,6 @@ class Launcher:
         if repeated:
             # Kept in the books, so that `verify` sees it too.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
-        if self.progress.step > before:
-            self._ports.screen.stepped(self.progress)
 
     # ------------------------------------------------------------------ acting
 

@@ -69,8 +69,9 @@ def committed(records: Iterable[Record]) -> tuple[tuple[float, int], ...]:
 # ---------------------------------------------------------------- numbers
 
 
-def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
-    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any."""
+def check_losses(metrics: Sequence[Record], *, steps: int, undone: int = 0) -> Verdict:
+    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any, but for
+    those below `undone`, which a restore took back."""
     bits: dict[int, str] = {}
     finding = ""
     for record in metrics:
@@ -80,7 +81,7 @@ def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
         if bits.setdefault(step, loss) != loss:
             finding = finding or f"step {step} has two losses: {bits[step]} and {loss}"
     missing = next((step for step in range(steps) if step not in bits), None)
-    beyond = min((step for step in bits if not 0 <= step < steps), default=None)
+    beyond = min((step for step in bits if not 0 <= step < max(steps, undone)), default=None)
     if not finding and missing is not None:
         finding = f"step {missing} of {steps} has no loss"
     if not finding and beyond is not None:
@@ -104,6 +105,12 @@ def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
     if not finding and receipt["final_note"]:
         finding = str(receipt["final_note"])
     return Verdict(name="end", finding=finding, seen=f"{outcome} after step {receipt['step']}")
+
+
+def undone_below(receipt: Record) -> int:
+    """Below which step lies all that was finished and then taken back by a restore; 0: nothing."""
+    again = (int(r["step"]) + int(r["steps_again"]) for r in receipt["reconfigurations"])
+    return max(again, default=0)
 
 
 def check_orphans(

@@ -48,7 +48,9 @@ def judge(
     verdicts = [
         check.check_end(receipt, [int(r["pid"]) for r in records if r["kind"] == "launcher"]),
         check.check_losses(
-            read_lines(folder.metrics), steps=int(receipt["step"]) if receipt is not None else 0
+            read_lines(folder.metrics),
+            steps=int(receipt["step"]) if receipt is not None else 0,
+            undone=check.undone_below(receipt) if receipt is not None else 0,
         ),
         check.check_orphans(
             read_lines(folder.cloud),

@@ -132,15 +132,18 @@ class FakeBooks:
 class World:
     """`script` holds, per turn, what happens then: events, metric records, or calls."""
 
-    def __init__(self, config: JobConfig, script: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, config: JobConfig, script: Sequence[Any] = (), *, policy: Policy | None = None
+    ) -> None:
         self.config = config
+        policy = policy or Policy()
         self.clock_s = START_S
         self.interrupts = 0
         self.store = MemoryStore(RunId("r"), clock=lambda: self.clock_s)
         self.grid = Grid(pipelines=config.cluster.pipelines, stages=config.cluster.stages)
         state = initial_state(run=RunId("r"), grid=self.grid, redundancy=config.cluster.redundancy)
-        assert create_run(self.store, state=state, policy=Policy(), documents={}, at_s=START_S)
-        self.driver = Driver(self.store, Policy(), "world")
+        assert create_run(self.store, state=state, policy=policy, documents={}, at_s=START_S)
+        self.driver = Driver(self.store, policy, "world")
         self.fleet = FakeFleet(self)
         self.screen = FakeScreen(self)
         self.books = FakeBooks()

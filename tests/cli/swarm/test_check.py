@@ -10,6 +10,7 @@ from cli.swarm.check import (
     check_progress,
     committed,
     struck,
+    undone_below,
 )
 
 
@@ -24,6 +25,12 @@ def test_losses() -> None:
     assert "step 2 of 5 has no loss" in check_losses(right[:2] + right[3:], steps=5).finding
     assert "step 3 has two losses" in check_losses([*right, metric(3, 0.5)], steps=5).finding
     assert "ended after 4 steps" in check_losses(right, steps=4).finding
+    restored = {"reconfigurations": [{"step": 2, "steps_again": 3}, {"step": 3, "steps_again": 0}]}
+    assert undone_below(restored) == 5
+    assert check_losses(right, steps=4, undone=5).ok
+    beyond = check_losses([*right, metric(5, 0.5)], steps=4, undone=5)
+    assert "step 5 has a loss, and the run ended after 4" in beyond.finding
+    assert undone_below({"reconfigurations": []}) == 0
     torn = [*right[:4], right[4] | {"loss_hex": "0x1p+0"}]
     assert "is recorded as 0x1p+0" in check_losses(torn, steps=5).finding
 
