@@ -133,7 +133,12 @@ class World:
     """`script` holds, per turn, what happens then: events, metric records, or calls."""
 
     def __init__(
-        self, config: JobConfig, script: Sequence[Any] = (), *, policy: Policy | None = None
+        self,
+        config: JobConfig,
+        script: Sequence[Any] = (),
+        *,
+        policy: Policy | None = None,
+        store_is_ours: bool = True,
     ) -> None:
         self.config = config
         policy = policy or Policy()
@@ -149,6 +154,8 @@ class World:
         self.books = FakeBooks()
         self._script = list(script)
         self.leaves = False
+        self.store_is_ours = store_is_ours
+        self.pauses_s: list[float] = []
         self.launcher = self.new_launcher()
 
     def new_launcher(self, booked: Booked | None = None) -> Launcher:
@@ -164,6 +171,7 @@ class World:
                 now=lambda: self.clock_s,
                 interrupts=lambda: self.interrupts,
                 leave=lambda: self.leaves,
+                pause=self.pause,
             ),
             follower=Follower(),
             job=config,
@@ -177,9 +185,13 @@ class World:
                 started_at_s=START_S,
                 now_s=self.clock_s,
             ),
-            store_is_ours=True,
+            store_is_ours=self.store_is_ours,
             booked=booked,
         )
+
+    def pause(self, pause_s: float) -> None:
+        self.pauses_s.append(pause_s)
+        self.clock_s += pause_s
 
     def play(self, progress: Progress) -> None:
         self.clock_s += 1.0
