@@ -52,6 +52,8 @@ class Range:
 
 DAY_S = 86_400
 MONTH_S = 30 * DAY_S
+_SCHEME = re.compile(r"[A-Za-z0-9+.-]+:")
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/\s]+)*/?")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 MOST_FORWARDS = 100_000
 """Of a step over all stages: the plan plays each of them through, some thousands a second."""
@@ -133,7 +135,9 @@ def check_values(job: JobConfig) -> None:
 
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
-    for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _spread, _chaos):
+    for check in (
+        _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread, _chaos
+    ):  # fmt: skip
         check(job)
 
 
@@ -257,6 +261,20 @@ def _leases(job: JobConfig) -> None:
             "cluster.gone_s",
             f"is shorter than cluster.suspect_s = {cluster.suspect_s}",
             "take at least as long",
+        )
+
+
+def _checkpoint(job: JobConfig) -> None:
+    """The form alone: whether a directory can be written is seen where a run is launched."""
+    url = job.checkpoint.url
+    if url != url.strip() or not url.isprintable():
+        raise _at(job, "checkpoint.url", "has blanks around it or odd characters", "remove them")
+    if _SCHEME.match(url) and not _BUCKET.fullmatch(url):
+        raise _at(
+            job,
+            "checkpoint.url",
+            "is neither a directory nor a bucket",
+            "give a directory, or s3://bucket/prefix",
         )
 
 

@@ -52,6 +52,12 @@ REFUSED = [
     ("cluster.device=cuda", "take one of cpu, virtual"),
     ("cluster.transport=udp", "take one of ipc, tcp"),
     ("train.precision=fp16", "take one of fp32"),
+    *(
+        (f"checkpoint.url={url}", "is neither a directory nor a bucket; give a directory, or s3://")
+        for url in ("s3://", "s3:/b/p", "s3:///p", "s3://b", "s3://b//p", "http://x", "file:///x")
+    ),
+    ('checkpoint.url=" x"', "has blanks around it or odd characters; remove them"),
+    ('checkpoint.url="x\\u0000y"', "has blanks around it or odd characters; remove them"),
     ("cluster.suspect_s=0.1", "is not longer than cluster.beat_ms = 200"),
     ("cluster.gone_s=0.5", "is shorter than cluster.suspect_s"),
     ("cluster.stages=1000000000000", "give a number at least 2 and at most 1,024"),
