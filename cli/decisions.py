@@ -50,14 +50,14 @@ def saved_store(folder: RunFolder) -> MemoryStore:
     """The saved log as a store. Raises InputError when the file is not what was saved."""
     entries: list[Entry] = []
     state = ""
-    for number, line in enumerate(folder.decisions.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(folder.read_text(folder.decisions).splitlines(), start=1):
         try:
             record = json.loads(line)
             if "state" in record:
                 state = str(record["state"])
             else:
                 entries.append(Entry(version=int(record["version"]), body=str(record["body"])))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"{folder.decisions}: line {number} is damaged ({error}); take the original"
             ) from error

@@ -53,6 +53,9 @@ _NUMBER = Kind(
 _LOSS = Kind(
     words="a number or null", holds=lambda value: value is None or isinstance(value, int | float)
 )
+_MAYBE = Kind(
+    words="an object or null", holds=lambda value: value is None or isinstance(value, dict)
+)
 _MOMENT = Kind(
     words="seconds since 1970, before the year 10000",
     holds=lambda value: isinstance(value, int | float) and 0 <= value <= LATEST_S,
@@ -83,6 +86,13 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         **dict.fromkeys(("bill.usd", "bill.on_demand_usd", "bill.instance_seconds"), _NUMBER),
         "bill.instances[]": _OBJECT,
         **dict.fromkeys(
+            (
+                f"bill.instances[].{name}"
+                for name in ("instance", "instance_type", "zone", "market")
+            ),
+            _TEXT,
+        ),
+        **dict.fromkeys(
             (f"bill.instances[].{name}" for name in ("seconds", "billed_s", "usd_per_hour", "usd")),
             _NUMBER,
         ),
@@ -90,6 +100,10 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
             (f"reconfigurations[].{name}" for name in ("step", "steps_again", "sent_bytes")), _COUNT
         ),
         "reconfigurations[].took_s": _NUMBER,
+        "trace": _MAYBE,
+        "trace.name": _TEXT,
+        **dict.fromkeys(("trace.played_s", "trace.time_scale", "trace.length_s"), _NUMBER),
+        **dict.fromkeys(("trace.max_nodes", "trace.preemptions"), _COUNT),
         **dict.fromkeys(("status.step", "status.steps"), _COUNT),
         **dict.fromkeys(("status.tokens_per_s", "status.usd", "status.tokens_per_usd"), _NUMBER),
         "status.loss": _LOSS,
@@ -101,6 +115,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
                 "": _OBJECT,
                 ".id": _TEXT,
                 ".zone": _TEXT,
+                ".status": _TEXT,
                 ".owns": _LIST,
                 ".owns[]": _TEXT,
                 ".shadows": _LIST,
@@ -118,14 +133,13 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 def read_document(path: Path) -> Document:
     """The object in this file. Raises FileNotFoundError, and InputError for all that is damaged."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
+        return _document(json.loads(read_text(path)), path)
     except (ValueError, RecursionError) as error:
-        # Also text that is not UTF-8, an integer of thousands of digits, a list as deep.
+        # Also an integer of thousands of digits, or a list as deep.
         raise InputError(f"{path} is not JSON: {error}; {REMEDY}") from error
+
+
+def _document(raw: Any, path: Path) -> Document:
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"{path} is not of schema {SCHEMA_VERSION}; use the version of bamboo that wrote it, "
@@ -134,6 +148,18 @@ def read_document(path: Path) -> Document:
     document = _checked(raw, "", path=path, kinds=KINDS.get(path.name, {}))
     assert isinstance(document, Document), "an object becomes a document"
     return document
+
+
+def read_text(path: Path) -> str:
+    """The text of this file. Raises FileNotFoundError, and InputError for all that is damaged."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; {REMEDY}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text: {error}; {REMEDY}") from error
 
 
 def _checked(value: Any, name: str, *, path: Path, kinds: Mapping[str, Kind]) -> Any:

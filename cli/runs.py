@@ -8,7 +8,8 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
-from cli.documents import SCHEMA_VERSION, Document, read_document
+from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0
 """Within so long after its launch a run has a store and a cloud, or has ended."""
@@ -108,8 +109,18 @@ class RunFolder:
     def read_json(self, path: Path) -> Document:
         """A JSON file of this run. Raises InputError when it is missing, damaged or of another
         schema, and whenever a field is asked for that it lacks."""
-        try:
+        with self._missing(path):
             return read_document(path)
+
+    def read_text(self, path: Path) -> str:
+        """A text file of this run. Raises InputError when it is missing or damaged."""
+        with self._missing(path):
+            return read_text(path)
+
+    @contextmanager
+    def _missing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise InputError(f"run {self.id} has no {path.name} (looked at {path})") from error
 

@@ -3,8 +3,9 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,12 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
 from bamboo.ids import run_id
+from bamboo.telemetry.samples import read_samples
 from cli import main, runs
-from tests.cli.world import START_S, job
+from cli.decisions import save_decisions
+from cli.finish import receipt_body
+from cli.money import bill
+from tests.cli.world import START_S, World, finished, job, joined, left, step
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -62,8 +67,14 @@ def nest_without_end(path: Path) -> None:
     path.write_text("[" * 100_000)
 
 
+def nest_deep(path: Path) -> None:
+    """As deep as JSON just about allows."""
+    path.write_text('{"schema_version": 1, "a": ' + "[" * 900 + "]" * 900 + "}")
+
+
 DAMAGES = (
     truncate, fill_with_bytes, make_directory, empty, null_fields, be_absurd, nest_without_end,
+    nest_deep,
 )  # fmt: skip
 
 
@@ -119,3 +130,126 @@ def test_a_field_that_is_missing_deep_inside_is_named(home: Path) -> None:
     runs.write_json(folder.receipt, {"nodes": [{"id": "i-0.0"}, None]})
     with pytest.raises(InputError, match=r"nodes\[\] = null is not an object; put"):
         folder.read_json(folder.receipt)
+
+
+@pytest.fixture
+def ended(home: Path) -> runs.RunFolder:
+    """A run `r` that is done, and its receipt with something of all that there can be."""
+    world = World(
+        job(), [joined(), step(0, 5.5), step(1, 4.5), [step(2, 2.0), finished(2, 0, 1, 2, 3)],
+                left(0, 1, 2, 3)],
+    )  # fmt: skip
+    progress = world.launcher.run()
+    total = bill(world.fleet.rented(), now_s=START_S + 90.0, modelled=True)
+    body = receipt_body(
+        progress, total, samples_per_step=16, unigram_entropy_nats=3.25, final_note=""
+    )
+    body["preemptions"] = [{"line": "node i-9.0 went"}]
+    body["reconfigurations"] = [
+        {"step": 1, "checkpoint": True, "steps_again": 1, "sent_bytes": 5, "took_s": 1.0,
+         "grid": "1 x 4", "why": "so"}
+    ]  # fmt: skip
+    body["trace"] = {
+        "played_s": 9.0, "name": "t.csv", "time_scale": 1.0, "max_nodes": 4,
+        "preemptions": 1, "length_s": 3.0,
+    }  # fmt: skip
+    folder = folder_of(home, "r")
+    runs.write_json(folder.receipt, body)
+    save_decisions(folder, world.store)
+    return folder
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The way to each value inside this one."""
+    if at:
+        yield at
+    inner: Any = enumerate(value) if isinstance(value, list) else ()
+    for key, one in value.items() if isinstance(value, dict) else inner:
+        yield from places(one, (*at, key))
+
+
+def with_value(body: Any, at: tuple[str | int, ...], value: Any) -> Any:
+    copy = json.loads(json.dumps(body))
+    inner = copy
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("verb", ["status", "cost", "attach"])
+def test_a_damaged_receipt_is_named(
+    ended: runs.RunFolder,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    verb: str,
+) -> None:
+    assert main.run([verb, "r"]) == 0
+    damage(ended.receipt)
+    capsys.readouterr()
+    assert main.run([verb, "r"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert str(ended.receipt) in error
+    assert "put the original back, or move the folder of this run elsewhere" in error
+
+
+@pytest.mark.parametrize("value", [None, "x", -1, [None], {"x": None}])
+def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: runs.RunFolder, value: Any) -> None:
+    body = json.loads(ended.receipt.read_text())
+    told = {0}
+    for at in places(body):
+        ended.receipt.write_text(json.dumps(with_value(body, at, value)))
+        told |= {main.run([verb, "r"]) for verb in ("status", "cost")}
+        told |= {2 if main.run(["attach", "r"]) == 2 else 0}
+    assert told == {0, 2}
+
+
+@pytest.mark.parametrize("damage", [truncate, fill_with_bytes, make_directory, nest_without_end])
+def test_damaged_decisions_are_named(
+    ended: runs.RunFolder, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+) -> None:
+    assert main.run(["verify", "--decisions", "r"]) == 0
+    damage(ended.decisions)
+    assert str(ended.decisions) in error_of(["verify", "--decisions", "r"], capsys)
+
+
+@pytest.mark.parametrize("verb", ["logs", "list"])
+def test_a_folder_in_the_place_of_a_log_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    folder = folder_of(home, "r")
+    folder.metrics.mkdir()
+    log = folder.events / "launcher.jsonl"
+    log.mkdir(parents=True)
+    if verb == "list":
+        assert main.run(["list"]) == 0
+        assert f"{folder.metrics} cannot be read: Is a directory; put" in capsys.readouterr().out
+    else:
+        line = error_of(["logs", "r"], capsys)
+        assert f"{log} cannot be read: Is a directory; put" in line
+
+
+def test_a_metric_that_is_none_is_named_with_its_file(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(home, "r")
+    for line in ('{"v": 1, "step": 1e999}', '{"v": 1}', "[" * 100_000, "9" * 5000, "\x80"):
+        folder.metrics.write_text(f"{line}\n")
+        error = error_of(["status", "r"], capsys)
+        assert f"error: {folder.metrics}: " in error
+        assert "take the original" in error or "use the version" in error
+
+
+def test_a_folder_in_the_place_of_the_samples_is_wrong_input(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"samples\.jsonl cannot be read: Is a directory; put"):
+        read_samples(tmp_path / "samples.jsonl")
+
+
+def test_a_name_that_no_file_can_have_is_an_unknown_run(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder_of(home, "r")
+    for verb in ("cost", "status"):
+        assert "unknown run 'xxx" in error_of([verb, "x" * 5000], capsys)
