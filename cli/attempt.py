@@ -96,6 +96,8 @@ class _Attempt:
         self._ready = ready
         self._left = False
         self._over_at_s: float | None = None
+        self._troubles: list[str] = []
+        """What went wrong after the run's own end, or besides it; the receipt has it too."""
         self._started_s = self._terms.part.started_s
         self.progress = empty_progress(folder, self._job, started_s=self._started_s)
 
@@ -293,10 +295,14 @@ class _Attempt:
     def _ended(self, outcome: Outcome, sentence: str) -> None:
         """The launcher ended it, not the members: note it, unless they had ended it before."""
         if self.progress.finished:
-            self._screen.note(sentence)
+            self._trouble(sentence)
             return
         state = replace(self.progress.state, phase=Phase.FINISHED, outcome=outcome)
         self.progress = replace(self.progress, state=state, ending=sentence)
+
+    def _trouble(self, sentence: str) -> None:
+        self._screen.note(sentence)
+        self._troubles.append(sentence)
 
     def _settle(self) -> dict[str, Any]:
         """Write manifest and receipt from what lies on disk now; the receipt's content."""
@@ -317,6 +323,7 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
+        body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)
         return body
 
