@@ -15,7 +15,7 @@ from bamboo.core.events import (
     CheckpointFailed,
     ShardSaved,
 )
-from bamboo.core.reform import begin_reform
+from bamboo.core.reform import begin_reform, void_member
 from bamboo.core.state import Checkpoint, Phase, Saving, State
 from bamboo.core.transition import Transition, away, changed, live_members, stale
 from bamboo.ids import NodeId
@@ -98,6 +98,8 @@ def give_up(state: State, event: CheckpointFailed) -> Transition:
 
 def reject(state: State, event: CheckpointDamaged) -> Transition:
     """A checkpoint is not what was written: take an older one, if this one was being restored."""
+    if (why := void_member(state, event.node)) is not None:
+        return stale(state, why)
     known = any(done.step == event.step for done in state.checkpoints)
     if not known:
         return stale(state, f"the checkpoint of step {event.step} is passed over already")

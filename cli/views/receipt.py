@@ -15,7 +15,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
         f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
         f"in {duration(body['wall_s'])}{parts}: {body['sentence']}"
     ]
-    if body["first_loss"] is not None:
+    if body["last_loss"] is not None:  # none is remembered where a restore took them all back
         lines.append(f"  loss {body['first_loss']:.4f} -> {body['last_loss']:.4f}")
         mean, entropy = body["mean_loss_of_last_10"], body["unigram_entropy_nats"]
         line = f"  mean loss of the last {min(10, body['step'])} steps {mean:.4f}"

@@ -175,6 +175,43 @@ def test_who_comes_after_a_new_layout_knows_it(seed: int, refilled: bool) -> Non
     to_the_end(world, settings)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_reads_the_log_late_gets_its_replicas(seed: int) -> None:
+    """The newcomer stands still in the middle of a reconfiguration of before, and hears what it is
+    sent now, before it reads that the slots have another meaning."""
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=1, stages=4, redundancy="stash", steps=16)
+    world = World(settings, draw, standbys=1, policy=policy_of(settings, 1, checkpoint_every=100))
+    (late,) = world.standbys
+    go(world)
+    world.reads_up_to[late] = 0
+    for node in list(world.nodes)[1:4]:
+        world.kill(node)
+    world.run(until=lambda: not world.unreported)
+    world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    world.run(until=lambda: world.state.reform is None)
+    reforms = [state.reform for state, _ in world.log]
+    undecided = [n for n, reform in enumerate(reforms) if reform and reform.base is None]
+    world.reads_up_to[late] = max(undecided) + 1
+    world.join(late)
+    left = next(iter(world.nodes))
+
+    def step() -> int:
+        executor = world.nodes[left].trainer.executor
+        return max((run.step for run in executor.owned.values()), default=-1)
+
+    begun = step()
+    world.run(until=lambda: step() >= begun + 3)
+    while world.wires.queues.get((left, late)):
+        world._arrive((left, late))
+    world.nodes[late].turn(1)
+    del world.reads_up_to[late]
+    world.run(until=lambda: world.state.phase is Phase.RUNNING and not world.state.transfers)
+    assert not world.over, world.report()
+    assert world.state.assignment is not None
+    assert late in world.state.assignment.members()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
     draw = random.Random(SEED + seed)
