@@ -42,7 +42,7 @@ class Manifest:
     step: int
     generation: int
     created_at_s: float
-    """Unix time by the store's clock."""
+    """Unix time by the clock of the node that completed it."""
     shards: tuple[Shard, ...]
 
     @property
