@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
 from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.core.state import initial_state
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
@@ -27,16 +27,17 @@ from cli.progress import (
     with_kill_stamp,
     with_metric,
 )
-from cli.runs import RunFolder, is_detached, part_of
+from cli.runs import RunFolder, is_detached, part_of, started_text
 from cli.stamps import kill_stamps_s
 
 LOST = "lost"
+DAMAGED = "damaged"
 
 
 def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
-    folder.read_json(folder.resolved)
-    return job_from_json(folder.resolved.read_text(encoding="utf-8"))
+    body = folder.read_json(folder.resolved)
+    return job_from_json(json.dumps(body), name=str(folder.resolved))
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
@@ -70,6 +71,20 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
         except (StoreUnavailable, InputError):
             pass  # it went while we looked
     return _lost(folder)
+
+
+def row_of(folder: RunFolder) -> dict[str, Any]:
+    """The run's line in `bamboo list`: of a damaged one what is wrong with it, and no figures."""
+    row: dict[str, Any] = {
+        "run": folder.id, "started": None, "phase": DAMAGED, "outcome": None,
+        "step": None, "steps": None, "usd": None, "damage": None,
+    }  # fmt: skip
+    try:
+        row["started"] = started_text(folder)
+        body = status_of(folder)
+        return row | {key: body[key] for key in ("phase", "outcome", "step", "steps", "usd")}
+    except (InputError, UnreadableRecord) as error:
+        return row | {"damage": str(error)}
 
 
 def store_may_answer(url: str) -> bool:
