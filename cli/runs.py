@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError, RunExists
-from bamboo.ids import RunId, run_id
+from bamboo.ids import NEWEST, RunId, run_id
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0
@@ -161,7 +161,7 @@ def find(base: Path, text: str) -> RunFolder:
         raise InputError(
             f"unknown run {text!r}: there are no runs in {base}; set BAMBOO_HOME to where they are"
         )
-    if text == "last":
+    if text == NEWEST:
         return all_runs(base)[-1]
     exact = [f for f in folders if f.id == text]
     matches = exact or [f for f in folders if text and f.id.startswith(text)]

@@ -157,6 +157,22 @@ def test_decisions_are_saved_and_recomputed(home: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["equal"] is True
 
 
+def test_where_no_decision_is_nothing_is_called_equal(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, world = folder_of(home), World(job())
+    live(folder, world, monkeypatch)
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert "no decision so far: there is nothing to recompute" in capsys.readouterr().err
+    assert save_decisions(folder, world.store) == 1
+    runs.write_json(folder.receipt, {"status": {}})
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert "no decision before it ended: there is nothing to recompute" in capsys.readouterr().err
+    folder.decisions.unlink()
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert f"{folder.decisions} is missing: it was taken away" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
