@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.coord.follow import Follower
-from bamboo.core.state import Checkpoint, Outcome, Phase, initial_state
+from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
@@ -96,6 +96,8 @@ class _Attempt:
         self._ready = ready
         self._left = False
         self._over_at_s: float | None = None
+        self._troubles: list[str] = []
+        """What went wrong after the run's own end, or besides it; the receipt has it too."""
         self._started_s = self._terms.part.started_s
         self.progress = empty_progress(folder, self._job, started_s=self._started_s)
 
@@ -262,7 +264,7 @@ class _Attempt:
                 run=self._folder.id,
                 grid=grid_of(job),
                 redundancy=cluster.redundancy,
-                checkpoints=(Checkpoint(step=terms.from_step, era=0),) if terms.from_step else (),
+                checkpoints=terms.checkpoints,
             ),
             policy=policy_of(job, terms.cuts, spread=terms.spread),
             documents={
@@ -274,7 +276,7 @@ class _Attempt:
                         "unigram_entropy_nats": terms.unigram_entropy_nats,
                     }
                 ),
-                "limits": json.dumps({"frame_bytes": terms.frame_bytes}),
+                "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
                 **wiring.transport_keys(job),
             },
             at_s=time.time(),
@@ -293,10 +295,14 @@ class _Attempt:
     def _ended(self, outcome: Outcome, sentence: str) -> None:
         """The launcher ended it, not the members: note it, unless they had ended it before."""
         if self.progress.finished:
-            self._screen.note(sentence)
+            self._trouble(sentence)
             return
         state = replace(self.progress.state, phase=Phase.FINISHED, outcome=outcome)
         self.progress = replace(self.progress, state=state, ending=sentence)
+
+    def _trouble(self, sentence: str) -> None:
+        self._screen.note(sentence)
+        self._troubles.append(sentence)
 
     def _settle(self) -> dict[str, Any]:
         """Write manifest and receipt from what lies on disk now; the receipt's content."""
@@ -317,6 +323,7 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
+        body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)
         return body
 

@@ -121,7 +121,7 @@ RANGES: dict[str, Range] = {
 
 
 def check_values(job: JobConfig) -> None:
-    """Check each value by itself; before the job is resolved, which makes lists of some.
+    """Check each value by itself; before the job is resolved from them.
 
     Raises InputError with the first impossible value.
     """

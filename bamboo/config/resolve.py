@@ -13,20 +13,16 @@ from bamboo.topology.virtual_nodes import BatchShape
 
 
 def resolve(job: JobConfig) -> JobConfig:
-    """Fill in the most pipelines (0: those of the start), virtual nodes (0: the smallest power of
-    two >= the most pipelines) and one figure a stage for the virtual device. Resolving twice
-    changes nothing."""
+    """Fill in the most pipelines (at least those of the start) and virtual nodes (0: the smallest
+    power of two >= the most pipelines). Resolving twice changes nothing.
+
+    What is one figure for all stages stays one: a resumed run may have another number of stages.
+    """
     train, cluster = job.train, job.cluster
-    if cluster.max_pipelines == 0:
+    if cluster.max_pipelines < cluster.pipelines:
         cluster = replace(cluster, max_pipelines=cluster.pipelines)
     if train.virtual_nodes == 0 and cluster.max_pipelines >= 1:
         train = replace(train, virtual_nodes=1 << (cluster.max_pipelines - 1).bit_length())
-    forward_ms, backward_ms = cluster.virtual_forward_ms, cluster.virtual_backward_ms
-    if len(forward_ms) == 1:
-        forward_ms *= max(cluster.stages, 1)
-    if len(backward_ms) == 1:
-        backward_ms *= max(cluster.stages, 1)
-    cluster = replace(cluster, virtual_forward_ms=forward_ms, virtual_backward_ms=backward_ms)
     return replace(job, train=train, cluster=cluster)
 
 

@@ -235,6 +235,7 @@ class _Worker:
             config=config,
             scratch=Path(tempfile.gettempdir()),
             outbox=poster,
+            layers=json.loads(self._documents["limits"]).get("layers", ()),
         )
 
     def _transport(self) -> ZmqTransport:

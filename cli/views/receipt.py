@@ -26,6 +26,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(line)
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
+    lines += [f"  trouble: {sentence}" for sentence in body.get("troubles", ())]
     if body["trace"] is not None:
         lines.append(f"  {trace_line(body['trace'])}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")

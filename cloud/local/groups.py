@@ -29,6 +29,12 @@ class InstanceGroup:
     def group(self) -> int:
         return self.leader.pid
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether a signal has ended the agent. It is not reaped: its number stays taken."""
+        found = os.waitid(os.P_PID, self.group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return found is not None and found.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
+
     def kill(self) -> None:
         """SIGKILL the whole group, without waiting."""
         signal_group(self.group, signal.SIGKILL)

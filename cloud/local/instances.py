@@ -3,7 +3,8 @@
 The agreement has two directions. An instance that moto shows running gets an agent; one that moto
 has ended is killed. An agent that a signal ended took its instance with it (that is what losing a
 machine looks like from here), so moto is told of an interruption; an agent that left by itself
-leaves its instance running, and billed, until somebody terminates it.
+leaves its instance running, and billed, until somebody terminates it. What was first counts: an
+instance that was lost stays interrupted, however soon the launcher has it terminated thereupon.
 """
 
 import logging
@@ -75,7 +76,7 @@ class Instances:
             if record is None and seen.live:
                 self._start(seen)
             elif record is not None and record.ended_at_s is None and not seen.live:
-                self._take(record, notice_s=0.0, cause="terminated", stamp=False)
+                self._take(record, notice_s=0.0, cause=self._who_was_first(record), stamp=False)
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, object]:
         """Serve the control requests about instances. Raises InputError or ValueError."""
@@ -191,6 +192,19 @@ class Instances:
         """The cloud takes an instance now, unless it went meanwhile."""
         if self._aws.interrupt(record.seen.instance):
             self._take(record, notice_s=notice_s, cause=cause, stamp=True)
+
+    def _who_was_first(self, record: _Record) -> str:
+        """The cause of an end that moto already shows: whose loss led to it, the cloud took."""
+        instance = record.seen.instance
+        lost = (
+            record.group.is_lost
+            if record.group is not None
+            else record.agent_status is not None and record.agent_status < 0
+        )
+        if not lost and not self._journal.is_stamped(instance):
+            return "terminated"
+        self._aws.interrupt(instance, even_ended=True)
+        return "interrupted"
 
     def _take(self, record: _Record, *, notice_s: float, cause: str, stamp: bool) -> None:
         """Kill the group now; its burial follows when the kernel reports the agent's end."""

@@ -14,7 +14,8 @@ class Journal:
 
     def __init__(self, run_dir: Path) -> None:
         self._cloud = _open_append(run_dir / "cloud.jsonl")
-        self._kills = _open_append(run_dir / "kills.jsonl")
+        self._kills_file = run_dir / "kills.jsonl"
+        self._kills = _open_append(self._kills_file)
 
     def started(
         self,
@@ -58,6 +59,19 @@ class Journal:
             "cause": cause,
         }
         _append(self._kills, record)
+
+    def is_stamped(self, instance: InstanceId) -> bool:
+        """Whether a kill of this instance was noted, here or by a worker (which names its node)
+        that was about to take its own instance away."""
+        for line in self._kills_file.read_text(encoding="utf-8").splitlines():
+            try:
+                stamp = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill of its writer
+            node = str(stamp.get("node", ""))
+            if instance in (stamp.get("instance"), node.rpartition(".")[0]):
+                return True
+        return False
 
     def close(self) -> None:
         """Close both files."""

@@ -102,11 +102,12 @@ class MockAws:
         with self._moto_lock:
             return tuple(_seen(instance) for instance in _moto_instances())
 
-    def interrupt(self, instance: InstanceId) -> bool:
-        """Take an instance the way the cloud does; False when it is not live any more."""
+    def interrupt(self, instance: InstanceId, *, even_ended: bool = False) -> bool:
+        """Take an instance the way the cloud does; False when it is not live any more, unless
+        `even_ended`: the cloud had taken it before somebody ended it."""
         with self._moto_lock:
             for found in _moto_instances():
-                if found.id == instance and found.state in _LIVE_STATES:
+                if found.id == instance and (even_ended or found.state in _LIVE_STATES):
                     found.terminate()
                     found.state_reason = StateReason(
                         f"{INTERRUPTED}: Instance terminated due to no available spot capacity",

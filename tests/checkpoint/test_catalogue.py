@@ -172,6 +172,35 @@ def test_a_spoilt_checkpoint_is_named_and_the_one_before_taken(
     assert says in why
 
 
+def test_one_that_lacks_layers_is_passed_over(bench: Bench) -> None:
+    """Whole shards of another cut: each is what was written, together they are no model."""
+    good, short = bench.write(10), bench.write(20)
+    part = replace(short, shards=short.shards[:2])
+    bench.path(short.name).write_text(part.to_json())
+    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    assert found.manifest == good
+    assert found.rejected == ("the checkpoint of step 20 lacks layers [4, 5]",)
+    assert newest_good(bench.store, semantic_hash=HASH).manifest == part, "they are not known"
+    fewer = newest_good(bench.store, semantic_hash=HASH, layers=range(2))
+    assert fewer.manifest is None
+    assert "has layers [2, 3] of another model" in fewer.rejected[0]
+
+
+def test_the_complete_ones_before_it_are_named(bench: Bench) -> None:
+    """By their manifests alone: one whose shards are spoilt may be among them."""
+    for step in (5, 10, 15, 20, 25, 30, 35):
+        bench.write(step)
+    spoilt = {step: bench.path(f"{folder_of(step)}/{MANIFEST}") for step in (5, 15, 20)}
+    corrupted(bench, Manifest.from_json(bench.path(f"{folder_of(10)}/{MANIFEST}").read_text()))
+    torn(bench, Manifest.from_json(spoilt[5].read_text()))
+    foreign(bench, Manifest.from_json(spoilt[15].read_text()))
+    garbled(bench, Manifest.from_json(spoilt[20].read_text()))
+    truncated(bench, Manifest.from_json(bench.path(f"{folder_of(35)}/{MANIFEST}").read_text()))
+    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    assert found.manifest is not None
+    assert (found.manifest.step, found.older) == (30, (10, 25))
+
+
 @pytest.mark.parametrize("spoil", [folder_as_manifest, pipe_as_manifest, folder_as_shard, torn])
 def test_what_was_passed_over_can_be_deleted_and_written_anew(
     bench: Bench, spoil: Callable[[Bench, Manifest], None]

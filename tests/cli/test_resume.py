@@ -27,11 +27,7 @@ KEYS = (
     "cluster.virtual_forward_ms=[15.0]",
     "cluster.virtual_backward_ms=[30.0]",
 )
-OTHER_GRID = (
-    *("--set", "cluster.stages=2"),
-    *("--set", "cluster.virtual_forward_ms=[1.0]"),  # the figures are by stage
-    *("--set", "cluster.virtual_backward_ms=[2.0]"),
-)
+OTHER_GRID = ("--set", "cluster.stages=2")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.config.load import job_from_json, job_to_json, load_job
+from bamboo.config.load import job_from_json, job_to_json, job_with, load_job
 from bamboo.config.parse import sections
 from bamboo.config.policy import policy_of
 from bamboo.config.resolve import resolve, semantics
@@ -152,7 +152,7 @@ def test_defaults_overrides_and_resolution(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, ["cluster.pipelines=3", "train.steps=9", "train.learning_rate=1"])
     assert (job.train.steps, job.train.learning_rate) == (9, 1.0)
     assert job.train.virtual_nodes == 4
-    assert job.cluster.virtual_forward_ms == (20.0, 20.0)
+    assert job.cluster.virtual_forward_ms == (20.0,)
     assert job.file == str(tmp_path / "job.toml")
     assert resolve(job) == job
     kills = tiny_job(tmp_path, ["chaos.kill=[{step=1,stage=1,notice_s=5}]"]).chaos.kill
@@ -162,6 +162,16 @@ def test_defaults_overrides_and_resolution(tmp_path: Path) -> None:
 def test_the_later_override_wins_and_text_needs_no_quotes(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, ["cluster.redundancy=off", 'cluster.redundancy="full"'])
     assert job.cluster.redundancy == "full"
+
+
+def test_a_stored_job_fits_another_grid(tmp_path: Path) -> None:
+    """What a resume does: a default, or one figure for all, was never a figure for each stage."""
+    stored = job_from_json(job_to_json(tiny_job(tmp_path, ["train.virtual_nodes=2"])))
+    other = job_with(stored, ["cluster.stages=3", "cluster.pipelines=2"])
+    assert (other.cluster.stages, other.cluster.max_pipelines) == (3, 2)
+    each = tiny_job(tmp_path, ["cluster.virtual_forward_ms=[1,2]"])
+    with pytest.raises(InputError, match="gives 2 figures for 3 stages"):
+        job_with(job_from_json(job_to_json(each)), ["cluster.stages=3"])
 
 
 def test_nothing_is_shipped_without_redundancy(tmp_path: Path) -> None:
