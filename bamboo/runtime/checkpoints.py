@@ -67,11 +67,14 @@ class Checkpoints:
         semantic_hash: str,
         objects: ObjectStore,
         config: CheckpointConfig,
+        last_step: int,
         scratch: Path,
         outbox: Outbox,
     ) -> None:
+        """`last_step`: what stands before it has no step to come; `final/` keeps that."""
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
+        self._last_step = last_step
         self._outbox = outbox
         self.backlog: Backlog[Save | Complete] = Backlog()
 
@@ -82,7 +85,7 @@ class Checkpoints:
         to this pipeline to store the stage."""
         every, slot = self._config.every_steps, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
-        if not every or not mine or run.step % every:
+        if not every or not mine or run.step % every or run.step >= self._last_step:
             return
         if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
