@@ -78,15 +78,18 @@ class Checkpoints:
         semantic_hash: str,
         objects: ObjectStore,
         config: CheckpointConfig,
+        last_step: int,
         scratch: Path,
         outbox: Outbox,
         layers: Collection[int] = (),
     ) -> None:
-        """`layers`: those that have parameters, where they are known: no checkpoint that does not
-        hold them all is completed."""
+        """`last_step`: what stands before it has no step to come; `final/` keeps that. `layers`:
+        those that have parameters, where they are known: no checkpoint that does not hold them all
+        is completed."""
         self._layers = layers
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
+        self._last_step = last_step
         self._outbox = outbox
         self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
         self._completed: set[int] = set()
@@ -99,7 +102,7 @@ class Checkpoints:
         to this pipeline to store the stage."""
         every, slot = self._config.every_steps, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
-        if not every or not mine or run.step % every:
+        if not every or not mine or run.step % every or run.step >= self._last_step:
             return
         if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"

@@ -247,6 +247,7 @@ class _Worker:
                 config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
             ),
             config=config,
+            last_step=self._job.train.steps,
             scratch=Path(tempfile.gettempdir()),
             outbox=poster,
             layers=json.loads(self._documents["limits"]).get("layers", ()),

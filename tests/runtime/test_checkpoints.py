@@ -1,5 +1,4 @@
-"""A node's part in checkpoints over a store that fails: what cannot be stored is said and ends
-nothing, and the next one is tried."""
+"""A node's part in checkpoints over a store that fails: that is said, and the next one is tried."""
 
 import errno
 import resource
@@ -108,6 +107,7 @@ class Bench:
             semantic_hash=HASH,
             objects=self.store,
             config=CheckpointConfig(every_steps=5, keep=keep),
+            last_step=100,
             scratch=self.scratch,
             outbox=self.said,
             layers=range(STAGES),

@@ -18,6 +18,7 @@ def test_two_runs_may_share_a_scratch(tmp_path: Path) -> None:
         semantic_hash=HASH,
         objects=other.store,
         config=CheckpointConfig(every_steps=5),
+        last_step=100,
         scratch=bench.scratch,
         outbox=other.said,
     )
