@@ -30,7 +30,7 @@ from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
-from cli.look import empty_progress, progress_before
+from cli.look import begun_progress
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
@@ -99,14 +99,16 @@ class _Attempt:
         self._troubles: list[str] = []
         """What went wrong after the run's own end, or besides it; the receipt has it too."""
         self._started_s = self._terms.part.started_s
-        self.progress = empty_progress(folder, self._job, started_s=self._started_s)
+        self.progress = begun_progress(folder, self._job)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
         """Do it, and settle the run however it ended; None when it goes on without us."""
         try:
             part()
         except KeyboardInterrupt:
-            self._ended(Outcome.STOPPED, "interrupted before training began")
+            first = self._terms.part.number == 1
+            began = "training began" if first else f"it went on; `bamboo resume {self._folder.id}`"
+            self._ended(Outcome.STOPPED, f"interrupted before {began}")
         except BambooError as error:
             self._ended(Outcome.FAULT, str(error))
             if isinstance(error, InputError) and self.progress.state.version == 0:
@@ -138,8 +140,7 @@ class _Attempt:
         """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
         store does not have, they are progress too."""
         booked = read_booked(self._folder, part=self._terms.part.number)
-        if self._terms.part.number > 1:
-            self.progress = progress_before(self._folder, self._job, started_s=self._started_s)
+        self.progress = begun_progress(self._folder, self._job)
         return booked
 
     def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:

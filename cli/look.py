@@ -53,15 +53,21 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
     )
 
 
+def begun_progress(folder: RunFolder, job: JobConfig) -> Progress:
+    """Where this part of the run begins: at nothing, or with what earlier parts have to show, whose
+    steps the store of this one does not have."""
+    part = part_of(folder)
+    before = empty_progress if part.number == 1 else progress_before
+    return before(folder, job, started_s=part.started_s)
+
+
 def status_of(folder: RunFolder) -> dict[str, Any]:
     """What `bamboo status --json` prints for this run, however it stands."""
     if folder.receipt.exists():
         body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
         return body
     if folder.starting():
-        return status_body(
-            empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
-        )
+        return status_body(begun_progress(folder, job_of(folder)))
     endpoint = folder.live_endpoint()
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:
@@ -97,7 +103,7 @@ def store_may_answer(url: str) -> bool:
 
 def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     """Everything that the launcher's screen shows, folded anew from the store."""
-    progress = empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
+    progress = begun_progress(folder, job_of(folder))
     follower = Follower()
     for decision in follower.catch_up(store):
         progress = with_decision(
@@ -116,7 +122,7 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     values = [
         r for r in map(decode_record, all_records(store, STREAM)) if isinstance(r, ValueRecord)
     ]
-    return progress.at(now_s=time.time(), usd=values[-1].usd if values else 0.0)
+    return progress.at(now_s=time.time(), usd=values[-1].usd if values else progress.usd)
 
 
 def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:

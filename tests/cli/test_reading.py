@@ -309,6 +309,28 @@ def test_a_run_that_starts_is_not_taken_for_a_lost_one(
     assert status_of(old)["phase"] == "lost"
 
 
+def test_a_resumed_run_that_starts_still_has_its_steps(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it has its dollars: also while its new store is empty, and after an interrupt then."""
+    now_s = time.time()
+    folder = folder_of(home, started_s=now_s)
+    body = folder.read_json(folder.resolved) | {"part": 2, "part_started_s": now_s}
+    runs.write_json(folder.resolved, body)
+    with LineWriter(folder.metrics) as writer:
+        for index in range(3):
+            writer.write(
+                MetricRecord(
+                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
+                ).to_json()
+            )
+    seen = status_of(folder)
+    assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
+    live(folder, World(job()), monkeypatch)
+    seen = status_of(folder)
+    assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
+
+
 def test_only_what_ended_in_order_is_verified(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
