@@ -25,6 +25,12 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(line)
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
+    newest = body.get("newest_checkpoint")
+    if newest is not None and body["outcome"] != "done":
+        lines.append(
+            f"  the newest checkpoint is of step {newest}: `bamboo resume {body['run']}` goes on "
+            "from there"
+        )
     if body["trace"] is not None:
         lines.append(f"  {trace_line(body['trace'])}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
