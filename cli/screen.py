@@ -56,7 +56,7 @@ class PlainScreen:
     def turned(self, progress: Progress) -> None:
         """Say what a preemption cost once its last figure is here."""
         for preemption in progress.preemptions:
-            if preemption.pause_s is None or not preemption.parts_s:
+            if preemption.seen_pause_s is None or not preemption.parts_s:
                 continue
             line = preemption_line(preemption)
             if self._told.get(preemption.node) != line:
