@@ -68,6 +68,7 @@ def receipt_body(
         "samples_per_s": samples / passed_s if passed_s > 0 else 0.0,
         "samples_per_usd": samples / usd if usd > 0 else 0.0,
         "final_note": final_note,
+        "newest_checkpoint": max((c.step for c in progress.state.checkpoints), default=None),
         "preemptions": [
             {
                 "at_s": p.at_s,

@@ -49,11 +49,17 @@ class Preemption:
     step: int | None = None
     already_computed: int | None = None
     recomputed: int | None = None
-    pause_s: float | None = None
+    seen_pause_s: float | None = None
     """From the first disconnect seen to the slot's first operation on its successor."""
     parts_s: Mapping[str, float] = field(default_factory=dict)
     """The pause in its parts, in order: disconnect (where the killer noted its moment), decision,
     promotion, first operation."""
+
+    @property
+    def pause_s(self) -> float | None:
+        """From the kill, where its moment is known, to the slot's first operation on its
+        successor; the disconnect included. None: there is none yet."""
+        return sum(self.parts_s.values()) if self.parts_s else self.seen_pause_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +268,7 @@ def _caught_up(preemption: Preemption, event: events.CaughtUp) -> Preemption:
         step=event.step,
         already_computed=(preemption.already_computed or 0) + event.already_computed,
         recomputed=(preemption.recomputed or 0) + event.recomputed,
-        pause_s=max(preemption.pause_s or 0.0, event.pause_s),
+        seen_pause_s=max(preemption.seen_pause_s or 0.0, event.pause_s),
     )
 
 

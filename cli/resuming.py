@@ -10,7 +10,7 @@ are never done again unasked: where there are checkpoints, a job that reads none
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
@@ -19,7 +19,7 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
-from bamboo.topology.strategy import Strategy
+from bamboo.topology.strategy import Semantics, Strategy
 from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
@@ -57,8 +57,8 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     if ours != theirs:
         differ = _differences(strategy, prepared.planned.strategy)
         raise InputError(
-            f"run {folder.id} would not be the same run: {differ} changed; only what does not "
-            "decide its numbers may, such as [cluster] grid and redundancy, [cloud] and [budget]"
+            f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
+            "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
         )
     url = wiring.external_store_url()
     if url:
@@ -165,9 +165,24 @@ def _newest(
 
 
 def _differences(ours: Strategy, theirs: Strategy) -> str:
-    names = [
-        name
-        for name in type(ours.semantics).__dataclass_fields__
-        if getattr(ours.semantics, name) != getattr(theirs.semantics, name)
-    ]
-    return ", ".join(names)
+    """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
+    before, after = _flat(ours.semantics), _flat(theirs.semantics)
+    return ", ".join(
+        f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+def _flat(semantics: Semantics) -> dict[str, object]:
+    """Each value that counts, by the key that it comes from."""
+    flat: dict[str, object] = {}
+    for name, value in asdict(semantics).items():
+        if name == "data_digest":
+            flat["the digest of the data"] = value
+        elif isinstance(value, dict):
+            section = "train" if name == "optimizer" else name
+            flat |= {f"{section}.{key}": one for key, one in value.items()}
+        else:
+            flat[f"train.{name}"] = value
+    return flat

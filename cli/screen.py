@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.live import Live
 
 from bamboo.coord.follow import Decision
-from bamboo.core.events import NodeLeft, ShardSaved
 from cli.progress import Progress
-from cli.views.live import decision_line, screen, step_line
+from cli.views.live import decision_line, screen, step_line, told_of
 from cli.views.preemption import preemption_line
 from cli.views.quantities import fold
 from cli.views.receipt import receipt_text, summary_text
@@ -45,8 +44,9 @@ class PlainScreen:
         return None
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        if not isinstance(decision.event, NodeLeft | ShardSaved):
-            self.note(decision_line(progress, decision.reason))
+        told = told_of(decision.state, decision.event, decision.reason)
+        if told:
+            self.note(decision_line(progress, told))
 
     def stepped(self, progress: Progress) -> None:
         every = max(1, progress.steps // PLAIN_STEP_LINES)
@@ -56,7 +56,7 @@ class PlainScreen:
     def turned(self, progress: Progress) -> None:
         """Say what a preemption cost once its last figure is here."""
         for preemption in progress.preemptions:
-            if preemption.pause_s is None or not preemption.parts_s:
+            if preemption.seen_pause_s is None or not preemption.parts_s:
                 continue
             line = preemption_line(preemption)
             if self._told.get(preemption.node) != line:

@@ -18,7 +18,13 @@ WORDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text in quotes",
+    str: "a text",
+}
+REMEDIES: dict[type, str] = {
+    bool: "write true or false, without quotes",
+    int: "write it in digits, such as 4",
+    float: "write it in digits, such as 0.5",
+    str: "put it in quotes",
 }
 
 
@@ -88,9 +94,9 @@ def _convert(hint: Any, value: Any, *, file: str, key: str) -> Any:
         value = float(value)
     # `type is`, since a bool is an int to isinstance.
     if type(value) is not hint:
-        raise _wrong(file, key, value, WORDS[hint], f"give {WORDS[hint]}")
+        raise _wrong(file, key, value, WORDS[hint], REMEDIES[hint])
     if hint is float and not math.isfinite(value):
-        raise _wrong(file, key, value, "a finite number", "give a finite number")
+        raise _wrong(file, key, value, "a finite number", REMEDIES[float])
     return value
 
 

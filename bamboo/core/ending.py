@@ -12,6 +12,8 @@ from bamboo.core.transition import (
     Transition,
     acting_member,
     away,
+    begun_words,
+    boundary_words,
     changed,
     describe,
     live_members,
@@ -68,7 +70,7 @@ def answer_stop(state: State, event: StopReady) -> Transition:
     settled, effects, words = settle_stop(noted)
     waiting = len(live_members(noted)) - len(noted.stop_ready)
     words = words or f"; waiting for {waiting} more"
-    reason = f"{describe(state, event.node)} has begun step {event.step} and holds{words}"
+    reason = f"{describe(state, event.node)} {begun_words(event.step, words)}"
     return changed(state, settled, effects, reason)
 
 
@@ -86,7 +88,7 @@ def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
         return state, (), ""
     step = max(step for _, step in state.stop_ready)
     effects = tuple(StopAt(to=node.id, step=step) for node in members)
-    return replace(state, stop_at_step=step), effects, f"; all stop after step {step}"
+    return replace(state, stop_at_step=step), effects, boundary_words(step)
 
 
 def finish_node(state: State, event: NodeFinished) -> Transition:

@@ -39,7 +39,15 @@ from bamboo.core.state import (
     Report,
     State,
 )
-from bamboo.core.transition import Transition, changed, live_members, stale, with_status
+from bamboo.core.transition import (
+    Transition,
+    begun_words,
+    boundary_words,
+    changed,
+    live_members,
+    stale,
+    with_status,
+)
 from bamboo.ids import NodeId
 
 
@@ -129,7 +137,7 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
         return stale(state, f"{event.node} has answered already")
     noted = replace(reform, ready=(*reform.ready, (event.node, event.step)))
     after, orders, words = _fix_boundary(state, noted)
-    reason = f"node {event.node} has begun step {event.step} and holds{words}"
+    reason = f"node {event.node} {begun_words(event.step, words)}"
     return changed(state, after, orders, reason)
 
 
@@ -145,7 +153,7 @@ def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ..
     step = max(answers[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
     after = replace(state, reform=replace(reform, boundary=step))
-    return after, orders, f"; all stop after step {step}"
+    return after, orders, boundary_words(step)
 
 
 def note_holdings(state: State, event: Quiesced) -> Transition:

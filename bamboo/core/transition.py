@@ -68,6 +68,16 @@ def describe(state: State, node: NodeId) -> str:
     return f"node {node} ({name_slots(state, slots)})"
 
 
+def begun_words(step: int, holds: str) -> str:
+    """A node's answer: the last step that it has begun, -1 for none, and what becomes of it."""
+    return f"has begun {'no step' if step < 0 else f'step {step}'} and holds{holds}"
+
+
+def boundary_words(step: int) -> str:
+    """The step after which all stop, once it is agreed; -1: none was begun."""
+    return "; all stop before the first step" if step < 0 else f"; all stop after step {step}"
+
+
 def away(node: Node) -> str:
     """How a node that is not live went: `is gone` or `has left`."""
     return "has left" if node.status is NodeStatus.LEFT else f"is {node.status}"

@@ -19,6 +19,10 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 
+FORMATS = (
+    "`ms,add|remove,node` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "
+    '{"metadata": {"gap_seconds": n}, "data": [alive, ...]}'
+)
 BACK_S = 120.0
 """Alive counts may go back in time by so much: some recorders note each count around its change.
 Such a line counts at the time of the one before."""
@@ -67,8 +71,14 @@ def read_trace(path: Path) -> Trace:
     """Read a trace in any of the formats. Raises InputError."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as a trace: {error}") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read as a trace: {error.strerror}; name a file that is there"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: cannot be read as a trace: it is no text; give {FORMATS}"
+        ) from error
     if not text.strip():
         raise InputError(f"{path}: is empty; give a trace with at least one line")
     if text.lstrip().startswith("{"):
@@ -77,6 +87,8 @@ def read_trace(path: Path) -> Trace:
     fields = [(number, [part.strip() for part in line.split(",")]) for number, line in lines]
     if len(fields[0][1]) == 3 and fields[0][1][1] in ("add", "remove"):
         return _from_events(path, fields)
+    if len(fields[0][1]) != 3:
+        raise _malformed(path, *fields[0], f"is a line of no known trace; give {FORMATS}")
     return _from_counts(path, _alive_counts(path, fields))
 
 

@@ -36,8 +36,8 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     slot = Slot(pipeline=pipeline, stage=stage)
     if slot not in state.grid.slots():
         raise InputError(
-            f"run {folder.id} has no stage {stage} in a pipeline {pipeline}: its grid is "
-            f"{state.grid.pipelines} x {state.grid.stages}, counted from 0"
+            f"run {folder.id} has no stage {stage} in a pipeline {pipeline}: take --pipeline "
+            f"{_numbers(state.grid.pipelines)} and --stage {_numbers(state.grid.stages)}"
         )
     node = state.node(state.assignment.owner(slot))
     if node is None or not node.status.live:
@@ -48,3 +48,8 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     click.echo(
         f"{folder.id}: {node.instance} ({node.zone}, {name_slots(state, owned)}) is taken {how}"
     )
+
+
+def _numbers(count: int) -> str:
+    """`0 to 3` of four."""
+    return "0" if count == 1 else f"0 to {count - 1}"

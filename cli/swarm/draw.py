@@ -153,7 +153,10 @@ def draw(seed: int, *, minutes: float, lease_s: float) -> tuple[Fault, ...]:
     Raises InputError unless 0 < minutes <= MOST_MINUTES.
     """
     if not (math.isfinite(minutes) and 0 < minutes <= MOST_MINUTES):
-        raise InputError(f"--minutes {minutes:g}: take more than 0 and at most {MOST_MINUTES:g}")
+        why = "is longer than a swarm may go on" if minutes > 0 else "leaves no time for a fault"
+        raise InputError(
+            f"--minutes {minutes:g} {why}; take more than 0 and at most {MOST_MINUTES:g}"
+        )
     drawn = []
     for fault in _faults(random.Random(seed), lease_s):
         if fault.over_s > 60 * minutes:

@@ -23,6 +23,7 @@ from cli.swarm.hands import Hands
 from cli.swarm.judge import judge, protected_s, seen_s
 from cli.swarm.led import LedRun, led_run
 from cli.swarm.strikes import FIRST_STEP_S, STOP_S, Swarm
+from cli.views.quantities import count
 
 HEAD = "chaos.json"
 GONE_S = 15.0
@@ -50,7 +51,8 @@ def let_loose(
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
         overrides.append(f"budget.max_hours={longest_s / 3600:.3f}")
     with Interrupts().listening(), led_run(job, run, overrides) as led:
-        tell(f"{run}: {len(faults)} faults in {minutes:g} minutes; {led.folder.path}")
+        lasting = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+        tell(f"{run}: {count(len(faults), 'fault')} in {lasting}; {led.folder.path}")
         runs.write_json(led.folder.path / HEAD, head)
         swarm = Swarm(led, faults, hands=Hands(led.cloud.pid), tell=tell)
         swarm.run(minutes=minutes, heal_s=heal_s, seen_s=seen_s(config))

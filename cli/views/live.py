@@ -13,7 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bamboo.core.state import Phase
+from bamboo.core import events
+from bamboo.core.state import Phase, State
 from cli.progress import OPERATIONS, Progress, node_rows
 from cli.views.preemption import preemption_line
 from cli.views.quantities import clock, rate, size, usd
@@ -136,6 +137,31 @@ def step_line(progress: Progress) -> str:
     left = progress.remaining_s
     tail = "" if left is None or progress.finished else f"  {clock(left)} to go"
     return f"step {progress.step}/{progress.steps}  {figures(progress)}{tail}"
+
+
+def told_of(after: State, event: events.Event, reason: str) -> str:
+    """What a person is told of a decision; "" for a step on the way to one, which is in the log.
+
+    Of all that stop, say what they hold and get what they lack, each in a decision of its own, only
+    what comes of it is told: where they go on, and that they do.
+    """
+    reform = after.reform
+    match event:
+        case events.NodeLeft() | events.ShardSaved() | events.BoundaryReady():
+            return ""
+        case events.Quiesced() if reform is not None:
+            said = {report.node for report in reform.reports}
+            live = {node.id for node in after.live_nodes()}
+            awaited = reform.base is None and not said.issuperset(live.intersection(reform.asked))
+            return "" if awaited else reason.partition("; ")[2] or reason
+        case events.LayoutBuilt() if reform is not None:
+            return ""
+        case events.StopReady() if after.stop_at_step is None:
+            return ""
+        case events.NodeFinished() if after.phase is not Phase.FINISHED:
+            return ""
+        case _:
+            return reason
 
 
 def decision_line(progress: Progress, reason: str) -> str:

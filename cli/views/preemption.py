@@ -21,7 +21,7 @@ def _cost(preemption: Preemption) -> str:
 
 
 def _pause(preemption: Preemption) -> str:
-    if not preemption.parts_s:
-        return "" if preemption.pause_s is None else f"; pause {milliseconds(preemption.pause_s)}"
+    if preemption.pause_s is None:
+        return ""
     parts = ", ".join(f"{name} {milliseconds(s)}" for name, s in preemption.parts_s.items())
-    return f"; pause {milliseconds(sum(preemption.parts_s.values()))} ({parts})"
+    return f"; pause {milliseconds(preemption.pause_s)}" + (f" ({parts})" if parts else "")

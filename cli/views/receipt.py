@@ -27,6 +27,12 @@ def summary_text(body: Mapping[str, Any]) -> str:
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
     lines += [f"  trouble: {sentence}" for sentence in body.get("troubles", ())]
+    newest = body.get("newest_checkpoint")
+    if newest is not None and body["outcome"] != "done":
+        lines.append(
+            f"  the newest checkpoint is of step {newest}: `bamboo resume {body['run']}` goes on "
+            "from there"
+        )
     if body["trace"] is not None:
         lines.append(f"  {trace_line(body['trace'])}")
     lines.append(f"  {count(len(body['preemptions']), 'preemption')}")

@@ -80,7 +80,7 @@ def test_a_lost_node_is_terminated_and_told_in_one_line() -> None:
     (preemption,) = end.preemptions
     assert (preemption.node, preemption.zone, preemption.planned) == (node(2), "us-east-1a", False)
     assert (preemption.already_computed, preemption.recomputed) == (3, 2)
-    assert preemption.pause_s == 0.041
+    assert (preemption.seen_pause_s, preemption.pause_s) == (0.041, 1.75)
     assert preemption.parts_s == {
         "disconnect": 0.25,
         "decision": 0.25,

@@ -106,7 +106,7 @@ def test_plain_lines() -> None:
 def test_preemption_lines() -> None:
     planned = Preemption(
         at_s=0.0, node=node(3), zone="us-east-1b", slots=(), planned=True, sentence="it went",
-        already_computed=0, recomputed=8, pause_s=0.0402,
+        already_computed=0, recomputed=8, seen_pause_s=0.0402,
     )  # fmt: skip
     assert preemption_line(planned) == (
         "notice kept in us-east-1b: it went; nothing was computed again; pause 40 ms"
@@ -115,6 +115,19 @@ def test_preemption_lines() -> None:
         at_s=0.0, node=node(3), zone="us-east-1b", slots=(), planned=False, sentence="it is gone"
     )
     assert preemption_line(bare) == "preemption in us-east-1b: it is gone"
+
+
+def test_a_pause_is_one_figure_wherever_it_is_told() -> None:
+    body = receipt_body(
+        in_the_middle(),
+        bill([], now_s=START_S, modelled=True),
+        samples_per_step=16,
+        unigram_entropy_nats=None,
+        final_note="",
+    )
+    (told,) = body["preemptions"]
+    assert "; pause 259 ms (disconnect 250 ms, " in told["line"]
+    assert round(told["pause_s"], 4) == round(sum(told["parts_s"].values()), 4) == 0.2593
 
 
 def test_status() -> None:

@@ -21,7 +21,7 @@ REFUSED = [
     ("train.stps=3", "--set: train.stps = 3: is unknown; did you mean 'steps'?"),
     ("trian.steps=3", "trian = {'steps': 3}: is unknown; did you mean 'train'?"),
     ("train.zzz=3", "the keys of train are steps, batch"),
-    ("train.steps=x", "train.steps = 'x': must be a whole number"),
+    ("train.steps=x", "train.steps = 'x': must be a whole number; write it in digits, such as 4"),
     ("train.steps=1.5", "train.steps = 1.5: must be a whole number"),
     ("train.steps=true", "train.steps = True: must be a whole number"),
     ("model.tied=1", "model.tied = 1: must be true or false"),

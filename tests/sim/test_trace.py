@@ -64,7 +64,8 @@ def test_availability(tmp_path: Path) -> None:
         ("-5,add,a\n", "line 1: '-5,add,a': it goes back in time"),
         ("0,add,a\n\n1,add,a\n", "line 3: '1,add,a': a is there already"),
         ("0,add,a\n1,remove,b\n", "line 2: '1,remove,b': b is not there"),
-        ("hello\n", "line 1: 'hello': write `YYYY-MM-DD, HH:MM:SS, alive`"),
+        ("hello\n", "line 1: 'hello': is a line of no known trace; give `ms,add|remove,node` lin"),
+        ("# A title\n", "`YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON {"),
         ("2021-12-10, 13:07:45, many\n", "line 1: '2021-12-10,13:07:45,many': write"),
         ("2021-12-10, 13:07:45, -1\n", "fewer than no nodes"),
         ("2021-12-10, 13:07:45, 3\n2021-12-10, 13:00:00, 2\n", "line 2"),
@@ -101,7 +102,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read as a trace"):
+    with pytest.raises(InputError, match="absent: cannot be read as a trace: No such file or di"):
         read_trace(tmp_path / "absent")
     (tmp_path / "odd").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read as a trace"):

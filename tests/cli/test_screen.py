@@ -1,0 +1,88 @@
+"""What a plain screen tells of a run's decisions, and what it leaves to the log."""
+
+import pytest
+
+from bamboo.coord.follow import Decision
+from bamboo.core import events
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import Holding, Norm, Outcome, State
+from bamboo.ids import NodeId
+from cli.progress import Progress
+from cli.screen import PlainScreen
+from tests.core.build import forming, joined
+
+NODES = [NodeId(f"{name}.1") for name in "abcde"]
+POLICY = Policy(cuts=((0, 2, 4),), virtual_nodes=4, pipelines=2, checkpoint_every=5)
+
+
+class Told:
+    """A run whose decisions are shown as they are made."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys, self._screen = capsys, PlainScreen()
+        self.state: State = forming(pipelines=2, stages=2, redundancy="peer")
+        for node in NODES:
+            self.by(joined(node))
+
+    def by(self, *happened: events.Event) -> list[str]:
+        """The lines that are shown of these."""
+        self._capsys.readouterr()
+        for event in happened:
+            decided = transition(self.state, event, now_s=0.0, policy=POLICY)
+            self.state = decided.state
+            progress = Progress(
+                run="r", steps=9, tokens_per_step=1, state=self.state, started_at_s=0.0, now_s=0.0
+            )
+            decision = Decision(
+                event=event,
+                now_s=0.0,
+                effects=decided.effects,
+                reason=decided.reason,
+                state=self.state,
+                author="test",
+            )
+            self._screen.decided(progress, decision)
+        return self._capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Told:
+    return Told(capsys)
+
+
+def stopped(node: NodeId, since: int, first: int) -> events.Quiesced:
+    held = (Holding(first=first, stop=first + 2, step=5, reach=5),) if first >= 0 else ()
+    norms = (Norm(step=4, total_square=1.0),) if held else ()
+    return events.Quiesced(node=node, since=since, holdings=held, norms=norms)
+
+
+def test_a_reconfiguration_is_told_in_three_lines(run: Told) -> None:
+    (begun,) = run.by(events.NoticeReceived(node=NODES[1], deadline_s=120.0))
+    assert "a new layout at the next boundary" in begun
+    since = run.state.version
+    assert not run.by(*(events.BoundaryReady(node=n, since=since, step=4) for n in NODES))
+    firsts = dict(zip(NODES, (0, 2, 0, 2, -1), strict=True))
+    decided = run.by(*(stopped(node, since, first) for node, first in firsts.items()))
+    assert decided == ["reconfiguring, generation 3: 4 nodes on 2 x 2, from step 5 on"]
+    assert run.state.assignment is not None
+    owners = run.state.assignment.members()
+    (on,) = run.by(*(events.LayoutBuilt(node=n, since=since, bytes=0) for n in sorted(owners)))
+    assert on.startswith("running, generation 4: all go on from step 5 on 2 x 2: ")
+
+
+def test_a_stop_is_told_in_three_lines(run: Told) -> None:
+    (asked,) = run.by(events.StopRequested(reason="why", outcome=Outcome.STOPPED))
+    assert "stopping at the next step that all can finish: why" in asked
+    members = NODES[:4]
+    (fixed,) = run.by(*(events.StopReady(node=node, step=4) for node in members))
+    assert fixed.endswith("; all stop after step 4")
+    (over,) = run.by(*(events.NodeFinished(node=node, step=4) for node in members))
+    assert "the last one: the run is over, why" in over
+
+
+def test_a_run_that_waits_for_nodes_says_so(run: Told) -> None:
+    run.by(*(events.PeerLost(node=n, reporter="test", cause="disconnect") for n in NODES[1:]))
+    assert run.state.reform is not None
+    (said,) = run.by(stopped(NODES[0], run.state.reform.since, 0))
+    assert said.endswith(": waiting for nodes: 1 of 2 are here")

@@ -1,0 +1,65 @@
+"""What a person is told who asked for what cannot be."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bamboo.core.state import Checkpoint, Outcome
+from bamboo.errors import InputError
+from bamboo.topology.strategy import Strategy
+from cli import resuming, runs
+from cli.commands import preempt
+from cli.finish import receipt_body
+from cli.money import bill
+from cli.views.receipt import summary_text
+from tests.cli.world import START_S, World, job, joined
+from tests.topology.test_strategy import PLACEMENT, SEMANTICS
+
+
+def test_a_resume_with_other_numbers_names_keys_and_values() -> None:
+    ours = Strategy(semantics=SEMANTICS, placement=PLACEMENT)
+    other = replace(
+        SEMANTICS, steps=80, optimizer=SEMANTICS.optimizer | {"learning_rate": 0.5}, data_digest="e"
+    )
+    assert resuming._differences(ours, replace(ours, semantics=other)) == (
+        "the digest of the data was 'd1' and is 'e', train.learning_rate was 0.001 and is 0.5, "
+        "train.steps was 100 and is 80"
+    )
+
+
+def test_a_stage_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    world = World(job(), [])
+    for event in joined():
+        world.do(event)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
+    runs.write_json(runs.create(tmp_path, runs.run_id("r")).resolved, {"started_s": START_S})
+    monkeypatch.setattr(preempt, "live_store", lambda _folder: nullcontext(world.store))
+    said = "r has no stage 1 in a pipeline 1: take --pipeline 0 and --stage 0 to 3"
+    with pytest.raises(InputError, match=said):
+        preempt.command.callback(run="r", stage=1, pipeline=1, notice_s=0.0)  # type: ignore[misc]
+
+
+def test_a_stopped_run_says_how_to_go_on() -> None:
+    progress = World(job(), []).launcher.progress
+    state = replace(
+        progress.state,
+        outcome=Outcome.STOPPED,
+        checkpoints=(Checkpoint(step=5, era=1), Checkpoint(step=10, era=1)),
+    )
+
+    def summary(outcome: Outcome) -> str:
+        body = receipt_body(
+            replace(progress, state=replace(state, outcome=outcome)),
+            bill([], now_s=START_S, modelled=True),
+            samples_per_step=16,
+            unigram_entropy_nats=None,
+            final_note="",
+        )
+        return summary_text(body)
+
+    line = "the newest checkpoint is of step 10: `bamboo resume r` goes on from there"
+    assert line in summary(Outcome.STOPPED)
+    assert line in summary(Outcome.UNRECOVERABLE)
+    assert "bamboo resume" not in summary(Outcome.DONE)
