@@ -14,13 +14,13 @@ from bamboo.planner.cost import Expected, Timing, costs_for, expected, layout_fo
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
-from bamboo.planner.survival import survival
+from bamboo.planner.survival import Outcome, single_loss, survival
 from bamboo.planner.value import samples_per_usd, usd_per_hour
 from bamboo.planner.zones import Spread, Stakes, cheapest, laid_out, nodes_by_zone, price_spreads
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import SPREADS
+from bamboo.topology.strategy import BARE_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape
 
 GIB = 2**30
@@ -104,16 +104,19 @@ def make_plan(
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
     assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
+    every = min(stakes.checkpoint_every, stakes.steps)
     notes = (
-        *survival(
-            assignment,
-            mode,
-            checkpoint_every=min(stakes.checkpoint_every, stakes.steps),
-            zones=zone_of if zones else None,
-        ),
+        *survival(assignment, mode, checkpoint_every=every, zones=zone_of if zones else None),
         *_memory_notes(memory, instance_type),
         *_replica_notes(assignment),
-        *_spare_notes(largest.size - grid.size, standbys, stakes.mean_usd_per_hour(zones)),
+        *_spare_notes(
+            largest.size - grid.size,
+            standbys,
+            stakes.mean_usd_per_hour(zones),
+            without=_until_replaced(
+                mode, single_loss(assignment, mode, checkpoint_every=every), grid
+            ),
+        ),
     )
     return Plan(
         grid=grid,
@@ -187,7 +190,18 @@ def _replica_notes(assignment: Assignment) -> tuple[str, ...]:
     )
 
 
-def _spare_notes(growing: int, standbys: int, each: float) -> tuple[str, ...]:
+def _until_replaced(mode: str, loss: Outcome, grid: Grid) -> str:
+    """Who does a lost node's work while nobody stands by; "" where its loss ends the run."""
+    if mode not in BARE_MODES:
+        return "a lost node's neighbour does its work until a replacement has booted"
+    if loss is Outcome.ENDED:
+        return ""
+    if grid.pipelines > 1:
+        return "the run goes on with a pipeline less until a replacement has booted"
+    return "all wait until a replacement has booted, or cluster.patience_s is over"
+
+
+def _spare_notes(growing: int, standbys: int, each: float, *, without: str) -> tuple[str, ...]:
     """What the nodes beyond the grid of the start are for, and what they cost."""
     notes = []
     if growing:
@@ -195,16 +209,17 @@ def _spare_notes(growing: int, standbys: int, each: float) -> tuple[str, ...]:
             f"{growing} of the nodes are for the pipelines beyond those of the start, at "
             f"${each * growing:.4f}/h: the run grows as soon as they have joined."
         )
-    if standbys == 0:
+    waits = "1 standby waits" if standbys == 1 else f"{standbys} standbys wait"
+    price = f"at ${each * standbys:.4f}/h"
+    if standbys and without:
+        notes.append(f"{waits} for a lost slot, {price}; without, {without}.")
+    elif standbys:
         notes.append(
-            "No standby: a lost node's neighbour does its work until a replacement has booted."
+            f"{waits} for the stage of a node with a notice, {price}; a loss without one ends the "
+            "run all the same."
         )
-    else:
-        waits = "1 standby waits" if standbys == 1 else f"{standbys} standbys wait"
-        notes.append(
-            f"{waits} for a lost slot, at ${each * standbys:.4f}/h; without, a lost node's "
-            "neighbour does its work until a replacement has booted."
-        )
+    elif without:
+        notes.append(f"No standby: {without}.")
     return tuple(notes)
 
 

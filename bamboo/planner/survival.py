@@ -55,6 +55,14 @@ def outcome(
     return Outcome.RESTORED if checkpoint_every > 0 else Outcome.ENDED
 
 
+def single_loss(assignment: Assignment, mode: str, *, checkpoint_every: int) -> Outcome:
+    """What becomes of a run that loses the one node that it can spare least."""
+    return max(
+        outcome(assignment, mode, (node,), checkpoint_every=checkpoint_every)
+        for node in assignment.members()
+    )
+
+
 def broken(groups: Copies, nodes: int) -> tuple[int, int]:
     """How many single losses, and how many pairs of `nodes`, take the whole of some group."""
     alone = {group for group in groups if len(group) == 1}
@@ -76,11 +84,16 @@ def survival(
     def becomes(victims: Collection[NodeId]) -> Outcome:
         return outcome(assignment, mode, victims, checkpoint_every=checkpoint_every)
 
-    single = max(becomes((node,)) for node in nodes)
+    single = single_loss(assignment, mode, checkpoint_every=checkpoint_every)
     words = _words(single, checkpoint_every, by="its shadow")
     notes = [f"The loss of any one of the {len(nodes)} nodes {words}."]
     if single is Outcome.ENDED:
         notes[0] += f" Redundancy is {mode!r}, and [checkpoint] every_steps is 0."
+        if mode == "peer":
+            notes[0] += (
+                " A lost stage comes from another pipeline in this mode, and at the start there is "
+                "none: take cluster.pipelines = 2, or redundancy = 'stash'."
+            )
     if single < Outcome.RESTORED:
         notes.append(_pairs(assignment, mode, len(nodes), checkpoint_every))
     pipelines = [assignment.grid.pipeline(d) for d in range(assignment.grid.pipelines)]

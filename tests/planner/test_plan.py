@@ -161,3 +161,47 @@ def test_sizes_of_messages_come_from_the_layers() -> None:
         FACTS, cut=(0, 5, 10), grid=Grid(pipelines=1, stages=2), shape=shape, timing=TIMING
     )
     assert alone.exchange_bytes == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pipelines", "checkpoint_every", "without"),
+    [
+        ("stash", 1, 0, "a lost node's neighbour does its work until a replacement has booted"),
+        ("peer", 2, 0, "the run goes on with a pipeline less until a replacement has booted"),
+        ("off", 2, 5, "the run goes on with a pipeline less until a replacement has booted"),
+        ("peer", 1, 5, "all wait until a replacement has booted, or cluster.patience_s is over"),
+        ("off", 1, 5, "all wait until a replacement has booted, or cluster.patience_s is over"),
+        ("off", 1, 0, ""),
+        ("off", 2, 0, ""),
+        ("peer", 1, 0, ""),
+    ],
+)
+def test_what_a_standby_is_for(
+    mode: str, pipelines: int, checkpoint_every: int, without: str
+) -> None:
+    def said(standbys: int) -> list[str]:
+        notes = plan(
+            mode,
+            grid=Grid(pipelines=pipelines, stages=4),
+            standbys=standbys,
+            checkpoint_every=checkpoint_every,
+        ).notes
+        return [note for note in notes if "tandby" in note]
+
+    if without:
+        assert said(0) == [f"No standby: {without}."]
+        (one,) = said(1)
+        assert one.startswith("1 standby waits for a lost slot, at $")
+        assert one.endswith(f"; without, {without}.")
+    else:
+        assert said(0) == []
+        (one,) = said(1)
+        assert one.startswith("1 standby waits for the stage of a node with a notice, at $")
+        assert one.endswith("; a loss without one ends the run all the same.")
+
+
+def test_another_pipeline_that_is_not_there_is_said() -> None:
+    first = plan("peer").notes[0]
+    assert "comes from another pipeline in this mode, and at the start there is none" in first
+    assert "there is none" not in plan("peer", checkpoint_every=5).notes[0]
+    assert "there is none" not in plan("peer", grid=Grid(pipelines=2, stages=4)).notes[0]
