@@ -355,7 +355,9 @@ class Launcher:
         # Nothing can be seen to move meanwhile; a step's time begins when the store is back.
         self._moved_at_s = self._ports.now()
         if self._due("store-note", 5.0):
-            self._ports.screen.note(f"the store is away for {away_s:.0f} s; training goes on")
+            said = f"the store is away for {away_s:.0f} s; training goes on"
+            full = self._ports.disk()
+            self._ports.screen.note(f"{said}; {full}" if full else said)
 
     # ------------------------------------------------------------------ the end
 

@@ -29,6 +29,7 @@ from cli.progress import (
 )
 from cli.runs import RunFolder, is_detached, part_of
 from cli.stamps import kill_stamps_s
+from cloud.local.room import full_disk
 
 LOST = "lost"
 
@@ -123,4 +124,6 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
     sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
     if is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"
+    if full := full_disk(folder.path):
+        sentence += f"; before that: {full}"
     return status_body(progress) | {"phase": LOST, "sentence": sentence}

@@ -87,3 +87,5 @@ class Ports:
     """How often the user has asked for the end: once is at a step boundary, twice is at once."""
     leave: Callable[[], bool] = lambda: False
     """Whether this launcher is to go while the run goes on without it."""
+    disk: Callable[[], str] = lambda: ""
+    """A sentence when the run's disk is full, for which its store has to wait too; else ""."""
