@@ -7,6 +7,7 @@
     |- StorageUnavailable       1   where checkpoints go cannot be written or read now
     |  |- StorageFull           1   there is no room left for a checkpoint
     |  `- NotAsWritten          1   a checkpoint is not, or no more, what was written
+    |- BooksUnwritable          1   a file in the run's own folder takes no more: a full disk
     |- RunExists                2   a run of that id is already there
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
@@ -55,6 +56,10 @@ class StorageFull(StorageUnavailable):
 
 class NotAsWritten(StorageUnavailable):
     """A checkpoint is gone, damaged or somebody else's: it will not be better at another time."""
+
+
+class BooksUnwritable(BambooError):
+    """A file in a run's own folder cannot be written: the disk is full, mostly."""
 
 
 class RunExists(InputError):

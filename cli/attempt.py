@@ -22,10 +22,17 @@ from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.coord.follow import Follower
 from bamboo.core.state import Outcome, Phase, initial_state
-from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
+from bamboo.errors import (
+    BambooError,
+    BooksUnwritable,
+    InputError,
+    RunExists,
+    StorageUnavailable,
+    StoreUnavailable,
+)
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
-from cli import runs, wiring
+from cli import room, runs, wiring
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
@@ -38,6 +45,7 @@ from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.signals import Interrupts
 from cli.terms import terms_of
+from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
     from cloud.local.start import LocalCloud
@@ -67,6 +75,7 @@ def take_up(
     attempt = _Attempt(folder, screen, interrupts, ready)
     if not cloud.alive():
         cloud.stop()  # sees that nothing is left of it
+        room.refuse_to_settle(folder)
         with wiring.store_left_by(folder, cloud) as store:
             booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
@@ -96,6 +105,8 @@ class _Attempt:
         self._ready = ready
         self._left = False
         self._over_at_s: float | None = None
+        self._unwritten: BooksUnwritable | None = None
+        """The books are not complete: without a receipt, the next launcher completes them."""
         self._troubles: list[str] = []
         """What went wrong after the run's own end, or besides it; the receipt has it too."""
         self._started_s = self._terms.part.started_s
@@ -110,7 +121,7 @@ class _Attempt:
             began = "training began" if first else f"it went on; `bamboo resume {self._folder.id}`"
             self._ended(Outcome.STOPPED, f"interrupted before {began}")
         except BambooError as error:
-            self._ended(Outcome.FAULT, str(error))
+            self._ended(Outcome.FAULT, room.with_disk(self._folder, str(error)))
             if isinstance(error, InputError) and self.progress.state.version == 0:
                 self._settle()
                 raise
@@ -149,7 +160,10 @@ class _Attempt:
         self.progress = replace(self.progress, now_s=time.time())
         with ExitStack() as stack:
             stack.callback(self._unless_left, cloud.stop)
-            self._write_endpoint(cloud)
+            try:
+                self._write_endpoint(cloud)
+            except BooksUnwritable as error:
+                self._screen.note(str(error))  # the one that is there leads to the run as well
             self._lead(stack, cloud, store, booked)
 
     def hold(self, cloud: "LocalCloud") -> None:
@@ -179,8 +193,9 @@ class _Attempt:
             over_budget = 0 < hours <= (self._over_at_s - self._started_s) / 3600
             self._ended(
                 Outcome.BUDGET if over_budget else Outcome.FAULT,
-                f"its local cloud ended after step {self.progress.step}, while it had no launcher; "
-                "see logs/cloud.log in the run's folder",
+                f"its local cloud ended after step {self.progress.step}, and no launcher was there "
+                "to the end or could write it down; see logs/cloud.log and logs/launcher.log in "
+                "the run's folder",
             )
 
     def _lead(self, stack: ExitStack, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
@@ -213,8 +228,8 @@ class _Attempt:
         *,
         store_is_ours: bool,
     ) -> Launcher:
-        books = FileBooks(self._folder, part=self._terms.part.number)
-        stack.callback(books.close)
+        books = FileBooks(self._folder, part=self._terms.part.number, note=self._screen.note)
+        stack.callback(self._close, books)
         driver = wiring.driver(store, "launcher")
         return Launcher(
             ports=Ports(
@@ -226,6 +241,7 @@ class _Attempt:
                 now=time.time,
                 interrupts=lambda: self._interrupts.count,
                 leave=lambda: self._interrupts.leaving,
+                disk=lambda: full_disk(self._folder.path),
             ),
             follower=Follower(driver),
             job=self._job,
@@ -245,6 +261,12 @@ class _Attempt:
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:
             end()
+
+    def _close(self, books: FileBooks) -> None:
+        try:
+            books.close()
+        except BooksUnwritable as error:
+            self._unwritten = error
 
     def _write_endpoint(self, cloud: "LocalCloud") -> None:
         body = {
@@ -292,6 +314,8 @@ class _Attempt:
             save_decisions(self._folder, store)
         except StoreUnavailable as error:
             self._screen.note(f"the decision log is lost with its store: {error}")
+        except BooksUnwritable as error:
+            self._unwritten = error
 
     def _ended(self, outcome: Outcome, sentence: str) -> None:
         """The launcher ended it, not the members: note it, unless they had ended it before."""
@@ -306,7 +330,16 @@ class _Attempt:
         self._troubles.append(sentence)
 
     def _settle(self) -> dict[str, Any]:
-        """Write manifest and receipt from what lies on disk now; the receipt's content."""
+        """Write manifest and receipt from what lies on disk now; the receipt's content. Raises
+        BooksUnwritable when the disk does not take them, or did not take the books before them."""
+        try:
+            if self._unwritten is not None:
+                raise self._unwritten
+            return self._written()
+        except (BooksUnwritable, StorageUnavailable, OSError) as error:
+            raise room.unsettled(self._folder, self.progress.sentence, error) from error
+
+    def _written(self) -> dict[str, Any]:
         terms = self._terms
         journal = [json.loads(line) for line in Tail(self._folder.cloud).lines()]
         rented = rented_from_journal(

@@ -2,10 +2,11 @@
 
 Rule: each step and each decision stands in them once, however many launchers a run has had: a later
 one reads what is there (`read_booked`) and writes the rest. Decisions are counted anew in each part
-of a run, so those after the first say which part is theirs.
+of a run, so those after the first say which part is theirs. On a full disk they wait in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
-from bamboo.telemetry.writer import LineWriter
+from bamboo.telemetry.writer import WaitingWriter
 from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder
@@ -73,11 +74,21 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
 class FileBooks:
     """Writes into a run's folder, for one part of the run; close it at the end."""
 
-    def __init__(self, folder: RunFolder, *, part: int = 1) -> None:
+    def __init__(
+        self, folder: RunFolder, *, part: int = 1, note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """`note` is told when a file takes no more, and when it has taken all. Raises
+        BooksUnwritable where a file cannot even be opened."""
         self._part = part
-        self._metrics = LineWriter(folder.metrics)
-        self._samples = LineWriter(folder.samples)
-        self._events = LineWriter(_events(folder))
+        self._note = note
+        self._metrics = self._opened(folder.metrics)
+        self._samples = self._opened(folder.samples)
+        self._events = self._opened(_events(folder))
+
+    def _opened(self, path: Path) -> WaitingWriter:
+        return WaitingWriter(
+            path, troubled=lambda why: self._note(why or f"{path} is written again")
+        )
 
     def metric(self, record: MetricRecord) -> None:
         self._metrics.write(record.to_json())
@@ -100,9 +111,11 @@ class FileBooks:
         self._events.write(record.to_json())
 
     def close(self) -> None:
-        self._metrics.close()
-        self._samples.close()
-        self._events.close()
+        """Raises BooksUnwritable when something was never written: whoever takes up the run writes
+        it again, from the store."""
+        with ExitStack() as stack:
+            for writer in (self._metrics, self._samples, self._events):
+                stack.callback(writer.close)
 
 
 def _decided_in(data: Mapping[str, Any], part: int) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
@@ -122,7 +122,7 @@ class RunFleet:
                 wanted = self._nodes + _advised(state) if nodes is None else nodes
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
-        except (CloudThrottled, CloudUnavailable) as error:
+        except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
             self._silent(error, began_s)
         except CloudRefused as error:
             if state.phase is Phase.FORMING:

@@ -31,7 +31,8 @@ from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
 from cli.playing import play
 from cli.ports import Ports
-from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
+from cli.progress import Progress, with_beat, with_decision, with_metric
+from cli.stamps import with_kill_stamp
 from cli.stopping import stop_event
 
 TURN_S = 0.2
@@ -360,7 +361,8 @@ class Launcher:
                 self._end_here(stop.outcome, sentence)
                 return
             if self._due("store-note", 5.0):
-                self._ports.screen.note(self._outage.note(stop, now_s=now_s))
+                said, full = self._outage.note(stop, now_s=now_s), self._ports.disk()
+                self._ports.screen.note(f"{said}; {full}" if full else said)
         self._ports.pause(TURN_S)
 
     # ------------------------------------------------------------------ the end

@@ -25,6 +25,7 @@ from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.planning import Planned, cheapest_pool, grid_of, nodes_of, plan_job
 from cli.ports import Screen
+from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.signals import Interrupts
 from cli.terms import save_terms
@@ -106,6 +107,7 @@ def _check_surroundings(job: JobConfig, run: RunId) -> None:
         raise RunExists(
             f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
         )
+    refuse_without_room(runs.home())
     url = wiring.external_store_url()
     if url:
         wiring.check_external_store(url, run)

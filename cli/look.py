@@ -24,11 +24,11 @@ from cli.progress import (
     status_body,
     with_beat,
     with_decision,
-    with_kill_stamp,
     with_metric,
 )
 from cli.runs import RunFolder, is_detached, part_of, started_text
-from cli.stamps import kill_stamps_s
+from cli.stamps import kill_stamps_s, with_kill_stamp
+from cloud.local.room import full_disk
 
 LOST = "lost"
 DAMAGED = "damaged"
@@ -144,4 +144,6 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
     sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
     if is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"
+    if full := full_disk(folder.path):
+        sentence += f"; before that: {full}"
     return status_body(progress) | {"phase": LOST, "sentence": sentence}

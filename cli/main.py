@@ -16,6 +16,7 @@ import click
 
 from bamboo import __version__
 from bamboo.errors import BambooError
+from cli.echo import echo
 
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
@@ -79,7 +80,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo("error: interrupted", err=True)
         return 130
     except BambooError as error:
-        click.echo(f"error: {one_line(str(error))}", err=True)
+        echo(f"error: {one_line(str(error))}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else 0
 

@@ -90,3 +90,5 @@ class Ports:
     """Whether this launcher is to go while the run goes on without it."""
     pause: Callable[[float], None] = time.sleep
     """Let so many seconds pass before a store that did not answer is asked again."""
+    disk: Callable[[], str] = lambda: ""
+    """A sentence when the run's disk is full, for which its store has to wait too; else ""."""

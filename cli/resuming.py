@@ -24,6 +24,7 @@ from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of
+from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.terms import save_terms
 
@@ -49,6 +50,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     """Everything that can be found out before a start. Raises InputError when the run is going
     on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
+    refuse_without_room(folder.path)
     after = runs.part_of(folder).number
     job = job_with(job_of(folder), overrides)
     strategy = Strategy.from_json(folder.strategy.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ Rule: the folder is the claim on the id. It is made with one `mkdir`, which the 
 grants once, so two launches with one id cannot both begin.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from typing import Any
 
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
+from bamboo.telemetry.writer import unwritable
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0
@@ -241,10 +243,15 @@ def write_json(path: Path, body: Mapping[str, Any], *, private: bool = False) ->
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """As `write_json`, for any text."""
+    """As `write_json`, for any text. Raises BooksUnwritable, and leaves no neighbour then."""
     neighbour = path.with_name(f".{path.name}.{os.getpid()}")
     mode = 0o600 if private else 0o644
-    descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    neighbour.replace(path)
+    try:
+        descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        neighbour.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            neighbour.unlink(missing_ok=True)
+        raise unwritable(path, error) from error

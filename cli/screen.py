@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.live import Live
 
 from bamboo.coord.follow import Decision
+from cli.echo import echo
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line, told_of
 from cli.views.preemption import preemption_line
@@ -64,7 +64,7 @@ class PlainScreen:
                 self.note(line)
 
     def note(self, text: str) -> None:
-        click.echo(text, err=self._to_stderr)
+        echo(text, err=self._to_stderr)
 
 
 class LiveScreen:

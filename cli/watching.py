@@ -16,11 +16,10 @@ from cli.progress import (
     Progress,
     with_beat,
     with_decision,
-    with_kill_stamp,
     with_metric,
 )
 from cli.runs import RunFolder, part_of
-from cli.stamps import kill_stamps_s
+from cli.stamps import kill_stamps_s, with_kill_stamp
 
 
 class Watcher:

@@ -4,6 +4,7 @@ Every intent stands in `intents.jsonl` before the call that it announces, so a l
 between leaves a trace. What the cloud shows by tag is the truth; the file explains it.
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -14,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
+from cloud.lines import append_line
 from cloud.provider import (
     CloudRefused,
     CloudThrottled,
@@ -123,7 +125,8 @@ class Fleet:
 
         Goes through the offers until satisfied or until none is left; it never waits for
         capacity: call it again. Raises CloudRefused when the cloud refuses the request itself,
-        CloudUnavailable when it does not answer (the same token is then used again).
+        CloudUnavailable when it does not answer (the same token is then used again),
+        BooksUnwritable when a launch cannot be announced, and then starts nothing.
         """
         done = _Round(launched=[], terminated=[], refusals=[], reasons=[])
         if self._now() < self._not_before_s:
@@ -158,7 +161,7 @@ class Fleet:
         """End one instance, now and for ever: it is not wanted any more."""
         if instance not in self._unwanted:
             self._unwanted.add(instance)
-            self._write("terminate", instance=instance, reason=reason)
+            self._write_end("terminate", instance=instance, reason=reason)
         self._provider.terminate([instance])
         self._ended.add(instance)
 
@@ -172,7 +175,7 @@ class Fleet:
         once when that takes more than a first answer. A call under way at the deadline is the last.
         Raises StillLive, which names those still live then; call it again, it does no harm."""
         start_s = self._now()
-        self._write("terminate-all", reason="the run is over")
+        self._write_end("terminate-all", reason="the run is over")
         names, error, told = "unknown", None, False
         look_for_s: float | None = None
         while True:
@@ -245,7 +248,7 @@ class Fleet:
         done.reasons.append(action.reason)
         match action:
             case Terminate():
-                self._write("terminate", instance=action.instance, reason=action.reason)
+                self._write_end("terminate", instance=action.instance, reason=action.reason)
                 self._provider.terminate([action.instance])
                 self._ended.add(action.instance)
                 done.terminated.append(action.instance)
@@ -328,8 +331,12 @@ class Fleet:
 
     def _write(self, intent: str, **fields: object) -> None:
         record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
-        with self._intents.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        append_line(self._intents, json.dumps(record))
+
+    def _write_end(self, intent: str, **fields: object) -> None:
+        """What ends something is done even where it cannot be announced."""
+        with contextlib.suppress(BooksUnwritable):
+            self._write(intent, **fields)
 
 
 def _wish(run: RunId, intent: Mapping[str, Any]) -> LaunchSpec:

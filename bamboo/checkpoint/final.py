@@ -93,8 +93,11 @@ def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, A
         "tensors": {n: h for one in described for n, h in sorted(one["tensors"].items())},
     }
     aside = folder / f".{MANIFEST}.{os.getpid()}"
-    aside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    _settle(aside, folder / MANIFEST)
+    try:
+        aside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        _settle(aside, folder / MANIFEST)
+    finally:
+        aside.unlink(missing_ok=True)
     return manifest
 
 

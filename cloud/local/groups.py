@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from bamboo.ids import InstanceId
 
@@ -76,8 +77,9 @@ def start_group(
     log: Path,
 ) -> InstanceGroup:
     """Start an agent as leader of a group of its own, in the host's session. `lifeline` becomes
-    its standard input: a pipe that ends when the host does."""
-    with log.open("ab") as output:
+    its standard input: a pipe that ends when the host does. Where no
+    log can be opened, it has none."""
+    with _opened(log) as output:
         leader = subprocess.Popen(
             list(command),
             stdin=lifeline,
@@ -87,3 +89,10 @@ def start_group(
             process_group=0,
         )
     return InstanceGroup(instance=instance, leader=leader, pidfd=os.pidfd_open(leader.pid))
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        return log.open("ab")
+    except OSError:  # a full disk, which may have room again before this instance needs any
+        return Path(os.devnull).open("ab")

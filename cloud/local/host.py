@@ -28,11 +28,14 @@ from cloud.local.control import Answer, ControlServer
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
+from cloud.local.room import full_disk
 from cloud.local.valkey import ValkeyChild, start_valkey
 
 _SHORT_ENOUGH = 40
 """Longest temporary root: a directory of ours plus a socket name must stay below 100."""
 _RESTARTS = 3
+STORE_LOOK_S = 0.5
+"""How often it is seen whether the disk has room for the store again."""
 
 log = logging.getLogger("bamboo.local-cloud")
 
@@ -219,9 +222,35 @@ class Host:
             self._watch(self._zygote.pid, self._zygote_ended)
 
     def _store_ended(self) -> None:
-        if self._store is not None and self._may_restart("store", self._store.process.wait()):
+        if self._store is None:
+            return
+        status, full = self._store.process.wait(), full_disk(self._places.run_dir)
+        if full:
+            # It ends rather than answer for what is not on disk; that is not its fault.
+            log.warning("the store ended with status %d: %s", status, full)
+            self._after(STORE_LOOK_S, self._store_when_there_is_room)
+        elif self._may_restart("store", status):
+            self._restart_store()
+
+    def _store_when_there_is_room(self) -> None:
+        """Workers train on meanwhile; how long a store may be away, the launcher knows."""
+        if full_disk(self._places.run_dir):
+            self._after(STORE_LOOK_S, self._store_when_there_is_room)
+        else:
+            log.info("there is room again; starting the store")
+            self._restart_store()
+
+    def _restart_store(self) -> None:
+        try:
             self._store = self._start_store()
-            self._watch(self._store.process.pid, self._store_ended)
+        except BambooError as error:
+            log.warning("%s", error)
+            if full_disk(self._places.run_dir):
+                self._after(STORE_LOOK_S, self._store_when_there_is_room)
+            elif self._may_restart("store", 1):
+                self._after(STORE_LOOK_S, self._restart_store)
+            return
+        self._watch(self._store.process.pid, self._store_ended)
 
     def _may_restart(self, what: str, status: int) -> bool:
         self._restarts_left -= 1

@@ -1,21 +1,27 @@
 """The files in a run's directory that the local cloud writes: what was billed, what was killed."""
 
 import json
-import os
+import logging
 import time
 from pathlib import Path
 
 from bamboo.ids import InstanceId, ZoneId
+from cloud.lines import WaitingLines
+
+log = logging.getLogger("bamboo.local-cloud")
 
 
 class Journal:
     """Appends JSON lines: `cloud.jsonl` (instances from start to end, for the bill) and
-    `kills.jsonl` (a stamp just before each kill). Belongs to one thread."""
+    `kills.jsonl` (a stamp just before each kill). Belongs to one thread. What a full disk does not
+    take waits until it does: nobody's instance ends for want of a line."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._cloud = _open_append(run_dir / "cloud.jsonl")
+        for name in ("cloud.jsonl", "kills.jsonl"):
+            (run_dir / name).touch()
+        self._cloud = WaitingLines(run_dir / "cloud.jsonl", tell=log.warning)
+        self._kills = WaitingLines(run_dir / "kills.jsonl", tell=log.warning)
         self._kills_file = run_dir / "kills.jsonl"
-        self._kills = _open_append(self._kills_file)
 
     def started(
         self,
@@ -74,14 +80,10 @@ class Journal:
         return False
 
     def close(self) -> None:
-        """Close both files."""
-        os.close(self._cloud)
-        os.close(self._kills)
+        """Write what waits, if there is room; else it is lost."""
+        self._cloud.catch_up()
+        self._kills.catch_up()
 
 
-def _open_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-
-def _append(file: int, record: dict[str, object]) -> None:
-    os.write(file, json.dumps(record).encode() + b"\n")
+def _append(file: WaitingLines, record: dict[str, object]) -> None:
+    file.append(json.dumps(record))

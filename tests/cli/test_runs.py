@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.errors import InputError, RunExists
+from bamboo.errors import BooksUnwritable, InputError, RunExists
 from bamboo.ids import run_id
 from cli import runs
+from tests.full_disk import files_up_to
 
 
 def make(base: Path, name: str, started_s: float) -> runs.RunFolder:
@@ -88,3 +89,15 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not JSON"):
         folder.read_json(folder.receipt)
     assert folder.live_endpoint() is None
+
+
+def test_a_file_that_the_disk_does_not_take_leaves_the_old_one_and_no_neighbour(tmp_path) -> None:
+    path = tmp_path / "receipt.json"
+    runs.write_text(path, "old")
+    with (
+        files_up_to(10),
+        pytest.raises(BooksUnwritable, match=rf"cannot write {path}: .*room"),
+    ):
+        runs.write_text(path, "new" * 100)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

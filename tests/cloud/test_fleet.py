@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.fleet import SHOWN_WITHIN_S, Fleet, StillLive, read_intents
@@ -20,6 +20,7 @@ from cloud.provider import (
     RefusalKind,
 )
 from cloud.reconcile import POOL_OUT_S
+from tests.full_disk import files_up_to
 
 RUN = RunId("calm-fox")
 A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
@@ -355,6 +356,20 @@ def test_the_deadline_of_an_end_holds_when_the_cloud_falls_silent(
         fleet.terminate_all(deadline_s=70.0, waiting=told.append)
     assert clock.now_s - begin_s <= 70.0 + call_s
     assert told[-1].endswith("for up to 70 s: DescribeInstances got no answer")
+
+
+def test_on_a_full_disk_nothing_is_started_and_all_can_be_ended(fleet, provider, tmp_path) -> None:
+    first, _ = fleet.ensure(2).launched
+    intents = (tmp_path / "intents.jsonl").read_text()
+    with files_up_to(len(intents) + 10):
+        with pytest.raises(BooksUnwritable, match=r"intents\.jsonl"):
+            fleet.ensure(4)
+        assert len(launches(provider)) == 1  # what cannot be announced is not done
+        fleet.terminate(first.instance, reason="lost")
+        fleet.terminate_all()
+    assert not any(o.state.live for o in provider.describe(RUN))
+    assert (tmp_path / "intents.jsonl").read_text() == intents
+    assert fleet.ensure(1).live == 1
 
 
 def test_a_terminated_instance_is_not_counted_and_is_replaced(fleet, provider) -> None:

@@ -1,0 +1,45 @@
+"""What is said of a run on a full disk: the path, that nothing is lost, what to do.
+
+Rule: checkpoints, store and books are whole at every moment, so whatever a full disk stopped goes
+on from them once there is room.
+"""
+
+from pathlib import Path
+
+from bamboo.errors import BooksUnwritable, InputError
+from cli.runs import RunFolder, is_detached
+from cloud.local.room import full_disk
+
+
+def refuse_without_room(home: Path) -> None:
+    """Before anything is started. Raises InputError."""
+    there = next(path for path in (home, *home.parents) if path.exists())
+    if full := full_disk(there):
+        raise InputError(f"{full}, or set BAMBOO_HOME to a folder on another disk")
+
+
+def refuse_to_settle(folder: RunFolder) -> None:
+    """Before a run that is over is read for its receipt. Raises BooksUnwritable."""
+    if full := full_disk(folder.path):
+        raise BooksUnwritable(
+            f"run {folder.id} is over, but its receipt cannot be written: {full}, then "
+            f"`{_remedy(folder)}`; nothing of it is lost"
+        )
+
+
+def unsettled(folder: RunFolder, sentence: str, error: Exception) -> BooksUnwritable:
+    """For a run that ended with `sentence`, and whose receipt or books could not be written."""
+    return BooksUnwritable(
+        f"run {folder.id}: {sentence}; its receipt cannot be written: {error}; nothing of its "
+        f"checkpoints is lost: make room in {folder.path}, then `{_remedy(folder)}`"
+    )
+
+
+def with_disk(folder: RunFolder, sentence: str) -> str:
+    """What ended a run, with the cause that most others follow from, if it is so."""
+    full = full_disk(folder.path)
+    return f"{sentence}; {full}, then `bamboo resume {folder.id}`" if full else sentence
+
+
+def _remedy(folder: RunFolder) -> str:
+    return f"bamboo {'attach' if is_detached(folder) else 'resume'} {folder.id}"
