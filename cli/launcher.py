@@ -361,8 +361,8 @@ class Launcher:
                 self._end_here(stop.outcome, sentence)
                 return
             if self._due("store-note", 5.0):
-                said, full = self._outage.note(stop, now_s=now_s), self._ports.disk()
-                self._ports.screen.note(f"{said}; {full}" if full else said)
+                disk = self._ports.disk()
+                self._ports.screen.note(self._outage.note(stop, now_s=now_s, disk=disk))
         self._ports.pause(TURN_S)
 
     # ------------------------------------------------------------------ the end

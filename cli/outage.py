@@ -48,9 +48,9 @@ class Outage:
             ) from error
         return ""
 
-    def note(self, stop: StopRequested | None, *, now_s: float) -> str:
-        """What to tell a person meanwhile."""
+    def note(self, stop: StopRequested | None, *, now_s: float, disk: str = "") -> str:
+        """What to tell a person meanwhile; `disk`: what is to be said of the run's disk."""
         said = f"the store is away for {self.away_s(now_s):.0f} s; training goes on"
         if stop is not None:
             said += f", though {stop.reason}: all is ended after {ORDERLY_S:g} s without a store"
-        return said
+        return f"{said}; {disk}" if disk else said
