@@ -11,14 +11,19 @@ NodeId = NewType("NodeId", str)
 InstanceId = NewType("InstanceId", str)
 ZoneId = NewType("ZoneId", str)
 
+NEWEST = "last"
+"""What a person calls the newest run, so no run can have it as its id."""
 _SAFE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 def run_id(text: str) -> RunId:
     """Check that `text` can name a run: it becomes a directory, a tag and a store key.
 
-    Raises InputError when it has other characters than a-z, 0-9 and '-', or is too long.
+    Raises InputError when it has other characters than a-z, 0-9 and '-', or is too long, or means
+    another run.
     """
+    if text == NEWEST:
+        raise InputError(f"run id {text!r} means the newest run, whichever it is; take another")
     if not _SAFE.fullmatch(text):
         raise InputError(
             f"run id {text!r} is not usable; take 1 to 63 of a-z, 0-9 and '-', "

@@ -283,6 +283,8 @@ class Metadata(Protocol):
         """Whether the cloud advises to leave this instance."""
 
 
+FENCED_STATUS = 3
+"""Exit status of a worker that was fenced: what it did since does not count."""
 STORE_AWAY_STATUS = 4
 """Exit status of a worker that could not join for the store's sake: no fault of its own."""
 

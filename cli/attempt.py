@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.load import job_to_json
 from bamboo.config.policy import policy_of
 from bamboo.coord.follow import Follower
-from bamboo.core.state import Checkpoint, Outcome, Phase, initial_state
+from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.errors import BambooError, InputError, RunExists, StoreUnavailable
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
@@ -30,7 +30,7 @@ from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
-from cli.look import empty_progress, progress_before
+from cli.look import begun_progress
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
 from cli.planning import grid_of
@@ -96,15 +96,19 @@ class _Attempt:
         self._ready = ready
         self._left = False
         self._over_at_s: float | None = None
+        self._troubles: list[str] = []
+        """What went wrong after the run's own end, or besides it; the receipt has it too."""
         self._started_s = self._terms.part.started_s
-        self.progress = empty_progress(folder, self._job, started_s=self._started_s)
+        self.progress = begun_progress(folder, self._job)
 
     def settled(self, part: Callable[[], None]) -> dict[str, Any] | None:
         """Do it, and settle the run however it ended; None when it goes on without us."""
         try:
             part()
         except KeyboardInterrupt:
-            self._ended(Outcome.STOPPED, "interrupted before training began")
+            first = self._terms.part.number == 1
+            began = "training began" if first else f"it went on; `bamboo resume {self._folder.id}`"
+            self._ended(Outcome.STOPPED, f"interrupted before {began}")
         except BambooError as error:
             self._ended(Outcome.FAULT, str(error))
             if isinstance(error, InputError) and self.progress.state.version == 0:
@@ -136,8 +140,7 @@ class _Attempt:
         """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
         store does not have, they are progress too."""
         booked = read_booked(self._folder, part=self._terms.part.number)
-        if self._terms.part.number > 1:
-            self.progress = progress_before(self._folder, self._job, started_s=self._started_s)
+        self.progress = begun_progress(self._folder, self._job)
         return booked
 
     def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
@@ -262,7 +265,7 @@ class _Attempt:
                 run=self._folder.id,
                 grid=grid_of(job),
                 redundancy=cluster.redundancy,
-                checkpoints=(Checkpoint(step=terms.from_step, era=0),) if terms.from_step else (),
+                checkpoints=terms.checkpoints,
             ),
             policy=policy_of(job, terms.cuts, spread=terms.spread),
             documents={
@@ -274,7 +277,7 @@ class _Attempt:
                         "unigram_entropy_nats": terms.unigram_entropy_nats,
                     }
                 ),
-                "limits": json.dumps({"frame_bytes": terms.frame_bytes}),
+                "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
                 **wiring.transport_keys(job),
             },
             at_s=time.time(),
@@ -293,10 +296,14 @@ class _Attempt:
     def _ended(self, outcome: Outcome, sentence: str) -> None:
         """The launcher ended it, not the members: note it, unless they had ended it before."""
         if self.progress.finished:
-            self._screen.note(sentence)
+            self._trouble(sentence)
             return
         state = replace(self.progress.state, phase=Phase.FINISHED, outcome=outcome)
         self.progress = replace(self.progress, state=state, ending=sentence)
+
+    def _trouble(self, sentence: str) -> None:
+        self._screen.note(sentence)
+        self._troubles.append(sentence)
 
     def _settle(self) -> dict[str, Any]:
         """Write manifest and receipt from what lies on disk now; the receipt's content."""
@@ -317,6 +324,7 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
+        body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)
         return body
 

@@ -30,13 +30,25 @@ def save_decisions(folder: RunFolder, store: Store) -> int:
 def check_decisions(folder: RunFolder) -> dict[str, Any]:
     """Recompute every decision of a run; the value of `bamboo verify --decisions --json`.
 
-    Raises InputError when the run has neither a live store nor a saved log.
+    Raises InputError when the run has neither a live store nor a saved log, or no decision is in
+    it: nothing was compared then, and nothing must be called equal.
     """
     if folder.decisions.exists():
         report = verify_decisions(saved_store(folder))
+    elif folder.receipt.exists():
+        raise InputError(
+            f"run {folder.id} has ended and {folder.decisions} is missing: it was taken away, in "
+            "which case put it back, or the run ended before it had a log to save"
+        )
     else:
         with live_store(folder) as store:
             report = verify_decisions(store)
+    if report.equal and not report.decisions:
+        raise InputError(
+            f"run {folder.id} has made no decision"
+            + (" before it ended" if folder.receipt.exists() else " so far")
+            + ": there is nothing to recompute; take a run whose nodes have joined"
+        )
     return {
         "run": folder.id,
         "equal": report.equal,
@@ -50,14 +62,14 @@ def saved_store(folder: RunFolder) -> MemoryStore:
     """The saved log as a store. Raises InputError when the file is not what was saved."""
     entries: list[Entry] = []
     state = ""
-    for number, line in enumerate(folder.decisions.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(folder.read_text(folder.decisions).splitlines(), start=1):
         try:
             record = json.loads(line)
             if "state" in record:
                 state = str(record["state"])
             else:
                 entries.append(Entry(version=int(record["version"]), body=str(record["body"])))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"{folder.decisions}: line {number} is damaged ({error}); take the original"
             ) from error

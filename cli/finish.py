@@ -21,10 +21,10 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
     """
     if progress.outcome not in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
         return "no final state: the run did not end in order"
-    if progress.step == 0:
+    if progress.steps_done == 0:
         return "no final state: no step was finished"
     try:
-        write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.step)
+        write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.steps_done)
     except InputError as error:
         return f"no final state: {error}"
     return ""
@@ -45,7 +45,7 @@ def receipt_body(
     usd = bill.usd
     part = part or Part(number=1, started_s=progress.started_at_s)
     passed_s = part.led_before_s + progress.now_s - part.started_s
-    samples = progress.step * samples_per_step
+    samples = progress.steps_done * samples_per_step
     return {
         "run": progress.run,
         "outcome": progress.outcome.value if progress.outcome else None,
@@ -55,7 +55,7 @@ def receipt_body(
         "ended_s": progress.now_s,
         "wall_s": passed_s,
         "parts": part.number,
-        "step": progress.step,
+        "step": progress.steps_done,
         "steps": progress.steps,
         "first_loss": progress.first_loss,
         "last_loss": progress.loss,

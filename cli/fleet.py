@@ -6,6 +6,7 @@ be done is done in a later turn. Only a refusal for good ends the launch.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,15 @@ from bamboo.ids import InstanceId, ZoneId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
 from cli.stamps import kill_stamps_s
-from cloud.fleet import Fleet
+from cloud.fleet import Fleet, StillLive
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
+END_S = 15.0
+"""So long may a local cloud take to end its instances in order; ending it ends them too."""
+QUIET_TIMES = 2.0
+"""A cloud that gave no answer is asked again after so many times as long as that took: it may hold
+up the launcher for a third of the time, not for all of it."""
 GRACE_S = 120.0
 """So long after its deadline an instance with a notice is left to the cloud."""
 
@@ -90,11 +96,16 @@ class RunFleet:
         """Instances that this launcher has asked the cloud to end."""
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
+        self._ask_at_s = -math.inf
+        self._gave_up = False
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         """Keep as many nodes as the run may have until it is to end, and one more for each that
         the cloud advises to leave: what is lost or has a notice is replaced at once. `nodes`: so
         many instead, as a trace has them."""
+        began_s = self._now()
+        if began_s < self._ask_at_s:
+            return
         try:
             for instance, reason in list(self._to_terminate.items()):
                 self._fleet.terminate(instance, reason=reason)
@@ -112,7 +123,7 @@ class RunFleet:
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable) as error:
-            self._say(str(error))
+            self._silent(error, began_s)
         except CloudRefused as error:
             if state.phase is Phase.FORMING:
                 raise
@@ -155,17 +166,31 @@ class RunFleet:
         """End one instance, now or as soon as the cloud answers."""
         self._asked.add(instance)
         self._to_terminate[instance] = reason
+        began_s = self._now()
+        if began_s < self._ask_at_s:
+            return
         try:
             self._fleet.terminate(instance, reason=reason)
         except (CloudThrottled, CloudUnavailable) as error:
-            self._say(str(error))
+            self._silent(error, began_s)
             return
         del self._to_terminate[instance]
 
     def terminate_all(self) -> None:
-        """End everything; with a dead local cloud there is nothing left to end."""
-        if self._cloud.alive():
-            self._fleet.terminate_all()
+        """End everything; with a dead local cloud there is nothing left to end. Raises BambooError
+        when the cloud does not do it in time, the first time only: nothing is gained by waiting for
+        it again, and whoever ends the cloud ends them."""
+        if self._gave_up or not self._cloud.alive():
+            return
+        try:
+            self._fleet.terminate_all(deadline_s=END_S, waiting=self._note)
+        except StillLive as error:
+            self._gave_up = True
+            raise BambooError(
+                f"instances may still be running ({error.names}): their local cloud, process "
+                f"{self._cloud.pid}, did not end them within {END_S:g} s; it is ended itself now, "
+                "by force if need be, and they with it"
+            ) from error
 
     def rented(self) -> Sequence[Rented]:
         """All instances, by the journal that stands for the cloud's bill."""
@@ -185,6 +210,12 @@ class RunFleet:
 
     def alive(self) -> bool:
         return self._cloud.alive()
+
+    def _silent(self, error: BambooError, began_s: float) -> None:
+        """The cloud was asked at `began_s` and gave no answer."""
+        now_s = self._now()
+        self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
+        self._say(str(error))
 
     def _say(self, text: str) -> None:
         """Tell it once, however often it is so."""

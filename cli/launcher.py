@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import RunFailed, StoreRefilled
+from bamboo.core.events import RunFailed, StopRequested, StoreRefilled
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -26,6 +26,7 @@ from cli.ledger import ledger_records, priced
 from cli.market import Market
 from cli.missing import missing
 from cli.money import bill
+from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
 from cli.playing import play
@@ -40,9 +41,6 @@ LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
 LEAVING_S = 5.0
 """How long finished workers get to leave in order and send their last records."""
-STORE_AWAY_S = 120.0
-"""An embedded store that is away for so long is gone, and the run with it. One that died is started
-again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
@@ -71,7 +69,7 @@ class Launcher:
         self._follower = follower
         self._job = job
         self.progress = progress
-        self._store_is_ours = store_is_ours
+        self._outage = Outage(run=progress.run, ours=store_is_ours, now_s=progress.now_s)
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(job.cluster)
@@ -85,7 +83,8 @@ class Launcher:
         self._asked_to_stop = False
         self._began_at_s = progress.now_s
         self._moved_at_s = progress.now_s
-        self._store_answered_at_s = progress.now_s
+        self._cut_off = False
+        """Whether the run was ended from here, because its store could not be asked."""
 
     def run(self) -> Progress:
         """Go on until the run is over, the user asks twice, or this launcher is to leave. Raises
@@ -98,14 +97,15 @@ class Launcher:
             self._turn(timeout_s=TURN_S)
             if self._ports.interrupts() >= 2:
                 return self._stop_at_once()
-        self._let_leave()
+        if not self._cut_off:
+            self._let_leave()
         return self.progress
 
     def catch_up(self) -> None:
         """Read and book all that there is, before anything else is done: who takes up a run must
         not act on a state of long ago."""
         store = self._ports.store
-        while not self._ports.leave():
+        while not (self._ports.leave() or self._cut_off or self._ports.interrupts() >= 2):
             try:
                 while decisions := self._follower.poll(store, timeout_s=0.0):
                     for decision in decisions:
@@ -124,7 +124,7 @@ class Launcher:
     def _turn(self, *, timeout_s: float) -> None:
         try:
             self._read(timeout_s=timeout_s)
-            self._store_answered_at_s = self._ports.now()
+            self._outage.answered(self._ports.now())
             self._control()
         except StoreUnavailable as error:
             self._store_away(error)
@@ -227,6 +227,8 @@ class Launcher:
         if "used" in record:
             # Every time that it is said: `verify --samples` holds each record against the data.
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
+        if self.progress.step > before:
+            self._ports.screen.stepped(self.progress)
         if (step, loss.hex()) in self._losses:
             return
         repeated = step in self._steps
@@ -245,8 +247,6 @@ class Launcher:
         if repeated:
             # Kept in the books, so that `verify` sees it too.
             self._ports.screen.note(f"step {step} was reported twice, with two losses: a fault")
-        if self.progress.step > before:
-            self._ports.screen.stepped(self.progress)
 
     # ------------------------------------------------------------------ acting
 
@@ -304,19 +304,17 @@ class Launcher:
         if self._asked_to_stop:
             return
         interrupted = self._ports.interrupts() == 1
-        event = stop_event(
-            self._job.budget,
-            self.progress,
-            self._market,
-            interrupted=interrupted,
-            now_s=self._ports.now(),
-        )
+        event = self._reason_to_stop(interrupted=interrupted)
         if event is None:
             return
         self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
         self._asked_to_stop = True
         if interrupted:
             self._ports.screen.note("stopping at the next step boundary; Ctrl-C again: at once")
+
+    def _reason_to_stop(self, *, interrupted: bool) -> StopRequested | None:
+        budget, market, now_s = self._job.budget, self._market, self._ports.now()
+        return stop_event(budget, self.progress, market, interrupted=interrupted, now_s=now_s)
 
     def _watch_deadlines(self) -> None:
         state, now_s, cluster = self.progress.state, self._ports.now(), self._job.cluster
@@ -349,13 +347,21 @@ class Launcher:
         )
 
     def _store_away(self, error: StoreUnavailable) -> None:
-        away_s = self._ports.now() - self._store_answered_at_s
-        if self._store_is_ours and away_s > STORE_AWAY_S:
-            raise BambooError(f"the run's own store is gone for {away_s:.0f} s: {error}") from error
+        """Money is spent meanwhile, and nobody can be asked to stop."""
+        now_s = self._ports.now()
         # Nothing can be seen to move meanwhile; a step's time begins when the store is back.
-        self._moved_at_s = self._ports.now()
-        if self._due("store-note", 5.0):
-            self._ports.screen.note(f"the store is away for {away_s:.0f} s; training goes on")
+        self._moved_at_s = now_s
+        if not self.progress.finished:
+            self._spent()
+            stop = self._reason_to_stop(interrupted=False)
+            sentence = self._outage.end(stop, error, now_s=now_s)
+            if stop is not None and sentence:
+                self._cut_off = True
+                self._end_here(stop.outcome, sentence)
+                return
+            if self._due("store-note", 5.0):
+                self._ports.screen.note(self._outage.note(stop, now_s=now_s))
+        self._ports.pause(TURN_S)
 
     # ------------------------------------------------------------------ the end
 
@@ -380,13 +386,14 @@ class Launcher:
             self._read(timeout_s=0.0)
         except StoreUnavailable as error:
             self._ports.screen.note(f"the log does not have this end: {error}")
+        self._end_here(Outcome.STOPPED, sentence)
+        return self.progress
+
+    def _end_here(self, outcome: Outcome, sentence: str) -> None:
+        """End every instance, and the run with it unless its members did."""
         self._ports.fleet.terminate_all()
         if not self.progress.finished:
             state = replace(
-                self.progress.state,
-                phase=Phase.FINISHED,
-                outcome=Outcome.STOPPED,
-                sentence=sentence,
+                self.progress.state, phase=Phase.FINISHED, outcome=outcome, sentence=sentence
             )
             self.progress = replace(self.progress, state=state, ending=sentence)
-        return self.progress

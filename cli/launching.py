@@ -77,6 +77,7 @@ def prepare(
 def plan_again(run: RunId, job: JobConfig, played: Replayed | None = None) -> Prepared:
     """As `prepare`, for a job that was launched before. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
+    wiring.check_checkpoints(job)
     seen = wiring.run_preflight(job)
     planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes)
     return Prepared(run=run, job=job, planned=planned, trace=played)

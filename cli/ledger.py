@@ -50,11 +50,11 @@ def ledger_records(
                 on_demand_usd_per_hour=item.on_demand_usd_per_hour,
                 until_s=item.ended_at_s,
             )
-    samples = progress.step * samples_per_step
+    samples = progress.steps_done * samples_per_step
     tokens_per_sample = progress.tokens_per_step / samples_per_step
     yield ThroughputRecord(
         at_s=progress.now_s,
-        step=progress.step,
+        step=progress.steps_done,
         samples=samples,
         tokens=progress.tokens,
         samples_per_s=progress.tokens_per_s / tokens_per_sample,
@@ -62,7 +62,7 @@ def ledger_records(
     on_demand = bill(rented, now_s=progress.now_s, modelled=True).on_demand_usd
     yield ValueRecord(
         at_s=progress.now_s,
-        step=progress.step,
+        step=progress.steps_done,
         usd=progress.usd,
         on_demand_usd=on_demand,
         samples_per_usd=samples / progress.usd if progress.usd > 0 else 0.0,

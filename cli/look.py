@@ -14,7 +14,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
 from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.core.state import initial_state
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
@@ -27,16 +27,17 @@ from cli.progress import (
     with_kill_stamp,
     with_metric,
 )
-from cli.runs import RunFolder, is_detached, part_of
+from cli.runs import RunFolder, is_detached, part_of, started_text
 from cli.stamps import kill_stamps_s
 
 LOST = "lost"
+DAMAGED = "damaged"
 
 
 def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
-    folder.read_json(folder.resolved)
-    return job_from_json(folder.resolved.read_text(encoding="utf-8"))
+    body = folder.read_json(folder.resolved)
+    return job_from_json(json.dumps(body), name=str(folder.resolved))
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:
@@ -52,15 +53,21 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
     )
 
 
+def begun_progress(folder: RunFolder, job: JobConfig) -> Progress:
+    """Where this part of the run begins: at nothing, or with what earlier parts have to show, whose
+    steps the store of this one does not have."""
+    part = part_of(folder)
+    before = empty_progress if part.number == 1 else progress_before
+    return before(folder, job, started_s=part.started_s)
+
+
 def status_of(folder: RunFolder) -> dict[str, Any]:
     """What `bamboo status --json` prints for this run, however it stands."""
     if folder.receipt.exists():
         body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
         return body
     if folder.starting():
-        return status_body(
-            empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
-        )
+        return status_body(begun_progress(folder, job_of(folder)))
     endpoint = folder.live_endpoint()
     if endpoint is not None and store_may_answer(str(endpoint["store_url"])):
         try:
@@ -70,6 +77,20 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
         except (StoreUnavailable, InputError):
             pass  # it went while we looked
     return _lost(folder)
+
+
+def row_of(folder: RunFolder) -> dict[str, Any]:
+    """The run's line in `bamboo list`: of a damaged one what is wrong with it, and no figures."""
+    row: dict[str, Any] = {
+        "run": folder.id, "started": None, "phase": DAMAGED, "outcome": None,
+        "step": None, "steps": None, "usd": None, "damage": None,
+    }  # fmt: skip
+    try:
+        row["started"] = started_text(folder)
+        body = status_of(folder)
+        return row | {key: body[key] for key in ("phase", "outcome", "step", "steps", "usd")}
+    except (InputError, UnreadableRecord) as error:
+        return row | {"damage": str(error)}
 
 
 def store_may_answer(url: str) -> bool:
@@ -82,7 +103,7 @@ def store_may_answer(url: str) -> bool:
 
 def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     """Everything that the launcher's screen shows, folded anew from the store."""
-    progress = empty_progress(folder, job_of(folder), started_s=part_of(folder).started_s)
+    progress = begun_progress(folder, job_of(folder))
     follower = Follower()
     for decision in follower.catch_up(store):
         progress = with_decision(
@@ -101,7 +122,7 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
     values = [
         r for r in map(decode_record, all_records(store, STREAM)) if isinstance(r, ValueRecord)
     ]
-    return progress.at(now_s=time.time(), usd=values[-1].usd if values else 0.0)
+    return progress.at(now_s=time.time(), usd=values[-1].usd if values else progress.usd)
 
 
 def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:

@@ -50,6 +50,8 @@ class Planned:
     catalogue: Catalogue
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
+    layers: tuple[int, ...]
+    """Those that have parameters: what a checkpoint is to hold."""
     unigram_entropy_nats: float
 
 
@@ -118,6 +120,7 @@ def plan_job(
         requests=tuple(run_instances(spec, ec2_settings(job)) for spec in specs),
         catalogue=catalogue,
         cuts=_cuts(layer_facts(job, seen["layers"]), plan.cut),
+        layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
 

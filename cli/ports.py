@@ -1,5 +1,6 @@
 """All that the launcher's loop touches, as Protocols: the fleet, the screen, the books, the log."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -87,3 +88,5 @@ class Ports:
     """How often the user has asked for the end: once is at a step boundary, twice is at once."""
     leave: Callable[[], bool] = lambda: False
     """Whether this launcher is to go while the run goes on without it."""
+    pause: Callable[[float], None] = time.sleep
+    """Let so many seconds pass before a store that did not answer is asked again."""

@@ -2,9 +2,11 @@
 
 Pure: the launcher feeds it, the views draw it, and the same folds rebuild it from files in tests.
 A metric may come twice (an owner reported a step and died, its successor reports it again): the
-first counts, since both carry the same bits.
+first counts, since both carry the same bits. A restore takes steps back: they count again when they
+are done again, and once, whether decisions or metrics are read first.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -61,6 +63,17 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """A finished step."""
+
+    steps: int
+    """Finished with it."""
+    at_s: float
+    """Unix time; 0 where that is not known any more."""
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNow:
     """Where the trace stands that a run is played on."""
 
@@ -90,10 +103,13 @@ class Progress:
     started_at_s: float
     now_s: float
     step: int = 0
-    """Steps finished."""
+    """Steps finished, as reported, without those that a restore took back."""
     first_loss: float | None = None
-    recent: tuple[tuple[float, float], ...] = ()
-    """(Unix time, loss) of the last RATE_WINDOW + 1 steps."""
+    recent: tuple[Reported, ...] = ()
+    """The last RATE_WINDOW + 1 of the steps that count."""
+    gone_on: tuple[tuple[float, int], ...] = ()
+    """(Unix time, step) from which all went on in a new layout: what was finished beyond it before
+    then does not count."""
     usd: float = 0.0
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
@@ -116,21 +132,39 @@ class Progress:
 
     @property
     def loss(self) -> float | None:
-        return self.recent[-1][1] if self.recent else None
+        """Of the last step that counts; None before the first, and where a restore has taken back
+        all that are remembered."""
+        return self.recent[-1].loss if self.recent else None
 
     @property
     def mean_loss_of_last_10(self) -> float | None:
-        losses = [loss for _, loss in self.recent[-10:]]
+        losses = [reported.loss for reported in self.recent[-10:]]
         return sum(losses) / len(losses) if losses else None
 
     @property
+    def steps_done(self) -> int:
+        """Steps that the run has to show: those that its members finished together, where it ended
+        so, whatever was reported; else those that count."""
+        state, last = self.state, self.last_step
+        if state.outcome is Outcome.DONE:
+            return self.steps
+        owners = set() if state.assignment is None else set(state.assignment.owners)
+        return self.step if last is None or owners - set(state.finished) else last
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that all were to stop after, in a run that is over; the first is 1."""
+        state = self.state
+        return state.stop_at_step + 1 if self.finished and state.stop_at_step is not None else None
+
+    @property
     def tokens(self) -> int:
-        return self.step * self.tokens_per_step
+        return self.steps_done * self.tokens_per_step
 
     @property
     def tokens_per_s(self) -> float:
         """Over the last RATE_WINDOW steps; 0 before the second step that this launcher saw."""
-        seen = [at_s for at_s, _ in self.recent if at_s > 0]
+        seen = [reported.at_s for reported in self.recent if reported.at_s > 0]
         if len(seen) < 2 or seen[-1] <= seen[0]:
             return 0.0
         passed_s = seen[-1] - seen[0]
@@ -157,12 +191,26 @@ class Progress:
 
 
 def with_step(progress: Progress, *, step: int, loss: float, at_s: float) -> Progress:
-    """Step number `step` (the first is 1) is finished; a repeated record changes nothing."""
-    if step <= progress.step:
-        return progress
-    recent = (*progress.recent, (at_s, loss))[-(RATE_WINDOW + 1) :]
+    """Step number `step` (the first is 1) is finished; a repeated record changes nothing, nor does
+    a late one of a step that was taken back."""
     first = loss if progress.first_loss is None else progress.first_loss
-    return replace(progress, step=step, recent=recent, first_loss=first)
+    progress = replace(progress, first_loss=first)
+    taken_back = any(at_s <= since_s and step > base for since_s, base in progress.gone_on)
+    if taken_back or not progress.step < step <= (progress.last_step or step):
+        return progress
+    reported = Reported(steps=step, at_s=at_s, loss=loss)
+    return replace(progress, step=step, recent=(*progress.recent, reported)[-(RATE_WINDOW + 1) :])
+
+
+def _without_taken_back(progress: Progress, base: int, *, since_s: float) -> Progress:
+    """All went on from `base` at `since_s`; what was finished beyond it before then is undone."""
+    kept = tuple(one for one in progress.recent if one.steps <= base or one.at_s > since_s)
+    newer = bool(kept) and kept[-1].at_s > since_s
+    return replace(
+        progress,
+        step=progress.step if newer else min(progress.step, base),
+        recent=kept,
+    )
 
 
 def with_decision(
@@ -197,13 +245,14 @@ def with_decision(
     began_s = at_s if began_s is None else began_s
     done = relaid_by(before, after, event, began_s=began_s, at_s=at_s, finished=progress.step)
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
-    step = progress.step
+    if done is not None:
+        progress = replace(progress, gone_on=(*progress.gone_on, (at_s, done.step)))
+        progress = _without_taken_back(progress, done.step, since_s=at_s)
     if ended and after.stop_at_step is not None:
-        # After a restore more may have been finished before than in the end.
-        step = min(step, after.stop_at_step + 1)
+        # Steps that were finished once, and are reported by those who went on before a restore.
+        progress = _without_taken_back(progress, after.stop_at_step + 1, since_s=math.inf)
     return replace(
         progress,
-        step=step,
         state=after,
         preemptions=preemptions,
         relaid=progress.relaid if done is None else (*progress.relaid, done),
@@ -344,7 +393,7 @@ def status_body(progress: Progress) -> dict[str, Any]:
         "sentence": progress.sentence,
         "generation": state.generation,
         "version": state.version,
-        "step": progress.step,
+        "step": progress.steps_done,
         "steps": progress.steps,
         "loss": progress.loss,
         "tokens_per_s": progress.tokens_per_s,

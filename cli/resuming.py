@@ -4,7 +4,8 @@ Rules. (1) The run stays what it was: its semantics are compared and another has
 redundancy, cloud and budget may be others. (2) What earlier parts of the run wrote is kept: books
 and bills go on, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` is of the whole run,
 `budget.max_hours` of each part: time in which nothing ran counts nowhere. (4) A checkpoint that is
-torn, damaged or of other semantics is passed over by name; one of other semantics stays.
+torn, damaged or of other semantics is passed over by name; one of other semantics stays. (5) Steps
+are never done again unasked: where there are checkpoints, a job that reads none is refused.
 """
 
 import time
@@ -38,6 +39,8 @@ class Resumed:
     manifest: Manifest | None
     """The checkpoint to go on from; None: there is none, it begins anew."""
     rejected: tuple[str, ...]
+    older: tuple[int, ...]
+    """Complete ones before it, should it turn out to be damaged."""
     after: int
     """The number of the part that it goes on from."""
 
@@ -62,8 +65,14 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
         named_store.check_may_go(
             folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
         )
-    found = _newest(folder, job, ours)
-    return Resumed(prepared=prepared, manifest=found.manifest, rejected=found.rejected, after=after)
+    found = _newest(folder, job, ours, layers=prepared.planned.layers)
+    return Resumed(
+        prepared=prepared,
+        manifest=found.manifest,
+        rejected=found.rejected,
+        older=found.older,
+        after=after,
+    )
 
 
 def claim(folder: RunFolder, resumed: Resumed) -> Lock:
@@ -96,6 +105,7 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         started_s=started_s,
         detached=detached,
         from_step=0 if resumed.manifest is None else resumed.manifest.step,
+        older=resumed.older,
         part=part,
     )
     return held
@@ -138,10 +148,20 @@ def _refuse_unless_over(folder: RunFolder) -> None:
         cloud.stop()  # sees that nothing is left of it
 
 
-def _newest(folder: RunFolder, job: JobConfig, semantic_hash: str) -> Found:
+def _newest(
+    folder: RunFolder, job: JobConfig, semantic_hash: str, *, layers: tuple[int, ...]
+) -> Found:
+    objects = wiring.checkpoints_of(folder, job)
     if not job.checkpoint.every_steps:
+        there = [s for s in steps(objects) if _semantics_of(objects, s) == semantic_hash]
+        if there:
+            raise InputError(
+                f"checkpoint.every_steps = 0, but run {folder.id} has a checkpoint of step "
+                f"{there[0]}, which could not be read then; leave the setting as it was, or delete "
+                "the checkpoints to begin anew"
+            )
         return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
-    return newest_good(wiring.checkpoints_of(folder, job), semantic_hash=semantic_hash)
+    return newest_good(objects, semantic_hash=semantic_hash, layers=layers)
 
 
 def _differences(ours: Strategy, theirs: Strategy) -> str:

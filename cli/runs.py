@@ -8,16 +8,17 @@ import json
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError, RunExists
-from bamboo.ids import RunId, run_id
+from bamboo.ids import NEWEST, RunId, run_id
+from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
-SCHEMA_VERSION = 1
 STARTING_S = 60.0
 """Within so long after its launch a run has a store and a cloud, or has ended."""
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -105,26 +106,30 @@ class RunFolder:
     def receipt(self) -> Path:
         return self.path / "receipt.json"
 
-    def read_json(self, path: Path) -> dict[str, Any]:
-        """A JSON file of this run. Raises InputError when it is missing or of another schema."""
+    def read_json(self, path: Path) -> Document:
+        """A JSON file of this run. Raises InputError when it is missing, damaged or of another
+        schema, and whenever a field is asked for that it lacks."""
+        with self._missing(path):
+            return read_document(path)
+
+    def read_text(self, path: Path) -> str:
+        """A text file of this run. Raises InputError when it is missing or damaged."""
+        with self._missing(path):
+            return read_text(path)
+
+    @contextmanager
+    def _missing(self, path: Path) -> Iterator[None]:
         try:
-            raw = json.loads(path.read_text())
+            yield
         except FileNotFoundError as error:
             raise InputError(f"run {self.id} has no {path.name} (looked at {path})") from error
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
-        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(
-                f"{path} is not of schema {SCHEMA_VERSION}; use the version of bamboo that wrote it"
-            )
-        return raw
 
     def starting(self) -> bool:
         """Whether it was launched or resumed a moment ago and cannot be reached yet."""
         young = time.time() - part_of(self).started_s < STARTING_S
         return young and not self.endpoint.exists() and not self.receipt.exists()
 
-    def live_endpoint(self) -> dict[str, Any] | None:
+    def live_endpoint(self) -> Document | None:
         """The content of endpoint.json, or None when the run has ended or never started."""
         return self.read_json(self.endpoint) if self.endpoint.exists() else None
 
@@ -147,14 +152,17 @@ def create(base: Path, run: RunId) -> RunFolder:
 
 
 def find(base: Path, text: str) -> RunFolder:
-    """The run a person means. Raises InputError when there is none, or several."""
-    folders = all_runs(base)
+    """The run a person means. Raises InputError when there is none, or several.
+
+    An id is found by its folder alone: that another run is damaged is nothing to this one.
+    """
+    folders = _folders(base)
     if not folders:
         raise InputError(
             f"unknown run {text!r}: there are no runs in {base}; set BAMBOO_HOME to where they are"
         )
-    if text == "last":
-        return folders[-1]
+    if text == NEWEST:
+        return all_runs(base)[-1]
     exact = [f for f in folders if f.id == text]
     matches = exact or [f for f in folders if text and f.id.startswith(text)]
     if not matches:
@@ -167,11 +175,23 @@ def find(base: Path, text: str) -> RunFolder:
 
 def all_runs(base: Path) -> list[RunFolder]:
     """Every run of this home, oldest first. A folder without resolved.json is no run."""
-    found: list[tuple[float, RunFolder]] = []
-    for resolved in base.glob("*/resolved.json"):
-        folder = RunFolder(id=RunId(resolved.parent.name), path=resolved.parent)
-        found.append((started_at_s(folder), folder))
-    return [folder for _, folder in sorted(found, key=lambda item: (item[0], item[1].id))]
+    return sorted(_folders(base), key=lambda folder: (_order_s(folder), folder.id))
+
+
+def _folders(base: Path) -> list[RunFolder]:
+    return [
+        RunFolder(id=RunId(resolved.parent.name), path=resolved.parent)
+        for resolved in base.glob("*/resolved.json")
+    ]
+
+
+def _order_s(folder: RunFolder) -> float:
+    """The launch; of a damaged run the latest that it can have been, so that `last` never means an
+    older one by mistake."""
+    try:
+        return started_at_s(folder)
+    except InputError:
+        return folder.resolved.lstat().st_mtime
 
 
 def is_detached(folder: RunFolder) -> bool:

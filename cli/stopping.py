@@ -4,7 +4,7 @@ Rule: only what to say is found here; saying it once, and where, is the launcher
 """
 
 from bamboo.config.tree import BudgetConfig
-from bamboo.core.events import Event, StopRequested
+from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
 from cli.market import Market
 from cli.progress import Progress
@@ -17,7 +17,7 @@ def stop_event(
     *,
     interrupted: bool,
     now_s: float,
-) -> Event | None:
+) -> StopRequested | None:
     """What to say to the run for the first reason that holds now, if one does."""
     found = _reason(budget, progress, market, interrupted=interrupted, now_s=now_s)
     if found is None:

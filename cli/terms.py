@@ -12,6 +12,8 @@ from typing import Any
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
+from bamboo.core.checkpointing import KEPT
+from bamboo.core.state import Checkpoint
 from bamboo.planner.catalogue import Catalogue
 from bamboo.topology.strategy import Strategy
 from cli import runs
@@ -30,6 +32,8 @@ class Terms:
     catalogue: Catalogue
     frame_bytes: int
     """No tensor on the wire is larger than all that a node holds."""
+    layers: tuple[int, ...]
+    """Those that have parameters: what a checkpoint is to hold."""
     cuts: tuple[tuple[int, ...], ...]
     """For the job's number of stages, and for each smaller one."""
     spread: str
@@ -41,10 +45,18 @@ class Terms:
     """Of the trace in the run's folder, where the run is played on one."""
     from_step: int
     """The checkpoint that it goes on from; 0: it begins."""
+    older: tuple[int, ...]
+    """Those before it, oldest first: the next to be tried where it cannot be used after all."""
     detached: bool
     """It goes on when its launcher is gone."""
     part: Part
     """The newest: the one to be led."""
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """What the run may be restored from as it begins."""
+        known = (*self.older, self.from_step) if self.from_step else ()
+        return tuple(Checkpoint(step=step, era=0) for step in known)[-KEPT:]
 
 
 def save_terms(
@@ -56,6 +68,7 @@ def save_terms(
     detached: bool,
     trace: TraceTerms | None = None,
     from_step: int = 0,
+    older: tuple[int, ...] = (),
     part: Part | None = None,
 ) -> None:
     """Write `strategy.json`, then `resolved.json`, with which the folder is a run. `started_s`: its
@@ -70,11 +83,13 @@ def save_terms(
         "led_before_s": part.led_before_s,
         "detached": detached,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
+        "layers": planned.layers,
         "cuts": planned.cuts,
         "spread": planned.plan.spread,
         "zones": dict(planned.zones),
         "trace": None if trace is None else asdict(trace),
         "from_step": from_step,
+        "older": older,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
         "job": json.loads(job_to_json(job))["job"],
     }
@@ -90,8 +105,10 @@ def terms_of(folder: RunFolder) -> Terms:
         strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
+        layers=tuple(map(int, body.get("layers", ()))),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
         from_step=int(body["from_step"]),
+        older=tuple(map(int, body.get("older", ()))),
         spread=str(body.get("spread", "one")),
         zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),

@@ -107,6 +107,14 @@ def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
     return checkpoint_store(job.checkpoint.url, run=folder.id, run_dir=folder.path, bucket=bucket)
 
 
+def check_checkpoints(job: JobConfig) -> None:
+    """Raises InputError where the directory that the job names for them cannot be written here."""
+    if job.checkpoint.every_steps:
+        from bamboo.checkpoint.open import check_directory
+
+        check_directory(job.checkpoint.url)
+
+
 def bucket(url: str) -> ObjectStore:
     """`s3://bucket/prefix` as an object store, with the credentials, the region and, if it is set,
     the AWS_ENDPOINT_URL of this process."""

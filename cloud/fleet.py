@@ -4,7 +4,6 @@ Every intent stands in `intents.jsonl` before the call that it announces, so a l
 between leaves a trace. What the cloud shows by tag is the truth; the file explains it.
 """
 
-import contextlib
 import hashlib
 import json
 import math
@@ -42,6 +41,17 @@ SHOWN_WITHIN_S = 30.0
 OFFERS_S = 60.0
 _THROTTLED_S = 5.0
 _LOOK_S = 0.1
+
+
+class StillLive(BambooError):
+    """Instances that were to end may not have; `names` says which, as far as the cloud told."""
+
+    def __init__(self, run: RunId, names: str) -> None:
+        super().__init__(
+            f"instances of run {run} may still be running and cost money ({names}); end them in "
+            f"the cloud's console by the tag bamboo:run={run}"
+        )
+        self.names = names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,34 +162,42 @@ class Fleet:
         self._provider.terminate([instance])
         self._ended.add(instance)
 
-    def terminate_all(self, *, deadline_s: float = TERMINATE_DEADLINE_S) -> None:
-        """End all instances of the run and see by `describe` that none is left. Raises BambooError
-        that names those still live at the deadline; call it again, it does no harm."""
+    def terminate_all(
+        self,
+        *,
+        deadline_s: float = TERMINATE_DEADLINE_S,
+        waiting: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """End all instances of the run and see by `describe` that none is left; `waiting` is told
+        once when that takes more than a first answer. A call under way at the deadline is the last.
+        Raises StillLive, which names those still live then; call it again, it does no harm."""
         start_s = self._now()
         self._write("terminate-all", reason="the run is over")
-        names, error = "unknown", None
-        with contextlib.suppress(CloudThrottled, CloudUnavailable):
-            self._describe()
-        # A launch that was not answered, and is not shown, may still show up: look for longer then.
-        look_for_s = SHOWN_WITHIN_S if self._unanswered is not None else 0.0
+        names, error, told = "unknown", None, False
+        look_for_s: float | None = None
         while True:
             try:
                 left = self._left()
-                names, error = ", ".join(left), None
-                if left:
+                names, error = ", ".join(left) or "none is shown", None
+                if look_for_s is None:
+                    # A launch that was not answered, and is not shown, may still show up: look
+                    # for longer then.
+                    look_for_s = SHOWN_WITHIN_S if self._unanswered is not None else 0.0
+                passed_s = self._now() - start_s
+                if left and passed_s < deadline_s:
                     self._provider.terminate(left)
                     self._ended.update(left)
-                elif self._now() - start_s >= look_for_s:
+                elif not left and passed_s >= look_for_s:
                     return
             except (CloudThrottled, CloudUnavailable) as trouble:
                 error = trouble
             if self._now() - start_s >= deadline_s:
                 break
+            if error is not None and not told:
+                told = True
+                waiting(f"ending the instances, for up to {deadline_s:g} s: {error}")
             self._sleep(_LOOK_S)
-        raise BambooError(
-            f"instances of run {self._run} may still run and cost money ({names}); end them in "
-            f"the cloud's console by the tag bamboo:run={self._run}"
-        ) from error
+        raise StillLive(self._run, names) from error
 
     def _observe(self, leaving: Collection[InstanceId] = ()) -> list[Observed]:
         """What the cloud shows but for those `leaving`, corrected by what it has answered: its list

@@ -36,7 +36,15 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError, InputError, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, node_id
-from bamboo.ports import STORE_AWAY_STATUS, Identity, Metadata, Store, WorkerProcess, WorkerStarter
+from bamboo.ports import (
+    FENCED_STATUS,
+    STORE_AWAY_STATUS,
+    Identity,
+    Metadata,
+    Store,
+    WorkerProcess,
+    WorkerStarter,
+)
 
 WORKER_LOOK_S = 0.02
 _RETRY_S = 0.1
@@ -175,7 +183,8 @@ class _Agent:
             log.warning("the worker ended with %d before it joined; starting another", status)
             return None
         log.error("the worker ended with status %d", status)
-        if node is not None or status != STORE_AWAY_STATUS:
+        # Fenced and not known: the store lost it with the node's joining.
+        if node is not None or status not in (STORE_AWAY_STATUS, FENCED_STATUS):
             self._say_worker_lost(status, joined=node is not None)
         return EXIT_WORKER
 

@@ -28,6 +28,9 @@ class Found:
     manifest: Manifest | None
     rejected: tuple[str, ...]
     """A sentence for each newer one that is not."""
+    older: tuple[int, ...] = ()
+    """Steps of the complete ones before it, oldest first. Their shards were not read: whoever
+    restores one finds out."""
 
 
 def steps(store: ObjectStore) -> list[int]:
@@ -36,22 +39,51 @@ def steps(store: ObjectStore) -> list[int]:
     return sorted((step for step in found if step is not None), reverse=True)
 
 
-def newest_good(store: ObjectStore, *, semantic_hash: str) -> Found:
-    """The newest complete and undamaged checkpoint of these semantics.
+def newest_good(store: ObjectStore, *, semantic_hash: str, layers: Collection[int] = ()) -> Found:
+    """The newest complete and undamaged checkpoint of these semantics, which holds `layers` where
+    they are known.
 
     Reads every shard of the candidates. Raises StorageUnavailable.
     """
     rejected: list[str] = []
-    for step in steps(store):
-        manifest, why = examine(store, step, semantic_hash=semantic_hash)
+    found = steps(store)
+    for step in found:
+        manifest, why = examine(store, step, semantic_hash=semantic_hash, layers=layers)
         if not why:
-            return Found(manifest=manifest, rejected=tuple(rejected))
+            before = (s for s in reversed(found) if s < step)
+            older = tuple(s for s in before if _described(store, s, semantic_hash, layers)[1] == "")
+            return Found(manifest=manifest, rejected=tuple(rejected), older=older)
         rejected.append(f"the checkpoint of step {step} {why}")
     return Found(manifest=None, rejected=tuple(rejected))
 
 
-def examine(store: ObjectStore, step: int, *, semantic_hash: str) -> tuple[Manifest | None, str]:
-    """The manifest of a checkpoint and what is wrong with it, "" when nothing is."""
+def examine(
+    store: ObjectStore, step: int, *, semantic_hash: str, layers: Collection[int] = ()
+) -> tuple[Manifest | None, str]:
+    """The manifest of a checkpoint and what is wrong with it, "" when nothing is. `layers`, where
+    they are known, are those that have parameters: it is to hold them and no others."""
+    manifest, why = _described(store, step, semantic_hash, layers)
+    if why or manifest is None:
+        return manifest, why
+    sizes = store.sizes(f"{folder_of(step)}/")
+    for shard in manifest.shards:
+        size = sizes.get(shard.name)
+        if size is None:
+            return manifest, f"lacks {shard.name}"
+        if size != shard.bytes:
+            return manifest, f"is truncated: {shard.name} has {size} of {shard.bytes} bytes"
+    with tempfile.TemporaryDirectory(prefix="bamboo-") as scratch:
+        for shard in manifest.shards:
+            path = Path(scratch) / "shard"
+            if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
+                return manifest, f"is corrupted: {shard.name} is not what was written"
+    return manifest, ""
+
+
+def _described(
+    store: ObjectStore, step: int, semantic_hash: str, layers: Collection[int]
+) -> tuple[Manifest | None, str]:
+    """As `examine`, by the manifest alone."""
     text = store.get(f"{folder_of(step)}/{MANIFEST}")
     if text is None:
         return None, "is torn: it has no manifest"
@@ -66,19 +98,11 @@ def examine(store: ObjectStore, step: int, *, semantic_hash: str) -> tuple[Manif
             f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), "
             f"not {semantic_hash}"
         )
-    sizes = store.sizes(f"{folder_of(step)}/")
-    for shard in manifest.shards:
-        size = sizes.get(shard.name)
-        if size is None:
-            return manifest, f"lacks {shard.name}"
-        if size != shard.bytes:
-            return manifest, f"is truncated: {shard.name} has {size} of {shard.bytes} bytes"
-    with tempfile.TemporaryDirectory(prefix="bamboo-") as scratch:
-        for shard in manifest.shards:
-            path = Path(scratch) / "shard"
-            if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
-                return manifest, f"is corrupted: {shard.name} is not what was written"
-    return manifest, ""
+    try:
+        odd = manifest.odd_layers(layers)
+    except ValueError as error:
+        return manifest, f"has a damaged manifest: {error}"
+    return manifest, odd
 
 
 def load_tensors(

@@ -1,7 +1,8 @@
 """Checkpoints in a directory: `ports.ObjectStore` over files.
 
 Rule: an object is written aside, flushed to the disk, and only then gets its name; so a process
-that dies in between leaves a stray file and never half an object.
+that dies in between leaves a stray file and never half an object. What is no regular file is no
+object: a folder in the place of one is as good as nothing there.
 """
 
 import errno
@@ -54,16 +55,20 @@ class DirectoryStore:
         return True
 
     def get(self, name: str) -> bytes | None:
-        with self._trouble(name):
+        path = self._path(name)
+        with self._trouble(name, to="read"):
             try:
-                return self._path(name).read_bytes()
+                return path.read_bytes() if path.is_file() else None
             except FileNotFoundError:
                 return None
 
     def fetch(self, name: str, path: Path) -> bool:
-        with self._trouble(name):
+        source = self._path(name)
+        with self._trouble(name, to="read"):
             try:
-                shutil.copyfile(self._path(name), path)
+                if not source.is_file():
+                    return False
+                shutil.copyfile(source, path)
             except FileNotFoundError:
                 if not path.parent.is_dir():
                     raise
@@ -72,7 +77,7 @@ class DirectoryStore:
 
     def sizes(self, prefix: str) -> Mapping[str, int]:
         out: dict[str, int] = {}
-        with self._trouble(prefix):
+        with self._trouble(prefix, to="read"):
             for path in sorted(self._root.rglob("*")):
                 name = path.relative_to(self._root).as_posix()
                 if name.startswith(prefix) and not path.name.startswith(_ASIDE):
@@ -86,8 +91,12 @@ class DirectoryStore:
     def delete(self, name: str) -> None:
         with self._trouble(name):
             path = self._path(name)
-            path.unlink(missing_ok=True)
-            for folder in path.parents:
+            folders = path.parents
+            if path.is_dir() and not path.is_symlink():
+                folders = (path, *folders)  # its name becomes free with the last object below
+            else:
+                path.unlink(missing_ok=True)
+            for folder in folders:
                 if folder == self._root or not folder.is_dir() or any(folder.iterdir()):
                     break
                 folder.rmdir()
@@ -99,7 +108,7 @@ class DirectoryStore:
         return self._root.joinpath(*parts)
 
     @contextmanager
-    def _trouble(self, name: str) -> Iterator[None]:
+    def _trouble(self, name: str, *, to: str = "written") -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -109,7 +118,7 @@ class DirectoryStore:
                     f"{where}: {error.strerror}; make room, or keep fewer checkpoints"
                 ) from error
             raise StorageUnavailable(
-                f"{where}: {error.strerror or error}; see that the directory can be written"
+                f"{where}: {error.strerror or error}; see that the directory can be {to}"
             ) from error
 
 

@@ -9,6 +9,7 @@ writes is never part of a checkpoint. Reading is strict: whatever does not fit i
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,13 +42,22 @@ class Manifest:
     step: int
     generation: int
     created_at_s: float
-    """Unix time by the store's clock."""
+    """Unix time by the clock of the node that completed it."""
     shards: tuple[Shard, ...]
 
     @property
     def name(self) -> str:
         """The name of the object."""
         return f"{folder_of(self.step)}/{MANIFEST}"
+
+    def odd_layers(self, layers: Collection[int]) -> str:
+        """Which of these, and of what it holds, are not in both; "" when none is. `layers` are
+        those that have parameters; none: they are not known, and nothing is odd."""
+        held = {layer_of(name) for shard in self.shards for name in shard.tensors}
+        if not layers or held == set(layers):
+            return ""
+        lacking, more = sorted(set(layers) - held), sorted(held - set(layers))
+        return f"lacks layers {lacking}" if lacking else f"has layers {more} of another model"
 
     def to_json(self) -> str:
         return json.dumps({"schema_version": SCHEMA_VERSION, **asdict(self)}, indent=1) + "\n"
@@ -112,6 +122,11 @@ def step_of(name: str) -> int | None:
     if not slash or digits == folder or not digits.isascii() or not digits.isdigit():
         return None
     return int(digits)
+
+
+def layer_of(name: str) -> int:
+    """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3. Raises ValueError."""
+    return int(name.partition("/")[2].partition(".")[0])
 
 
 def _shard(raw: Any) -> Shard:

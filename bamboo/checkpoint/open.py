@@ -1,5 +1,6 @@
 """Which object store an address names."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +19,10 @@ def checkpoint_store(
     """Where the checkpoints of a run lie: `url` with the run's id behind it, or `checkpoints` in
     the run's folder when `url` is empty. Raises InputError when there is neither."""
     if url:
-        return open_objects(f"{url.rstrip('/')}/{run}", bucket=bucket)
+        scheme, separator, place = url.partition("://")
+        if not separator:
+            return open_objects(str(Path(url) / run))
+        return open_objects(f"{scheme}://{place.strip('/')}/{run}", bucket=bucket)
     if run_dir is None:
         raise InputError(
             "checkpoint.url is empty and this node has no folder of the run; give a url that "
@@ -32,11 +36,30 @@ def open_objects(url: str, *, bucket: OpenObjects | None = None) -> ObjectStore:
 
     Raises InputError for an address that nobody here can open.
     """
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, place = url.partition("://")
     if not separator:
         return DirectoryStore(Path(url))
-    if scheme != "s3" or bucket is None:
+    if scheme != "s3" or bucket is None or place.startswith("/"):
         raise InputError(
             f"checkpoint.url = {url!r} cannot be opened; give a directory or s3://bucket/prefix"
         )
     return bucket(url)
+
+
+def check_directory(url: str) -> None:
+    """Raise InputError when `url` is a directory that cannot be made or written here. Nothing is
+    made, and a bucket is not asked."""
+    if not url or "://" in url:
+        return
+    path = Path(url).absolute()
+    try:
+        there = next(p for p in (path, *path.parents) if p.exists())
+        if not there.is_dir():
+            problem, remedy = f"{there} is no directory", "name another"
+        elif not os.access(there, os.W_OK | os.X_OK):
+            problem, remedy = f"{there} cannot be written", "name another, or allow it"
+        else:
+            return
+    except OSError as error:
+        problem, remedy = f"it cannot be looked at ({error.strerror})", "name another"
+    raise InputError(f"checkpoint.url = {url!r}: {problem}; {remedy}")

@@ -47,16 +47,21 @@ class Range:
         lower = f"above {self.least:g}" if self.open_least else f"at least {self.least:g}"
         if self.most == math.inf:
             return lower
-        return f"{lower} and {'below' if self.open_most else 'at most'} {self.most:,.15g}"
+        return f"{lower} and {'below' if self.open_most else 'at most'} {self.most:,.16g}"
 
 
 DAY_S = 86_400
 MONTH_S = 30 * DAY_S
+_SCHEME = re.compile(r"[A-Za-z0-9+.-]+:")
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/\s]+)*/?")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 MOST_FORWARDS = 100_000
 """Of a step over all stages: the plan plays each of them through, some thousands a second."""
 # Upper bounds are far beyond use: they keep a slip of the finger from costs without end.
 _COUNT = Range(least=1, most=1_000_000)
+_STEPS_FROM_0 = Range(least=0, most=1e9)
+_SEED = Range(least=0, most=2**53)  # every reader of JSON keeps a whole number up to this one
+_HOURS = Range(least=0, most=10 * 365 * 24)
 _FROM_0 = Range(least=0)
 _ABOVE_0 = Range(least=0, open_least=True)
 _BELOW_1 = Range(least=0, most=1, open_most=True)
@@ -75,9 +80,9 @@ RANGES: dict[str, Range] = {
     "train.batch": _COUNT,
     "train.microbatch": _COUNT,
     "train.virtual_nodes": Range(least=0, most=1_000_000),
-    "train.seed": _FROM_0,
+    "train.seed": _SEED,
     "train.learning_rate": _ABOVE_0,
-    "train.warmup_steps": _FROM_0,
+    "train.warmup_steps": _STEPS_FROM_0,
     "train.final_learning_rate": _FROM_0,
     "train.weight_decay": _FROM_0,
     "train.beta1": _BELOW_1,
@@ -101,17 +106,17 @@ RANGES: dict[str, Range] = {
     "cluster.step_timeout_s": _LIMIT_S,
     "cluster.patience_s": Range(least=0, most=MONTH_S),
     "cluster.park_s": _LIMIT_S,
-    "checkpoint.every_steps": _FROM_0,
+    "checkpoint.every_steps": _STEPS_FROM_0,
     "checkpoint.keep": _COUNT,
-    "checkpoint.keep_hours": _FROM_0,
+    "checkpoint.keep_hours": _HOURS,
     "cloud.pool_out_s": Range(least=0, most=DAY_S),
     "cloud.boot_s": Range(least=0, most=3600),
-    "chaos.seed": _FROM_0,
+    "chaos.seed": _SEED,
     "chaos.kills_per_hour": Range(least=0, most=36_000),
     "chaos.notice_share": Range(least=0, most=1),
     "chaos.notice_s": Range(least=0, most=DAY_S),
-    "budget.max_usd": _FROM_0,
-    "budget.max_hours": _FROM_0,
+    "budget.max_usd": Range(least=0, most=1e12),
+    "budget.max_hours": _HOURS,
 }
 
 
@@ -133,7 +138,9 @@ def check_values(job: JobConfig) -> None:
 
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
-    for check in (_model, _data, _batch, _grid, _virtual_device, _leases, _cloud, _spread, _chaos):
+    for check in (
+        _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread, _chaos
+    ):  # fmt: skip
         check(job)
 
 
@@ -257,6 +264,20 @@ def _leases(job: JobConfig) -> None:
             "cluster.gone_s",
             f"is shorter than cluster.suspect_s = {cluster.suspect_s}",
             "take at least as long",
+        )
+
+
+def _checkpoint(job: JobConfig) -> None:
+    """The form alone: whether a directory can be written is seen where a run is launched."""
+    url = job.checkpoint.url
+    if url != url.strip() or not url.isprintable():
+        raise _at(job, "checkpoint.url", "has blanks around it or odd characters", "remove them")
+    if _SCHEME.match(url) and not _BUCKET.fullmatch(url):
+        raise _at(
+            job,
+            "checkpoint.url",
+            "is neither a directory nor a bucket",
+            "give a directory, or s3://bucket/prefix",
         )
 
 

@@ -53,9 +53,9 @@ def job_to_json(job: JobConfig) -> str:
     return json.dumps({"schema_version": SCHEMA_VERSION, "job": asdict(job)}, indent=2)
 
 
-def job_from_json(text: str) -> JobConfig:
-    """Read and check what `job_to_json` wrote. Raises InputError when it is something else."""
-    name = "resolved job"
+def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
+    """Read and check what `job_to_json` wrote. Raises InputError when it is something else, with
+    `name` for what was read."""
     try:
         raw: Any = json.loads(text)
     except ValueError as error:

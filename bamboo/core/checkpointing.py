@@ -2,7 +2,8 @@
 
 Rules. (1) A shard counts only in the era that it was written in; a fenced node's never does. (2) A
 checkpoint that fails ends nothing: training goes on, and the next one is tried. (3) The member that
-was told to complete one is replaced when it goes.
+was told to complete one is replaced when it goes. (4) What is complete counts until the step is
+decided from which all go on: it may be that step.
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ from bamboo.core.events import (
     CheckpointFailed,
     ShardSaved,
 )
-from bamboo.core.reform import begin_reform
+from bamboo.core.reform import begin_reform, void_member
 from bamboo.core.state import Checkpoint, Phase, Saving, State
 from bamboo.core.transition import Transition, away, changed, live_members, stale
 from bamboo.ids import NodeId
@@ -69,8 +70,10 @@ def order_completion(decided: Transition) -> Transition:
 
 
 def complete(state: State, event: CheckpointDone) -> Transition:
-    """A checkpoint can be restored from now on."""
-    if (why := _void(state, event.node, event.era)) is not None:
+    """A checkpoint can be restored from now on. Also while all stop: its manifest stands."""
+    reform = state.reform
+    undecided = state if reform is None or reform.base is not None else replace(state, reform=None)
+    if (why := _void(undecided, event.node, event.era)) is not None:
         return stale(state, why)
     if any(done.step == event.step for done in state.checkpoints):
         return stale(state, f"the checkpoint of step {event.step} is complete already")
@@ -95,6 +98,8 @@ def give_up(state: State, event: CheckpointFailed) -> Transition:
 
 def reject(state: State, event: CheckpointDamaged) -> Transition:
     """A checkpoint is not what was written: take an older one, if this one was being restored."""
+    if (why := void_member(state, event.node)) is not None:
+        return stale(state, why)
     known = any(done.step == event.step for done in state.checkpoints)
     if not known:
         return stale(state, f"the checkpoint of step {event.step} is passed over already")

@@ -112,7 +112,7 @@ def lose_while_reforming(
             after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
             return changed(state, after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
-        held = report is None or bool(report.holdings)
+        held = report is not None and bool(report.holdings)  # else it came later, with nothing
         if not held and not needed:
             return changed(state, state, effects, f"{words}; it held nothing and gets nothing")
     after, orders = begin_reform(

@@ -42,7 +42,8 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
         return stale(state, why)
     if event.era != state.era or state.reform is not None:
         return stale(state, "the layout is another one by now")
-    if state.finished or not policy.elastic or abs(event.step - state.stalled_step) <= 1:
+    again = state.stalled_step is not None and abs(event.step - state.stalled_step) <= 1
+    if state.finished or not policy.elastic or again:
         return end(state, state, Outcome.FAULT, event.reason)
     noted = replace(state, stalled_step=event.step)
     after, orders = begin_reform(noted, why=event.reason, planned=False)

@@ -221,7 +221,7 @@ class State:
     """Virtual nodes of each pipeline; empty: equal ones."""
     era: int = 0
     """Generation under which the layout of now began; what was said before it is void."""
-    stalled_step: int = -1
+    stalled_step: int | None = None
     """The step in which a stall was broken last: a second one there would be broken in vain."""
     reform: Reform | None = None
     checkpoints: tuple[Checkpoint, ...] = ()

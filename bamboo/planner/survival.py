@@ -2,7 +2,9 @@
 
 Rule: what `bamboo.core` does with a loss is followed, not guessed. A slot goes on inside the step
 while its owner or shadow is there; in every mode but `off` a stage is there while any pipeline has
-a copy of it, and the step is then done again; all else needs a checkpoint.
+a copy of it, and the step is then done again; all else needs a checkpoint. A gap is named, and not
+counted: copies of different pipelines, or of an owner and a shadow, may stand a step apart for as
+long as the last letters of a step are on their way, and no step is then common to all that is left.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -98,9 +100,19 @@ def survival(
     whole = max(becomes([assignment.owner(slot) for slot in ring]) for ring in pipelines)
     which = "the whole pipeline" if len(pipelines) == 1 else "a whole pipeline"
     notes.append(f"The loss of {which} {_words(whole, checkpoint_every)}.")
+    if len(pipelines) > 1 and mode != "off":
+        notes.append(_gap(checkpoint_every))
     if zones is not None:
         notes.append(_zone(nodes, zones, becomes, checkpoint_every))
     return tuple(notes)
+
+
+def _gap(checkpoint_every: int) -> str:
+    what = "goes back to the newest checkpoint" if checkpoint_every > 0 else "ends the run"
+    return (
+        "What is survived from another pipeline but leaves no pipeline whole, and falls into the "
+        f"moment in which a step ends, {what}."
+    )
 
 
 def _zone(

@@ -3,14 +3,16 @@
 Rules. (1) The training pays for one copy in memory at the boundary and for nothing else; a save
 that would have to wait for the one before is given up and said. (2) What cannot be stored is said
 and ends nothing. (3) What is read is believed only as far as its digest goes, and so is what stands
-already where something is to be written. (4) What is of other semantics is not touched.
+already where something is to be written. (4) What is of other semantics is not touched. (5) What
+is old is deleted once the run's state names what came after it, and nothing is laid out anew: a
+restore begins with what the state names.
 """
 
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from bamboo.checkpoint.manifest import (
     Manifest,
     Shard,
     folder_of,
+    layer_of,
     shard_from_json,
     shard_name,
 )
@@ -34,7 +37,7 @@ from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
 from bamboo.runtime.backlog import Backlog
 from bamboo.runtime.outbox import Outbox
-from bamboo.runtime.slot_run import SlotRun, layer_of
+from bamboo.runtime.slot_run import SlotRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,14 @@ class Complete:
     stages: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tidy:
+    """Everybody knows that the checkpoint of `step` is complete: older ones may go."""
+
+    step: int
+    era: int
+
+
 class Checkpoints:
     """The checkpoints of a run, as one node writes and reads them."""
 
@@ -70,13 +81,19 @@ class Checkpoints:
         last_step: int,
         scratch: Path,
         outbox: Outbox,
+        layers: Collection[int] = (),
     ) -> None:
-        """`last_step`: what stands before it has no step to come; `final/` keeps that."""
+        """`last_step`: what stands before it has no step to come; `final/` keeps that. `layers`:
+        those that have parameters, where they are known: no checkpoint that does not hold them all
+        is completed."""
+        self._layers = layers
         self._me, self._run, self._semantic_hash = me, run, semantic_hash
         self._objects, self._config, self._scratch = objects, config, scratch
         self._last_step = last_step
         self._outbox = outbox
-        self.backlog: Backlog[Save | Complete] = Backlog()
+        self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
+        self._completed: set[int] = set()
+        """Steps whose checkpoint was completed here and is not in the state yet."""
 
     # ------------------------------------------------------------------ by the trainer
 
@@ -97,6 +114,13 @@ class Checkpoints:
     def complete(self, step: int, era: int, stages: int) -> None:
         """All stages are stored: write the manifest."""
         self.backlog.put(Complete(step=step, era=era, stages=stages))
+
+    def known(self, listed: Collection[int], era: int) -> None:
+        """The state names the checkpoints of these steps, and all train."""
+        for step in listed:
+            if step in self._completed:
+                self._completed.discard(step)
+                self.backlog.put(Tidy(step=step, era=era))
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers as they were before `step`.
@@ -134,13 +158,15 @@ class Checkpoints:
         """The thread's body: store what is to be stored until `stop` is set and all is done."""
         self.backlog.work(self.write, stop)
 
-    def write(self, item: Save | Complete) -> None:
+    def write(self, item: Save | Complete | Tidy) -> None:
         """Do one thing, and say how it came out."""
         try:
             if isinstance(item, Save):
                 self._save(item)
-            else:
+            elif isinstance(item, Complete):
                 self._complete(item)
+            else:
+                self._tidy(item)
         except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
             self._failed(item.step, item.era, str(error))
 
@@ -175,22 +201,28 @@ class Checkpoints:
             created_at_s=time.time(),
             shards=tuple(shards),
         )
+        if odd := manifest.odd_layers(self._layers):
+            raise StorageUnavailable(f"what was stored before step {item.step} {odd}")
         if not commit(self._objects, manifest):
             self._replace_damaged(manifest)
+        self._completed.add(item.step)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
+
+    def _tidy(self, item: Tidy) -> None:
         try:
             self._forget_old(item.step)
         except StorageUnavailable as error:
-            # This one is complete all the same; the next one tries again.
+            # That one is complete all the same; the next one tries again.
             sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
     def _replace_damaged(self, manifest: Manifest) -> None:
         """The step has a manifest already, as when a run that was restored from an earlier one
         comes by again: a good one stands, a damaged one makes room."""
-        found, why = examine(self._objects, manifest.step, semantic_hash=self._semantic_hash)
+        ours = self._semantic_hash
+        found, why = examine(self._objects, manifest.step, semantic_hash=ours, layers=self._layers)
         if not why:
             return
-        if found is not None and found.semantic_hash != self._semantic_hash:
+        if found is not None and found.semantic_hash != ours:
             raise StorageUnavailable(
                 f"the checkpoint of step {manifest.step} that is there {why}; "
                 "give each run a checkpoint.url of its own"

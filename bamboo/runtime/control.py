@@ -1,7 +1,8 @@
 """The worker's threads to the outside: they follow the log, post, watch peers, report to the agent.
 
 Rule: each thread does one blocking thing with a deadline and hands values over; none touches the
-training. While the store is away, training goes on and what is to be said waits in order.
+training. While the store is away, training goes on and what is to be said waits in order. Who was
+overtaken says nothing any more: it would speak of what nobody else knows.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from bamboo.core.accuse import patience_s
 from bamboo.core.effects import Fence
 from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
-from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import Store, Transport
 from bamboo.runtime.backlog import POLL_S, Backlog
@@ -32,6 +33,9 @@ from bamboo.telemetry.writer import LineWriter
 
 RETRY_S = 0.1
 APPEND_DEADLINE_S = 120.0
+OVERTAKEN_S = 5.0
+"""A word that cannot be honest may be of a history that the store has lost: so long whoever follows
+the log has to find that out."""
 SAID_AGAIN = 512
 """Records that are written again to a store that was refilled: the launcher may not have read them
 before the store lost them, and whoever has, drops the second one."""
@@ -40,11 +44,20 @@ before the store lost them, and whoever has, drops the second one."""
 class Poster:
     """`trainer.Outbox`: a queue in front of the store, and a file of what this node noted.
 
-    `state` gives the state as this node knows it: its run and generation go into the file."""
+    `state` gives the state as this node knows it: its run and generation go into the file. Once
+    `overtaken` is set nothing is posted any more."""
 
     def __init__(
-        self, store: Store, driver: Driver, log: Path | None, me: NodeId, state: Callable[[], State]
+        self,
+        store: Store,
+        driver: Driver,
+        log: Path | None,
+        me: NodeId,
+        state: Callable[[], State],
+        *,
+        overtaken: threading.Event,
     ) -> None:
+        self._overtaken = overtaken
         self._store, self._driver, self._me, self._state = store, driver, me, state
         self._backlog: Backlog[Event | Mapping[str, Any]] = Backlog()
         self._log = LineWriter(log) if log is not None else None
@@ -66,7 +79,7 @@ class Poster:
         self._backlog.work(lambda item: self._post(item, stop), stop)
 
     def _post(self, item: Event | Mapping[str, Any], stop: threading.Event) -> None:
-        while True:
+        while not self._overtaken.is_set():
             try:
                 if isinstance(item, Mapping):
                     self._store.append("metrics", json.dumps(dict(item)))
@@ -78,6 +91,9 @@ class Poster:
             except StoreUnavailable:
                 if stop.wait(RETRY_S):
                     return
+            except CoreMisuse:
+                if not self._overtaken.wait(OVERTAKEN_S):
+                    raise
 
     def _keep(self, record: Mapping[str, Any]) -> None:
         if record in self._records:
@@ -123,11 +139,12 @@ def follow_log(
     poster: Poster,
     tell: Callable[[Decided], None],
     answered: Callable[[], None],
+    overtaken: threading.Event,
     stop: threading.Event,
 ) -> None:
     """Thread: hand every decision to `tell`, as soon as it is in the log; call `answered` whenever
     the store did, which is at least every POLL_S while it is there. A node whose decisions were
-    lost with the store has done what nobody knows of: it is fenced."""
+    lost with the store has done what nobody knows of: it is fenced, and `overtaken` is set."""
     while not stop.is_set():
         known = follower.state
         try:
@@ -138,6 +155,7 @@ def follow_log(
         read_s = time.monotonic()
         if follower.overtaken:
             assert known is not None
+            overtaken.set()
             tell(Decided(state=known, effects=(Fence(to=me),), read_s=read_s))
             return
         for decision in decisions:

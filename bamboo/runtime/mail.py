@@ -29,6 +29,8 @@ class Letter:
 
     tensors: tuple[Tensor, ...]
     meta: Mapping[str, Any] = field(default_factory=dict)
+    generation: int = 0
+    """That its sender knew of when he sent it, where it came from another node."""
 
     def size_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in self.tensors)
@@ -81,13 +83,15 @@ class Mail:
 
     def begin_era(self, era: int, assignment: Assignment, step: int) -> None:
         """Slots mean something else from generation `era` on: forget all letters of before, and
-        hear none of them any more. Everybody is to stand before `step`."""
+        hear none of them any more. Everybody is to stand before `step`. Letters that are of this
+        era already stay: they are for who reads the log later than others."""
         self._era, self._assignment = era, assignment
         self._stash.clear()
-        self._inbox.clear()
+        for slot, letters in self._inbox.items():
+            self._inbox[slot] = {a: x for a, x in letters.items() if x.generation >= era}
         self._taken.clear()
         self.joining.clear()
-        self.of_transfers.clear()
+        self.of_transfers = deque(x for x in self.of_transfers if x[1].generation >= era)
         self.replica_hashes.clear()
         self._bundle, self.stash_bytes = [], 0
         self.safe = dict.fromkeys(assignment.grid.slots(), step)
@@ -289,7 +293,8 @@ class Mail:
 
 def _opened(letter: Letter | Delivered) -> Letter:
     if isinstance(letter, Delivered):
-        return Letter(tensors=tuple(map(to_tensor, letter.buffers)), meta=letter.meta)
+        tensors = tuple(map(to_tensor, letter.buffers))
+        return Letter(tensors=tensors, meta=letter.meta, generation=letter.generation)
     return letter
 
 
@@ -306,7 +311,8 @@ def _unparcelled(key: MessageKey, letter: Letter) -> list[tuple[MessageKey, Lett
     out, at = [], 0
     for pipeline, stage, count, meta in letter.meta["parcel"]:
         slot = Slot(pipeline=int(pipeline), stage=int(stage))
-        part = Letter(tensors=letter.tensors[at : at + int(count)], meta=meta)
+        tensors = letter.tensors[at : at + int(count)]
+        part = Letter(tensors=tensors, meta=meta, generation=letter.generation)
         out.append((replace(key, to=slot, source=slot), part))
         at += int(count)
     return out

@@ -172,6 +172,10 @@ class ReplicaCheck:
             return {}
         return {"hash": digest}
 
+    def forget(self) -> None:
+        """All is laid out anew: a slot means other layers then, and steps come a second time."""
+        self._own.clear()
+
     def difference(self, mail: Mail) -> str | None:
         """A sentence about the first replica found to differ, or None; forgets what is safe."""
         for key, theirs in mail.replica_hashes.items():

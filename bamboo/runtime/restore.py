@@ -5,6 +5,7 @@ it was written is damage; what cannot be read now is tried again, until the pati
 Nobody reads on for a round that is over.
 """
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -35,14 +36,15 @@ Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
 
 
 class Reading:
-    """One reading, begun with it. A try that goes well may take its time, but not for ever; from
-    the first failure on `patience_s` since the beginning counts."""
+    """One reading, begun with it. A try may take its time as long as it does not fail, but not for
+    ever. `patience_s` counts from the first failure on: a try that fails later than that is the
+    last one."""
 
     def __init__(
         self, vault: Vault, step: int, layers: frozenset[int], *, patience_s: float
     ) -> None:
         self._vault, self._step, self._layers = vault, step, layers
-        self._patience_s, self._begun_s = patience_s, time.monotonic()
+        self._patience_s, self._tried_s = patience_s, time.monotonic()
         self._over = threading.Event()
         self._outcome: Outcome | None = None
         self._trouble: StorageUnavailable | None = None
@@ -50,23 +52,22 @@ class Reading:
 
     def poll(self) -> Outcome | None:
         """How it came out; None while it is under way."""
-        waited_s = time.monotonic() - self._begun_s
-        if self._outcome is not None or waited_s < self._patience_s:
+        waited_s = time.monotonic() - self._tried_s
+        if self._outcome is not None or waited_s < HANGS_AFTER * self._patience_s:
             return self._outcome
-        if self._trouble is None and waited_s >= HANGS_AFTER * self._patience_s:
-            return StorageUnavailable(
-                f"neither an answer nor an error within {waited_s:.0f} s ({HANGS_AFTER} times "
-                "cluster.step_timeout_s)"
-            )
-        return self._trouble
+        return self._trouble or StorageUnavailable(
+            f"neither an answer nor an error within {waited_s:.0f} s ({HANGS_AFTER} times "
+            "cluster.step_timeout_s)"
+        )
 
     def end(self) -> None:
         """Nobody waits for it any more."""
         self._over.set()
 
     def _work(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        pause_s, give_up_s = FIRST_PAUSE_S, math.inf
         while not self._over.is_set():
+            self._tried_s = time.monotonic()
             try:
                 self._outcome = self._vault.load(self._step, self._layers)
                 return
@@ -75,5 +76,10 @@ class Reading:
                 return
             except StorageUnavailable as error:
                 self._trouble = error
-            self._over.wait(pause_s)
+            now_s = time.monotonic()
+            if now_s >= give_up_s:
+                self._outcome = self._trouble
+                return
+            give_up_s = min(give_up_s, now_s + self._patience_s)
+            self._over.wait(min(pause_s, max(give_up_s - now_s, 0.0)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

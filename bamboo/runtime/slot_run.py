@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bamboo.checkpoint.manifest import layer_of
 from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand
 from bamboo.runtime.optimizer import Moments
 from bamboo.runtime.stage import Pending, Stage
@@ -194,11 +195,6 @@ class SlotRun:
     def exchanged(self) -> bool:
         """Whether the exchange of this step is done and the squares are out."""
         return self.exchange.stand is Stand.DONE
-
-
-def layer_of(name: str) -> int:
-    """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3."""
-    return int(name.partition("/")[2].partition(".")[0])
 
 
 def _fill(targets: Mapping[str, Tensor], flat: Tensor, whose: str) -> None:

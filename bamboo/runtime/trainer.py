@@ -208,6 +208,8 @@ class Trainer:
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
+        if state.reform is None and self._checkpoints is not None:
+            self._checkpoints.known([made.step for made in state.checkpoints], state.era)
         if state.reform is not None:
             self._stop_for(state)
         elif state.assignment is not None:
@@ -225,6 +227,7 @@ class Trainer:
         self._stopping = False
         self.finish.take_back()
         self.rebuild.sync(state)
+        self._replicas.forget()
         self._set_hold()
 
     def _connect(self, state: State) -> None:
@@ -259,17 +262,13 @@ class Trainer:
                 self._start()
             case AgreeBoundary(since=since):
                 self.rebuild.agree(since, self.executor.begun_step)
-                self._set_hold()
             case QuiesceAfter(since=since, step=step):
                 self.rebuild.stop_after(since, step)
-                self._set_hold()
             case Quiesce(since=since):
                 self.rebuild.stop(since)
-                self._set_hold()
             case GoOn():
                 self.executor.gap_budget = {}
                 self.rebuild.finish()
-                self._set_hold()
                 self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 assert self._checkpoints is not None, "only nodes that store stages are asked"
@@ -280,24 +279,21 @@ class Trainer:
                 resend(self.mail, self.executor.owned, slot)
             case Drain():
                 self._boundaries.drain()
-                self._set_hold()
             case Stay():
                 self._boundaries.stay()
-                self._set_hold()
             case HoldForStop():
                 self._stopping = True
-                self._set_hold()
                 self._outbox.event(StopReady(node=self._me, step=self.executor.begun_step))
             case StopAt(step=step):
                 self.executor.last_step = step
                 self._stopping = False
-                self._set_hold()
             case Fence():
                 self._goodbye = Goodbye.FENCED
             case End():
                 self._goodbye = Goodbye.ENDED
             case _:
                 pass  # effects to the fleet are not ours
+        self._set_hold()
 
     def _start(self) -> None:
         assignment = self.mail.assignment
@@ -344,7 +340,8 @@ class Trainer:
         self._records.stepped(run, done, factor)
         if run.owner:
             self.transfers.boundary(run)
-            if self._checkpoints is not None:
+            if self._checkpoints is not None and not self.executor.frozen:
+                # Once all stop, a step may be one of the old cut in the era of the new one.
                 self._checkpoints.boundary(run, self._era)
         else:
             self.transfers.followed(run)

@@ -27,12 +27,12 @@ from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
 from bamboo.data import load_data
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import CoreMisuse, InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
-from bamboo.ports import STORE_AWAY_STATUS, Store
+from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, Store
 from bamboo.runtime.checkpoints import Checkpoints
-from bamboo.runtime.control import Poster, follow_log, report_to_agent, watch_peers
+from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
@@ -46,7 +46,6 @@ LEAVE_DEADLINE_S = 5.0
 JOIN_DEADLINE_S = 300.0
 """So long a store may stand still, or have lost the run, while a node is about to join."""
 RETRY_S = 0.1
-FENCED_STATUS = 3
 
 
 def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int:
@@ -59,6 +58,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     except StoreUnavailable:
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
+    overtaken = threading.Event()
     try:
         goodbye = _Worker(
             config,
@@ -67,10 +67,11 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             first=begin.state,
             documents=documents,
             bucket=bucket,
+            overtaken=overtaken,
         ).live()
     except Exception as error:
         traceback.print_exc()
-        _say_fault(driver, node, error)
+        _say_fault(driver, node, error, overtaken)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
 
@@ -91,8 +92,11 @@ def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
             time.sleep(RETRY_S)
 
 
-def _say_fault(driver: Driver, node: NodeId, error: Exception) -> None:
-    """A fault of ours or of the user's layers would fail again on the shadow: end the run."""
+def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: threading.Event) -> None:
+    """A fault of ours or of the user's layers would fail again on the shadow: end the run. The
+    fault of who was overtaken is its own: the run goes on without it."""
+    if overtaken.is_set() or (isinstance(error, CoreMisuse) and overtaken.wait(OVERTAKEN_S)):
+        return
     line = " ".join(f"{type(error).__name__}: {error}".split())
     reason = f"worker {node} failed: {line}; its log has the traceback"
     try:
@@ -142,7 +146,9 @@ class _Worker:
         first: State,
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
+        overtaken: threading.Event,
     ) -> None:
+        self._overtaken = overtaken
         self._config, self._store, self._driver, self._bucket = config, store, driver, bucket
         self._first, self._documents = first, documents
         self._me = NodeId(config["node"])
@@ -160,7 +166,14 @@ class _Worker:
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)
-        poster = Poster(self._store, self._driver, log, me, lambda: follower.state or self._first)
+        poster = Poster(
+            self._store,
+            self._driver,
+            log,
+            me,
+            lambda: follower.state or self._first,
+            overtaken=self._overtaken,
+        )
         stamp_file = self._run_dir / "kills.jsonl" if self._run_dir else None
         checkpoints = self._checkpoints(strategy, poster)
         trainer = Trainer(
@@ -175,18 +188,7 @@ class _Worker:
         )
         if checkpoints is not None:
             self._thread("save", lambda: checkpoints.work(self._stop))
-        self._thread(
-            "follow",
-            lambda: follow_log(
-                follower=follower,
-                store=self._store,
-                me=me,
-                poster=poster,
-                tell=trainer.tell,
-                answered=trainer.log_watch.answered,
-                stop=self._stop,
-            ),
-        )
+        self._thread("follow", lambda: self._follow(follower, poster, trainer))
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(
             "watch",
@@ -220,6 +222,18 @@ class _Worker:
         self._store.close()
         return goodbye
 
+    def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
+        follow_log(
+            follower=follower,
+            store=self._store,
+            me=self._me,
+            poster=poster,
+            tell=trainer.tell,
+            answered=trainer.log_watch.answered,
+            overtaken=self._overtaken,
+            stop=self._stop,
+        )
+
     def _checkpoints(self, strategy: Strategy, poster: Poster) -> Checkpoints | None:
         config = self._job.checkpoint
         if not config.every_steps:
@@ -236,6 +250,7 @@ class _Worker:
             last_step=self._job.train.steps,
             scratch=Path(tempfile.gettempdir()),
             outbox=poster,
+            layers=json.loads(self._documents["limits"]).get("layers", ()),
         )
 
     def _transport(self) -> ZmqTransport:
@@ -274,7 +289,7 @@ class _Worker:
             with contextlib.suppress(OSError):  # the log's disk may be full
                 traceback.print_exception(broken.exc_value)
             if isinstance(broken.exc_value, Exception):
-                _say_fault(self._driver, self._me, broken.exc_value)
+                _say_fault(self._driver, self._me, broken.exc_value, self._overtaken)
         finally:
             os._exit(1)
 

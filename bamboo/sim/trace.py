@@ -26,6 +26,12 @@ FORMATS = (
 BACK_S = 120.0
 """Alive counts may go back in time by so much: some recorders note each count around its change.
 Such a line counts at the time of the one before."""
+MOST_NODES = 100_000
+"""Alive at once, by a count: each of them becomes an event, whatever its line's length."""
+MOST_EVENTS = 1_000_000
+"""That counts may come to in all: a second or two, and some hundred megabytes."""
+LONGEST_S = 100 * 365 * 86_400.0
+"""No market was recorded for longer: a stamp beyond it is a slip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,16 @@ class TraceEvent:
     at_s: float
     node: str
     comes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Count:
+    """So many nodes were alive then."""
+
+    at_s: float
+    alive: int
+    place: str
+    """Of the file, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +82,14 @@ def read_trace(path: Path) -> Trace:
     if not text.strip():
         raise InputError(f"{path}: is empty; give a trace with at least one line")
     if text.lstrip().startswith("{"):
-        return _from_counts(path, *_availability(path, text))
+        return _from_counts(path, _availability(path, text))
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     fields = [(number, [part.strip() for part in line.split(",")]) for number, line in lines]
     if len(fields[0][1]) == 3 and fields[0][1][1] in ("add", "remove"):
         return _from_events(path, fields)
     if len(fields[0][1]) != 3:
         raise _malformed(path, *fields[0], f"is a line of no known trace; give {FORMATS}")
-    return _from_counts(path, *_alive_counts(path, fields))
+    return _from_counts(path, _alive_counts(path, fields))
 
 
 def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trace:
@@ -84,8 +100,10 @@ def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trac
             raise _malformed(path, number, parts, "write `ms,add|remove,node`")
         try:
             at_s = int(parts[0]) / 1e3
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise _malformed(path, number, parts, "the time is no whole milliseconds") from error
+        if at_s > LONGEST_S:
+            raise _malformed(path, number, parts, _too_long())
         node, comes = parts[2], parts[1] == "add"
         if at_s < (events[-1].at_s if events else 0.0):
             raise _malformed(path, number, parts, "it goes back in time")
@@ -97,11 +115,8 @@ def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trac
     return Trace(source=str(path), events=tuple(events), length_s=events[-1].at_s)
 
 
-def _alive_counts(
-    path: Path, lines: Iterable[tuple[int, Sequence[str]]]
-) -> tuple[list[float], list[int]]:
-    at_s: list[float] = []
-    counts: list[int] = []
+def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Sequence[_Count]:
+    out: list[_Count] = []
     first_s = 0.0
     for number, parts in lines:
         try:
@@ -112,21 +127,23 @@ def _alive_counts(
             raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
         if count < 0:
             raise _malformed(path, number, parts, "fewer than no nodes are alive")
-        first_s = first_s if at_s else stamp_s
-        before_s = at_s[-1] if at_s else 0.0
+        first_s = first_s if out else stamp_s
+        before_s = out[-1].at_s if out else 0.0
         if stamp_s - first_s < before_s - BACK_S:
             raise _malformed(path, number, parts, "it goes back in time")
-        at_s.append(max(before_s, stamp_s - first_s))
-        counts.append(count)
-    return at_s, counts
+        if stamp_s - first_s > LONGEST_S:
+            raise _malformed(path, number, parts, _too_long())
+        at_s = max(before_s, stamp_s - first_s)
+        out.append(_Count(at_s=at_s, alive=count, place=_place(number, parts)))
+    return out
 
 
-def _availability(path: Path, text: str) -> tuple[list[float], list[int]]:
+def _availability(path: Path, text: str) -> Sequence[_Count]:
     try:
         raw = json.loads(text)
         gap_s = float(raw["metadata"]["gap_seconds"])
         counts = [int(count) for count in raw["data"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path}: is no availability series ({error!r}); it needs metadata.gap_seconds and "
             "data, a list of counts"
@@ -136,22 +153,51 @@ def _availability(path: Path, text: str) -> tuple[list[float], list[int]]:
             f"{path}: gap_seconds = {gap_s} and {len(counts)} counts make no series; the gap must "
             "be above 0, and no count below"
         )
-    return [index * gap_s for index in range(len(counts))], counts
+    if gap_s * len(counts) > LONGEST_S:
+        raise InputError(
+            f"{path}: {len(counts)} counts with gap_seconds = {gap_s:g} last too long: at most "
+            f"{LONGEST_S / 3600:,.0f} h; correct the gap"
+        )
+    return [
+        _Count(at_s=index * gap_s, alive=count, place=f"data[{index}] = {_short(str(count))}")
+        for index, count in enumerate(counts)
+    ]
 
 
-def _from_counts(path: Path, at_s: Sequence[float], counts: Sequence[int]) -> Trace:
+def _from_counts(path: Path, counts: Sequence[_Count]) -> Trace:
     events: list[TraceEvent] = []
     here: deque[str] = deque()
     made = 0
-    for now_s, count in zip(at_s, counts, strict=True):
-        while len(here) < count:
+    for count in counts:
+        if count.alive > MOST_NODES:
+            raise InputError(
+                f"{path}: {count.place}: at most {MOST_NODES:,} nodes may be alive; correct it"
+            )
+        if len(events) + abs(count.alive - len(here)) > MOST_EVENTS:
+            raise InputError(
+                f"{path}: {count.place}: more than {MOST_EVENTS:,} nodes have come and gone by "
+                "here; give a shorter part of the trace"
+            )
+        while len(here) < count.alive:
             made += 1
             here.append(f"node{made}")
-            events.append(TraceEvent(at_s=now_s, node=here[-1], comes=True))
-        while len(here) > count:
-            events.append(TraceEvent(at_s=now_s, node=here.popleft(), comes=False))
-    return Trace(source=str(path), events=tuple(events), length_s=at_s[-1])
+            events.append(TraceEvent(at_s=count.at_s, node=here[-1], comes=True))
+        while len(here) > count.alive:
+            events.append(TraceEvent(at_s=count.at_s, node=here.popleft(), comes=False))
+    return Trace(source=str(path), events=tuple(events), length_s=counts[-1].at_s)
+
+
+def _too_long() -> str:
+    return f"it is more than {LONGEST_S / 3600:,.0f} h after the begin; correct the time"
+
+
+def _place(number: int, parts: Sequence[str]) -> str:
+    return f"line {number}: {_short(','.join(parts))!r}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def _malformed(path: Path, number: int, parts: Sequence[str], reason: str) -> InputError:
-    return InputError(f"{path}: line {number}: {','.join(parts)!r}: {reason}")
+    return InputError(f"{path}: {_place(number, parts)}: {reason}")

@@ -15,13 +15,19 @@ class Tail:
         self._offset = 0
 
     def lines(self) -> list[str]:
-        """The complete, non-empty lines that came since the last call."""
+        """The complete, non-empty lines that came since the last call. Raises InputError for what
+        is there and cannot be read."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise InputError(
+                f"{self._path} cannot be read: {error.strerror}; put the original back, or take "
+                "away what is in its place"
+            ) from error
         end = data.rfind(b"\n") + 1
         self._offset += end
         text = data[:end].decode("utf-8", errors="replace")
@@ -33,11 +39,15 @@ def read_events(path: Path) -> Iterator[EventRecord]:
     for line in Tail(path).lines():
         try:
             yield EventRecord.from_json(line)
-        except InputError:
+        except InputError as error:
             if line.rstrip().endswith("}"):
-                raise
+                raise InputError(f"{path}: {error}") from error
 
 
 def read_metrics(path: Path) -> list[MetricRecord]:
     """All metrics of a run, in step order. Raises InputError on a record it cannot read."""
-    return sorted(map(MetricRecord.from_json, Tail(path).lines()), key=lambda m: m.step)
+    lines = Tail(path).lines()
+    try:
+        return sorted(map(MetricRecord.from_json, lines), key=lambda m: m.step)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

@@ -55,7 +55,7 @@ class SamplesRecord:
                     f"{SCHEMA_VERSION}; use the version that wrote it"
                 )
             return cls.of_step(int(raw["step"]), raw)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"a samples record lacks or garbles {error}: {line[:120]}; take the original"
             ) from error
@@ -127,7 +127,7 @@ def read_samples(path: Path) -> list[SamplesRecord]:
     for line in Tail(path).lines():
         try:
             out.append(SamplesRecord.from_json(line))
-        except InputError:
+        except InputError as error:
             if line.rstrip().endswith("}"):
-                raise
+                raise InputError(f"{path}: {error}") from error
     return out

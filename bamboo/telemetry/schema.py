@@ -55,8 +55,10 @@ class EventRecord:
                 step=None if raw.get("step") is None else int(raw["step"]),
                 data=dict(raw.get("data", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"an event record lacks or garbles {error}: {line[:120]}") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"an event record lacks or garbles {error}: {line[:120]}; take the original"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +102,10 @@ class MetricRecord:
                 tokens_per_usd=float(raw["tokens_per_usd"]),
             )
             same = record.loss.hex() == raw["loss_hex"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"a metric record lacks or garbles {error}: {line[:120]}") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"a metric record lacks or garbles {error}: {line[:120]}; take the original"
+            ) from error
         if not same:
             raise InputError(
                 f"metric of step {record.step}: loss {record.loss!r} is not {raw['loss_hex']}; "
@@ -113,8 +117,10 @@ class MetricRecord:
 def _record(line: str, *, what: str) -> dict[str, Any]:
     try:
         raw = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{what} record is not JSON ({error}): {line[:120]}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{what} record is not JSON ({error}): {line[:120]}; take the original"
+        ) from error
     if not isinstance(raw, dict) or raw.get("v") != SCHEMA_VERSION:
         raise InputError(
             f"{what} record has schema {raw.get('v') if isinstance(raw, dict) else raw!r}, "

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from typing import Any
 
 import click
 
@@ -29,7 +30,7 @@ def command(run: str, as_json: bool) -> int:
     detached = runs.is_detached(folder)
     if folder.receipt.exists():
         click.echo(f"run {folder.id} has ended", err=True)
-        body = folder.read_json(folder.receipt)
+        body: dict[str, Any] = folder.read_json(folder.receipt)
     else:
         click.echo(
             f"{folder.id}: Ctrl-C leaves it running; `bamboo stop {folder.id}` ends it", err=True

@@ -1,6 +1,7 @@
 """`bamboo cost`: on-demand against spot, for a job before it runs or for a run that did."""
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ def command(
 ) -> None:
     """Price a job, or say what a run cost, on-demand against spot."""
     path = Path(job_or_run)
-    if path.suffix == ".toml" or path.is_file():
+    if path.suffix == ".toml" or os.path.isfile(job_or_run):  # whatever the text, it only asks
         if samples_per_s < 0:
             raise InputError(
                 f"--samples-per-s {samples_per_s:g} is negative; give a figure above 0"

@@ -5,7 +5,7 @@ import json
 import click
 
 from cli import runs
-from cli.look import status_of
+from cli.look import row_of
 from cli.views.status import list_text
 
 
@@ -13,20 +13,7 @@ from cli.views.status import list_text
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def command(as_json: bool) -> None:
     """List the runs."""
-    rows = []
-    for folder in runs.all_runs(runs.home()):
-        body = status_of(folder)
-        rows.append(
-            {
-                "run": folder.id,
-                "started": runs.started_text(folder),
-                "phase": body["phase"],
-                "outcome": body["outcome"],
-                "step": body["step"],
-                "steps": body["steps"],
-                "usd": body["usd"],
-            }
-        )
+    rows = [row_of(folder) for folder in runs.all_runs(runs.home())]
     if as_json:
         click.echo(json.dumps(rows))
     else:

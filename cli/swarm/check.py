@@ -66,11 +66,34 @@ def committed(records: Iterable[Record]) -> tuple[tuple[float, int], ...]:
     return tuple((float(r["t"]), int(r["steps"])) for r in records if r["kind"] == "steps")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """How the run stood from `at_s` on, in Unix time."""
+
+    at_s: float
+    phase: str
+    under_way: int
+    """Failovers, transfers, moves and reconfigurations."""
+
+    def __str__(self) -> str:
+        return f"{self.phase}, {self.under_way} changes under way"
+
+
+def stands(records: Iterable[Record]) -> tuple[Stand, ...]:
+    """How the run stood, by `chaos.jsonl`: whenever that had changed."""
+    return tuple(
+        Stand(at_s=float(r["t"]), phase=str(r["phase"]), under_way=int(r["under_way"]))
+        for r in records
+        if r["kind"] == "stands"
+    )
+
+
 # ---------------------------------------------------------------- numbers
 
 
-def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
-    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any."""
+def check_losses(metrics: Sequence[Record], *, steps: int, undone: int = 0) -> Verdict:
+    """Each of `steps` steps has one loss, of one bit pattern, and no other step has any, but for
+    those below `undone`, which a restore took back."""
     bits: dict[int, str] = {}
     finding = ""
     for record in metrics:
@@ -80,7 +103,7 @@ def check_losses(metrics: Sequence[Record], *, steps: int) -> Verdict:
         if bits.setdefault(step, loss) != loss:
             finding = finding or f"step {step} has two losses: {bits[step]} and {loss}"
     missing = next((step for step in range(steps) if step not in bits), None)
-    beyond = min((step for step in bits if not 0 <= step < steps), default=None)
+    beyond = min((step for step in bits if not 0 <= step < max(steps, undone)), default=None)
     if not finding and missing is not None:
         finding = f"step {missing} of {steps} has no loss"
     if not finding and beyond is not None:
@@ -104,6 +127,12 @@ def check_end(receipt: Record | None, launchers: Sequence[int]) -> Verdict:
     if not finding and receipt["final_note"]:
         finding = str(receipt["final_note"])
     return Verdict(name="end", finding=finding, seen=f"{outcome} after step {receipt['step']}")
+
+
+def undone_below(receipt: Record) -> int:
+    """Below which step lies all that was finished and then taken back by a restore; 0: nothing."""
+    again = (int(r["step"]) + int(r["steps_again"]) for r in receipt["reconfigurations"])
+    return max(again, default=0)
 
 
 def check_orphans(
@@ -160,6 +189,28 @@ def _name(fault: Struck) -> str:
     return f"fault {fault.number} ({fault.kind})"
 
 
+def check_protection(
+    faults: Sequence[Struck], stood: Sequence[Stand], *, seen_s: float, bound_s: float
+) -> Verdict:
+    """Within `bound_s` after the cause of the last fault was gone the run had all its copies again.
+    How it stood counts from `seen_s` on: before, a loss may not have been seen."""
+    name, causes = "protection", [f.over_s for f in faults if f.over_s < float("inf")]
+    if not causes:
+        return Verdict(name=name, finding="", seen="no fault")
+    last_s, last = max(causes), stood[-1] if stood else None
+    ends = [*(stand.at_s for stand in stood[1:]), float("inf")]
+    for stand, end_s in zip(stood, ends, strict=False):
+        since_s = max(stand.at_s, last_s + seen_s)
+        if stand.phase != "running" or stand.under_way or end_s <= since_s:
+            continue
+        took_s = max(stand.at_s - last_s, 0.0)
+        late = f"all copies were there again after {took_s:.1f} s, the bound is {bound_s:g} s"
+        seen = f"all copies were there {took_s:.1f} s after the last fault"
+        return Verdict(name=name, finding=late if took_s > bound_s else "", seen=seen)
+    words = "nobody saw how it stood" if last is None else f"it still stood at: {last}"
+    return Verdict(name=name, finding=f"not all copies came back after the last fault; {words}")
+
+
 def next_step_s(times: Sequence[float], after_s: float) -> float | None:
     """When the first step after `after_s` was finished."""
     index = bisect.bisect_right(times, after_s)
@@ -170,7 +221,7 @@ def next_step_s(times: Sequence[float], after_s: float) -> float | None:
 
 
 def check_fences(decisions: Sequence[Record]) -> Verdict:
-    """Nothing that a node said counted after the log had called it gone."""
+    """Nothing that a node said counted after the log had called it gone, or it had left."""
     gone: dict[str, int] = {}
     finding, last = "", None
     for entry in decisions:
@@ -182,12 +233,12 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
         if event is None:
             continue
         speaker = event.get("reporter") if event["kind"] == "PeerLost" else event.get("node")
-        if speaker in gone and event["kind"] != "NodeLeft" and not finding:
+        if speaker in gone and not finding:
             finding = (
                 f"version {version}: {event['kind']} of {speaker}, "
                 f"which is gone since version {gone[speaker]}"
             )
-        if event["kind"] == "PeerLost":
+        if event["kind"] in ("PeerLost", "NodeLeft"):
             gone.setdefault(str(event["node"]), version)
     seen = f"{len(decisions)} versions, nothing counted of {len(gone)} nodes after they were gone"
     return Verdict(name="fences", finding=finding, seen=seen)

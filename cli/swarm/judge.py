@@ -23,10 +23,26 @@ SLACK_S = 60.0
 """What detecting, booting, restoring and redoing steps may take beyond the job's own waits."""
 
 
+COPIED_S = 60.0
+"""What sending every replica to a newcomer may take beyond that."""
+NOTICED_S = 5.0
+"""What deciding may take beyond the time after which a silent node is gone."""
+
+
 def bound_s(job: JobConfig) -> float:
     """Within so long after the last cause is gone a run of this job must have finished a step."""
     cluster, cloud = job.cluster, job.cloud
     return cluster.gone_s + cluster.patience_s + cloud.boot_s + cloud.pool_out_s + SLACK_S
+
+
+def protected_s(job: JobConfig) -> float:
+    """Within so long after the last cause is gone such a run must have all its copies again."""
+    return bound_s(job) + COPIED_S
+
+
+def seen_s(job: JobConfig) -> float:
+    """So long after a cause is gone what it did must have been seen."""
+    return job.cluster.gone_s + NOTICED_S
 
 
 def judge(
@@ -48,7 +64,9 @@ def judge(
     verdicts = [
         check.check_end(receipt, [int(r["pid"]) for r in records if r["kind"] == "launcher"]),
         check.check_losses(
-            read_lines(folder.metrics), steps=int(receipt["step"]) if receipt is not None else 0
+            read_lines(folder.metrics),
+            steps=int(receipt["step"]) if receipt is not None else 0,
+            undone=check.undone_below(receipt) if receipt is not None else 0,
         ),
         check.check_orphans(
             read_lines(folder.cloud),
@@ -56,6 +74,12 @@ def judge(
             paths=tuple(str(path) for path in paths),
         ),
         check.check_progress(check.struck(records), check.committed(records), bound_s=bound_s(job)),
+        check.check_protection(
+            check.struck(records),
+            check.stands(records),
+            seen_s=seen_s(job),
+            bound_s=protected_s(job),
+        ),
         check.check_fences(decisions),
         _asked("decisions", lambda: check_decisions(folder)),
     ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
-from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.state import Outcome, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
 from bamboo.telemetry.reader import Tail
@@ -25,6 +25,7 @@ from bamboo.telemetry.writer import LineWriter
 from cli import wiring
 from cli.swarm.draw import Fault, Kind
 from cli.swarm.led import LedRun
+from cli.swarm.stands import protected, standing
 from cli.swarm.whom import Target, hit
 
 if TYPE_CHECKING:
@@ -83,9 +84,13 @@ class Swarm:
         """Faults under way that withhold capacity."""
         self._noticed: set[str] = set()
         self._missed_leaders: set[int] = set()
+        self._stands: dict[str, Any] = {}
+        self._over_at_s = time.monotonic()
+        """When the last cause was gone."""
 
-    def run(self, *, minutes: float, heal_s: float) -> None:
-        """To the run's receipt, if it leaves one. Raises BambooError when it does not come so far
+    def run(self, *, minutes: float, heal_s: float, seen_s: float) -> None:
+        """To the run's receipt, if it leaves one. `seen_s`: so long after a cause is gone nobody
+        needs to have seen what it did. Raises BambooError when it does not come so far
         that anything can be done to it."""
         folder = self._led.folder
         with ExitStack() as stack:
@@ -106,7 +111,7 @@ class Swarm:
             self._write("healing")
             self._tell("no more faults; healing")
             calm_at = self._steps + HEALED_STEPS
-            self._until(lambda: self._healed(calm_at), time.monotonic() + heal_s)
+            self._until(lambda: self._healed(calm_at, seen_s), time.monotonic() + heal_s)
             self._stop()
 
     def _until(self, reached: Callable[[], bool], end_s: float) -> bool:
@@ -148,15 +153,19 @@ class Swarm:
             while self._follower.poll(self._store, timeout_s=0.0):
                 pass
         self._follow_at_s = time.monotonic() + FOLLOW_EVERY_S
+        state = self._follower.state
+        if state is not None and standing(state) != self._stands:
+            self._stands = standing(state)
+            self._write("stands", **self._stands)
 
-    def _healed(self, calm_at: int) -> bool:
+    def _healed(self, calm_at: int, seen_s: float) -> bool:
         state = self._follower.state
         return (
             not self._plan.heap
+            and time.monotonic() > self._over_at_s + seen_s
             and self._steps >= calm_at
             and state is not None
-            and state.reform is None
-            and state.phase in (Phase.RUNNING, Phase.DEGRADED)
+            and protected(state)
         )
 
     # ------------------------------------------------------------------ striking
@@ -325,6 +334,7 @@ class Swarm:
         self._plan.at(time.monotonic() + delay_s, over)
 
     def _over(self, fault: Fault) -> None:
+        self._over_at_s = time.monotonic()
         self._write("over", number=fault.number)
 
     # ------------------------------------------------------------------ whom

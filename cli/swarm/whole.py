@@ -20,7 +20,7 @@ from cli.signals import Interrupts
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault
 from cli.swarm.hands import Hands
-from cli.swarm.judge import bound_s, judge
+from cli.swarm.judge import judge, protected_s, seen_s
 from cli.swarm.led import LedRun, led_run
 from cli.swarm.strikes import FIRST_STEP_S, STOP_S, Swarm
 from cli.views.quantities import count
@@ -46,7 +46,7 @@ def let_loose(
     minutes, overrides = float(head["minutes"]), list(head["overrides"])
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(job, now=now, chance=random.Random())
-    heal_s = 2 * bound_s(config)
+    heal_s = 2 * protected_s(config)
     if config.budget.max_hours == 0:  # should this process be killed, so ends the run
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
         overrides.append(f"budget.max_hours={longest_s / 3600:.3f}")
@@ -55,7 +55,7 @@ def let_loose(
         tell(f"{run}: {count(len(faults), 'fault')} in {lasting}; {led.folder.path}")
         runs.write_json(led.folder.path / HEAD, head)
         swarm = Swarm(led, faults, hands=Hands(led.cloud.pid), tell=tell)
-        swarm.run(minutes=minutes, heal_s=heal_s)
+        swarm.run(minutes=minutes, heal_s=heal_s, seen_s=seen_s(config))
         processes = _left(led)
         paths = [led.cloud.socket_dir] if led.cloud.socket_dir.exists() else []
     verdicts = judge(led.folder, config, processes=processes, paths=paths, tell=tell)

@@ -15,9 +15,10 @@ def summary_text(body: Mapping[str, Any]) -> str:
         f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
         f"in {duration(body['wall_s'])}{parts}: {body['sentence']}"
     ]
-    if body["first_loss"] is not None:
-        lines.append(f"  loss {body['first_loss']:.4f} -> {body['last_loss']:.4f}")
-        mean, entropy = body["mean_loss_of_last_10"], body["unigram_entropy_nats"]
+    first, last, mean = body["first_loss"], body["last_loss"], body["mean_loss_of_last_10"]
+    if first is not None and last is not None and mean is not None:
+        lines.append(f"  loss {first:.4f} -> {last:.4f}")
+        entropy = body["unigram_entropy_nats"]
         line = f"  mean loss of the last {min(10, body['step'])} steps {mean:.4f}"
         if entropy is not None:
             relation = "below" if mean < entropy else "not below"
@@ -25,6 +26,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
         lines.append(line)
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
+    lines += [f"  trouble: {sentence}" for sentence in body.get("troubles", ())]
     newest = body.get("newest_checkpoint")
     if newest is not None and body["outcome"] != "done":
         lines.append(

@@ -42,16 +42,17 @@ def status_text(body: Mapping[str, Any]) -> str:
 
 
 def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
-    """One line per run, newest last."""
+    """One line per run, newest last; then what is wrong with those that are damaged."""
     rows = [("run", "started", "state", "step", "cost")]
     rows += [
         (
             r["run"],
-            r["started"],
+            r["started"] or "-",
             r["outcome"] or r["phase"],
-            f"{r['step']}/{r['steps']}",
-            usd(r["usd"]),
+            "-" if r["step"] is None else f"{r['step']}/{r['steps']}",
+            "-" if r["usd"] is None else usd(r["usd"]),
         )
         for r in runs
     ]
-    return "\n".join(columns(rows, indent=0, right=frozenset({3, 4})))
+    lines = columns(rows, indent=0, right=frozenset({3, 4}))
+    return "\n".join([*lines, *(f"{r['run']}: {r['damage']}" for r in runs if r["damage"])])

@@ -1,7 +1,8 @@
 """The Provider over EC2, through boto3. The same code serves an account and the local mock.
 
-Launches are never repeated by the library (it would take lack of capacity for a hiccup and ask five
-times); reading calls are, a little. Every call has a deadline.
+No call is repeated by the library: it would take lack of capacity for a hiccup and ask five times,
+and a cloud that is silent would hold its caller for as many timeouts. Who calls asks again in a
+later turn. Every call has a deadline.
 """
 
 import time
@@ -36,12 +37,15 @@ from cloud.provider import (
 )
 
 CONNECT_TIMEOUT_S = 5
-READ_TIMEOUT_S = 30
+READ_TIMEOUT_S = 5
+"""A list, a price, an end: so long at most is whoever asks held up, whatever else it has to do."""
+LAUNCH_TIMEOUT_S = 30
+"""A launch whose answer is missed may have started something; it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
 
 
 class Ec2Provider:
-    """Instances of one region. `launcher` must not retry; `reader` may."""
+    """Instances of one region. `launcher` must not retry; `reader` does all but the launches."""
 
     def __init__(
         self,
@@ -84,17 +88,17 @@ class Ec2Provider:
             aws_secret_access_key=mock_key,
         )
 
-        def client(attempts: int) -> Any:
+        def client(read_timeout_s: int) -> Any:
             config = Config(
                 connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=READ_TIMEOUT_S,
-                retries={"total_max_attempts": attempts, "mode": "standard"},
+                read_timeout=read_timeout_s,
+                retries={"total_max_attempts": 1, "mode": "standard"},
             )
             return session.client("ec2", endpoint_url=endpoint_url, config=config)
 
         return cls(
-            launcher=client(1),
-            reader=client(3),
+            launcher=client(LAUNCH_TIMEOUT_S),
+            reader=client(READ_TIMEOUT_S),
             settings=settings,
             instance_types=instance_types,
             zones=zones,

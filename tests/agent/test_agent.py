@@ -12,7 +12,7 @@ from bamboo.coord.driver import Driver
 from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import StoreRefused, StoreUnavailable
-from bamboo.ports import STORE_AWAY_STATUS, Notice
+from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, Notice
 from tests.agent.world import (
     HASTY,
     POLICY,
@@ -118,6 +118,15 @@ def test_a_worker_that_could_not_join_for_the_stores_sake_ends_no_run(store, tmp
         agent.worker().status = STORE_AWAY_STATUS
     assert agent.status() == EXIT_WORKER
     assert agent.starter.count == 3
+    assert state_of(store).phase is Phase.FORMING
+
+
+def test_a_worker_that_was_fenced_before_the_store_knew_it_ends_no_run(store, tmp_path) -> None:
+    """The store lost that it had joined: to the others it was never there."""
+    agent = Agent(store, tmp_path)
+    agent.worker().status = FENCED_STATUS
+    assert agent.status() == EXIT_WORKER
+    assert agent.starter.count == 1
     assert state_of(store).phase is Phase.FORMING
 
 

@@ -1,6 +1,8 @@
 """Torn, truncated, corrupted and foreign checkpoints are passed over by name; the newest good one
 is found, and any cut reads it."""
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from torch import Tensor
 from bamboo.checkpoint.catalogue import load_tensors, newest_good, steps
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
+from bamboo.checkpoint.retention import delete
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.errors import StorageUnavailable
 
@@ -124,9 +127,30 @@ def misplaced(bench: Bench, manifest: Manifest) -> None:
     bench.path(manifest.name).write_text(other)
 
 
+def folder_as_manifest(bench: Bench, manifest: Manifest) -> None:
+    bench.path(manifest.name).unlink()
+    bench.path(manifest.name).mkdir()
+
+
+def pipe_as_manifest(bench: Bench, manifest: Manifest) -> None:
+    """Whoever opened it would wait for a writer without end."""
+    bench.path(manifest.name).unlink()
+    os.mkfifo(bench.path(manifest.name))
+
+
+def folder_as_shard(bench: Bench, manifest: Manifest) -> None:
+    path = bench.path(manifest.shards[0].name)
+    path.unlink()
+    path.mkdir()
+    (path / "stray").write_text("x")
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
+        (folder_as_manifest, "is torn: it has no manifest"),
+        (pipe_as_manifest, "is torn: it has no manifest"),
+        (folder_as_shard, "lacks step-00000020/gen-000002/stage-00.safetensors"),
         (truncated, "is truncated: step-00000020/gen-000002/stage-01.safetensors has"),
         (corrupted, "is corrupted: step-00000020/gen-000002/stage-02.safetensors"),
         (torn, "is torn: it has no manifest"),
@@ -146,6 +170,61 @@ def test_a_spoilt_checkpoint_is_named_and_the_one_before_taken(
     (why,) = found.rejected
     assert why.startswith("the checkpoint of step 20 ")
     assert says in why
+
+
+def test_one_that_lacks_layers_is_passed_over(bench: Bench) -> None:
+    """Whole shards of another cut: each is what was written, together they are no model."""
+    good, short = bench.write(10), bench.write(20)
+    part = replace(short, shards=short.shards[:2])
+    bench.path(short.name).write_text(part.to_json())
+    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    assert found.manifest == good
+    assert found.rejected == ("the checkpoint of step 20 lacks layers [4, 5]",)
+    assert newest_good(bench.store, semantic_hash=HASH).manifest == part, "they are not known"
+    fewer = newest_good(bench.store, semantic_hash=HASH, layers=range(2))
+    assert fewer.manifest is None
+    assert "has layers [2, 3] of another model" in fewer.rejected[0]
+
+
+def test_the_complete_ones_before_it_are_named(bench: Bench) -> None:
+    """By their manifests alone: one whose shards are spoilt may be among them."""
+    for step in (5, 10, 15, 20, 25, 30, 35):
+        bench.write(step)
+    spoilt = {step: bench.path(f"{folder_of(step)}/{MANIFEST}") for step in (5, 15, 20)}
+    corrupted(bench, Manifest.from_json(bench.path(f"{folder_of(10)}/{MANIFEST}").read_text()))
+    torn(bench, Manifest.from_json(spoilt[5].read_text()))
+    foreign(bench, Manifest.from_json(spoilt[15].read_text()))
+    garbled(bench, Manifest.from_json(spoilt[20].read_text()))
+    truncated(bench, Manifest.from_json(bench.path(f"{folder_of(35)}/{MANIFEST}").read_text()))
+    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    assert found.manifest is not None
+    assert (found.manifest.step, found.older) == (30, (10, 25))
+
+
+@pytest.mark.parametrize("spoil", [folder_as_manifest, pipe_as_manifest, folder_as_shard, torn])
+def test_what_was_passed_over_can_be_deleted_and_written_anew(
+    bench: Bench, spoil: Callable[[Bench, Manifest], None]
+) -> None:
+    good = bench.write(10)
+    spoil(bench, bench.write(20))
+    delete(bench.store, 20)
+    assert not bench.path(folder_of(20)).exists()
+    assert newest_good(bench.store, semantic_hash=HASH).manifest == good
+    again = bench.write(20)
+    assert newest_good(bench.store, semantic_hash=HASH).manifest == again
+
+
+def test_a_store_that_cannot_be_read_is_no_damage(bench: Bench) -> None:
+    manifest = bench.write(10)
+
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(StorageUnavailable, match="error; see that the directory can be read"):
+            newest_good(bench.store, semantic_hash=HASH)
+    assert newest_good(bench.store, semantic_hash=HASH).manifest == manifest
 
 
 def test_no_good_one_at_all(bench: Bench) -> None:

@@ -16,10 +16,10 @@ from bamboo.core.events import (
     StopRequested,
 )
 from bamboo.core.state import Outcome, State
-from bamboo.errors import InputError
-from bamboo.ids import InstanceId, ZoneId
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId, RunId, ZoneId
 from cli.fleet import GRACE_S, RunFleet
-from cloud.fleet import Fleet, Report
+from cloud.fleet import Fleet, Report, StillLive
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from tests.cli.world import World, job, joined
@@ -33,8 +33,10 @@ class FakeCloudFleet:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.trouble: Exception | None = None
+        self.on_call: Callable[[], None] = lambda: None
 
     def _call(self, name: str, value: Any) -> None:
+        self.on_call()
         self.calls.append((name, value))
         if self.trouble is not None:
             raise self.trouble
@@ -49,13 +51,14 @@ class FakeCloudFleet:
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         self._call("terminate", instance)
 
-    def terminate_all(self) -> None:
+    def terminate_all(self, *, deadline_s: float, waiting: Callable[[str], None]) -> None:
         self._call("terminate_all", None)
 
 
 class FakeLocalCloud:
     def __init__(self) -> None:
         self.is_alive = True
+        self.pid = 77
         self.control = self
         self.taken: list[tuple[str, float]] = []
 
@@ -231,6 +234,24 @@ def test_the_end_of_everything_needs_a_live_cloud(parts: Parts) -> None:
     parts.cloud.is_alive = True
     parts.made.terminate_all()
     assert parts.fleet.calls == [("terminate_all", None)]
+
+
+def test_an_end_that_the_cloud_does_not_answer_is_waited_for_once(parts: Parts) -> None:
+    parts.fleet.trouble = StillLive(RunId("r"), "i-1, i-2")
+    with pytest.raises(BambooError, match=r"still be running \(i-1, i-2\).* process 77, .*force"):
+        parts.made.terminate_all()
+    parts.made.terminate_all()  # what follows is the end of the cloud itself
+    assert parts.fleet.calls == [("terminate_all", None)]
+
+
+def test_a_silent_cloud_does_not_hold_up_every_turn(parts: Parts) -> None:
+    parts.fleet.trouble = CloudUnavailable("no answer")
+    parts.fleet.on_call = lambda: setattr(parts, "now_s", parts.now_s + 5.0)
+    for _ in range(100):
+        parts.made.reconcile(state())
+        parts.now_s += 0.5
+    assert len(parts.fleet.calls) == 5  # in 75 s, of which they took a third
+    assert parts.notes == ["no answer"]
 
 
 def test_a_planned_preemption_of_what_is_gone_is_told_not_raised(parts: Parts) -> None:

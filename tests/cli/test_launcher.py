@@ -8,7 +8,7 @@ from bamboo.config.tree import BudgetConfig, ChaosConfig, Kill
 from bamboo.coord.ledger import PriceRecord, ValueRecord, read_ledger
 from bamboo.core import events
 from bamboo.core.state import Outcome, Phase
-from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.errors import BambooError
 from bamboo.ids import NodeId
 from tests.cli.world import World, caught_up, finished, job, joined, left, lost, node, step
 
@@ -264,41 +264,6 @@ def test_a_dead_cloud_is_a_fault() -> None:
     world._script = [joined(), die, []]
     with pytest.raises(BambooError, match="the local cloud ended"):
         world.launcher.run()
-
-
-def test_a_store_that_is_away_is_waited_for_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(job(), [joined(), *[[] for _ in range(150)]])
-
-    def away(**_: object) -> None:
-        raise StoreUnavailable("away")
-
-    world._script[1] = lambda: monkeypatch.setattr(world.store, "entries", away)
-    with pytest.raises(BambooError, match="store is gone for 121 s"):
-        world.launcher.run()
-    assert any("training goes on" in note for note in world.screen.notes)
-
-
-def test_a_long_outage_of_the_users_own_store_is_no_standstill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(job())
-    world.launcher._store_is_ours = False
-    there = world.store.entries
-
-    def away(**_: object) -> None:
-        raise StoreUnavailable("away")
-
-    world._script = [
-        joined(),
-        lambda: monkeypatch.setattr(world.store, "entries", away),
-        *[[] for _ in range(120)],
-        lambda: monkeypatch.setattr(world.store, "entries", there),
-        [],
-        [step(0), step(1), step(2)],
-        finished(2, 0, 1, 2, 3),
-        left(0, 1, 2, 3),
-    ]
-    assert world.launcher.run().outcome is Outcome.DONE
 
 
 def test_a_listed_kill_with_notice_is_ordered_at_its_step() -> None:

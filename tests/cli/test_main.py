@@ -85,6 +85,34 @@ def test_expected_errors_become_a_line_and_their_code(
     assert capsys.readouterr().err == text
 
 
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        ("s3://", "s3://bucket/prefix"),
+        ("http://x", "s3://bucket/prefix"),
+        ("/dev/null", "is no directory"),
+    ],
+)
+def test_where_checkpoints_cannot_go_nothing_is_begun(
+    url: str,
+    word: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
+    monkeypatch.setattr("cli.wiring.run_preflight", lambda _: pytest.fail("it was looked at"))
+    Path("job.toml").write_text(f'[checkpoint]\nevery_steps = 5\nurl = "{url}"\n')
+    assert main.run(["launch", "job.toml"]) == 2
+    error = capsys.readouterr().err
+    assert "checkpoint.url" in error
+    assert f"'{url}'" in error
+    assert word in error
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
 def test_an_unforeseen_error_is_one_line_and_a_traceback_file(tmp_path: Path) -> None:
     code = "import sys\nimport cli.main as m\nm.run = lambda: 1 // 0\nsys.exit(m.main())"
     out = subprocess.run(

@@ -157,6 +157,22 @@ def test_decisions_are_saved_and_recomputed(home: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["equal"] is True
 
 
+def test_where_no_decision_is_nothing_is_called_equal(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, world = folder_of(home), World(job())
+    live(folder, world, monkeypatch)
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert "no decision so far: there is nothing to recompute" in capsys.readouterr().err
+    assert save_decisions(folder, world.store) == 1
+    runs.write_json(folder.receipt, {"status": {}})
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert "no decision before it ended: there is nothing to recompute" in capsys.readouterr().err
+    folder.decisions.unlink()
+    assert main.run(["verify", "r", "--decisions"]) == 2
+    assert f"{folder.decisions} is missing: it was taken away" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -291,6 +307,28 @@ def test_a_run_that_starts_is_not_taken_for_a_lost_one(
     assert capsys.readouterr().err == "error: run r is still starting; ask again in a moment\n"
     old = folder_of(home, "old")
     assert status_of(old)["phase"] == "lost"
+
+
+def test_a_resumed_run_that_starts_still_has_its_steps(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it has its dollars: also while its new store is empty, and after an interrupt then."""
+    now_s = time.time()
+    folder = folder_of(home, started_s=now_s)
+    body = folder.read_json(folder.resolved) | {"part": 2, "part_started_s": now_s}
+    runs.write_json(folder.resolved, body)
+    with LineWriter(folder.metrics) as writer:
+        for index in range(3):
+            writer.write(
+                MetricRecord(
+                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
+                ).to_json()
+            )
+    seen = status_of(folder)
+    assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
+    live(folder, World(job()), monkeypatch)
+    seen = status_of(folder)
+    assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
 
 
 def test_only_what_ended_in_order_is_verified(

@@ -1,14 +1,37 @@
-"""What a resume puts aside before it starts anything."""
+"""What a resume looks for before it starts anything, and what it puts aside."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from bamboo.checkpoint.catalogue import steps
 from bamboo.checkpoint.directory import DirectoryStore
-from cli.resuming import forget_passed_over
+from bamboo.config.tree import CheckpointConfig
+from bamboo.core.checkpointing import KEPT
+from bamboo.core.events import CheckpointDamaged, Quiesced
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import initial_state
+from bamboo.errors import InputError
+from bamboo.ids import NodeId, RunId
+from bamboo.topology.grid import Grid
+from cli.resuming import _newest, forget_passed_over
+from cli.runs import RunFolder
+from cli.terms import Terms
 from tests.checkpoint.test_manifest import manifest
+from tests.cli.world import job
+from tests.core.build import joined
 
+pytestmark = pytest.mark.timeout(30)
 OURS = manifest().semantic_hash
+
+
+def put(objects: DirectoryStore, *kept: int) -> None:
+    for step in kept:
+        one = manifest(step=step)
+        objects.put_new(one.shards[0].name, b"x")
+        objects.put_new(one.name, one.to_json().encode())
 
 
 def test_newer_checkpoints_go_unless_they_are_of_other_semantics(tmp_path: Path) -> None:
@@ -24,3 +47,47 @@ def test_newer_checkpoints_go_unless_they_are_of_other_semantics(tmp_path: Path)
     forget_passed_over(objects, after=100, semantic_hash=OURS)
     assert steps(objects) == [300, 100]
     assert len(objects.sizes("step-00000300/")) == 2
+
+
+def test_a_job_that_reads_no_checkpoints_is_refused_where_there_are_some(tmp_path: Path) -> None:
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    bare = replace(job(), checkpoint=CheckpointConfig(every_steps=0))
+    found = _newest(folder, bare, OURS, layers=())
+    assert found.manifest is None
+    assert found.rejected == ("checkpoint.every_steps = 0: none was written",)
+    put(DirectoryStore(tmp_path / "checkpoints"), 100, 200)
+    with pytest.raises(InputError, match="run r has a checkpoint of step 200, "):
+        _newest(folder, bare, OURS, layers=())
+    assert _newest(folder, bare, "another", layers=()).manifest is None, "they are not this run's"
+
+
+def begun(from_step: int, older: tuple[int, ...]) -> Terms:
+    """Terms of which only the checkpoints are looked at."""
+    made = object.__new__(Terms)
+    object.__setattr__(made, "from_step", from_step)
+    object.__setattr__(made, "older", older)
+    return made
+
+
+def test_the_one_before_is_taken_where_the_newest_cannot_be_read_after_all() -> None:
+    assert begun(0, ()).checkpoints == ()
+    assert [c.step for c in begun(99, tuple(range(20))).checkpoints][-2:] == [19, 99]
+    assert len(begun(99, tuple(range(20))).checkpoints) == KEPT
+    policy = Policy(cuts=((0, 2, 4),), virtual_nodes=1, pipelines=1, stages=2, checkpoint_every=4)
+    state = initial_state(
+        run=RunId("r"),
+        grid=Grid(pipelines=1, stages=2),
+        redundancy="off",
+        checkpoints=begun(8, (4,)).checkpoints,
+    )
+    nodes = [NodeId("a.1"), NodeId("b.1")]
+    bases = []
+    for event in (
+        *(joined(node) for node in nodes),
+        *(Quiesced(node=node, since=2, holdings=(), norms=()) for node in nodes),
+        CheckpointDamaged(node=nodes[0], step=8, reason="a bit was turned"),
+        *(Quiesced(node=node, since=5, holdings=(), norms=()) for node in nodes),
+    ):
+        state = transition(state, event, now_s=0.0, policy=policy).state
+        bases.append(None if state.reform is None else state.reform.base)
+    assert bases == [None, None, None, 8, None, None, 4]

@@ -44,6 +44,12 @@ def test_find(tmp_path: Path) -> None:
             runs.find(tmp_path, missing)
 
 
+def test_no_run_can_be_called_what_the_newest_is_called() -> None:
+    with pytest.raises(InputError, match="'last' means the newest run, whichever it is; take"):
+        run_id("last")
+    assert run_id("last-1") == "last-1"
+
+
 def test_no_runs_at_all(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there are no runs"):
         runs.find(tmp_path / "none", "last")

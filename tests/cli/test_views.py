@@ -157,14 +157,18 @@ def test_status_body_has_the_keys_of_the_interface() -> None:
 def test_list() -> None:
     rows = [
         {"run": "a", "started": "2026-11-20T23:10:00+00:00", "phase": "finished",
-         "outcome": "stopped", "step": 90, "steps": 100, "usd": 1.5},
+         "outcome": "stopped", "step": 90, "steps": 100, "usd": 1.5, "damage": None},
+        {"run": "bad", "started": None, "phase": "damaged",
+         "outcome": None, "step": None, "steps": None, "usd": None, "damage": "it is torn"},
         {"run": "long-name", "started": "2026-11-21T00:00:00+00:00", "phase": "lost",
-         "outcome": None, "step": 3, "steps": 20, "usd": 0.00125},
+         "outcome": None, "step": 3, "steps": 20, "usd": 0.00125, "damage": None},
     ]  # fmt: skip
     assert list_text(rows).splitlines() == [
         "run        started                    state      step     cost",
         "a          2026-11-20T23:10:00+00:00  stopped  90/100    $1.50",
+        "bad        -                          damaged       -        -",
         "long-name  2026-11-21T00:00:00+00:00  lost       3/20  $0.0013",
+        "bad: it is torn",
     ]
 
 

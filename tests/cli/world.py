@@ -132,20 +132,30 @@ class FakeBooks:
 class World:
     """`script` holds, per turn, what happens then: events, metric records, or calls."""
 
-    def __init__(self, config: JobConfig, script: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        script: Sequence[Any] = (),
+        *,
+        policy: Policy | None = None,
+        store_is_ours: bool = True,
+    ) -> None:
         self.config = config
+        policy = policy or Policy()
         self.clock_s = START_S
         self.interrupts = 0
         self.store = MemoryStore(RunId("r"), clock=lambda: self.clock_s)
         self.grid = Grid(pipelines=config.cluster.pipelines, stages=config.cluster.stages)
         state = initial_state(run=RunId("r"), grid=self.grid, redundancy=config.cluster.redundancy)
-        assert create_run(self.store, state=state, policy=Policy(), documents={}, at_s=START_S)
-        self.driver = Driver(self.store, Policy(), "world")
+        assert create_run(self.store, state=state, policy=policy, documents={}, at_s=START_S)
+        self.driver = Driver(self.store, policy, "world")
         self.fleet = FakeFleet(self)
         self.screen = FakeScreen(self)
         self.books = FakeBooks()
         self._script = list(script)
         self.leaves = False
+        self.store_is_ours = store_is_ours
+        self.pauses_s: list[float] = []
         self.launcher = self.new_launcher()
 
     def new_launcher(self, booked: Booked | None = None) -> Launcher:
@@ -161,6 +171,7 @@ class World:
                 now=lambda: self.clock_s,
                 interrupts=lambda: self.interrupts,
                 leave=lambda: self.leaves,
+                pause=self.pause,
             ),
             follower=Follower(),
             job=config,
@@ -174,9 +185,13 @@ class World:
                 started_at_s=START_S,
                 now_s=self.clock_s,
             ),
-            store_is_ours=True,
+            store_is_ours=self.store_is_ours,
             booked=booked,
         )
+
+    def pause(self, pause_s: float) -> None:
+        self.pauses_s.append(pause_s)
+        self.clock_s += pause_s
 
     def play(self, progress: Progress) -> None:
         self.clock_s += 1.0

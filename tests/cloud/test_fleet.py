@@ -8,7 +8,7 @@ import pytest
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.fake import FakeProvider, ScriptedRefusal
-from cloud.fleet import SHOWN_WITHIN_S, Fleet, read_intents
+from cloud.fleet import SHOWN_WITHIN_S, Fleet, StillLive, read_intents
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -314,6 +314,47 @@ def test_terminate_all_names_what_it_could_not_end(provider, clock, tmp_path) ->
     fleet.ensure(1)
     with pytest.raises(BambooError, match=r"i-0001.*bamboo:run=calm-fox"):
         fleet.terminate_all(deadline_s=1.0)
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_the_deadline_of_an_end_holds_when_the_cloud_falls_silent(
+    provider, clock, tmp_path, answers
+) -> None:
+    call_s = 30.0
+
+    class Silent(FakeProvider):
+        """Answers so many calls as `left` says, then each takes its whole timeout."""
+
+        left = 1_000_000
+
+        def _heard(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                clock.now_s += call_s
+                raise CloudUnavailable("DescribeInstances got no answer")
+
+        def describe(self, run):
+            self._heard()
+            return super().describe(run)
+
+        def terminate(self, instances):
+            self._heard()
+
+    silent = Silent(listed=provider.listed)
+    fleet = make_fleet(silent, clock, tmp_path)
+    fleet.ensure(1)
+    silent.left = answers
+    begin_s, told = clock.now_s, []
+    with pytest.raises(StillLive, match="may still be running") as caught:
+        fleet.terminate_all(deadline_s=20.0, waiting=told.append)
+    assert clock.now_s - begin_s <= 20.0 + call_s
+    assert caught.value.names == ("i-0001" if answers else "unknown")
+    assert len(told) <= 1
+    begin_s = clock.now_s
+    with pytest.raises(StillLive):
+        fleet.terminate_all(deadline_s=70.0, waiting=told.append)
+    assert clock.now_s - begin_s <= 70.0 + call_s
+    assert told[-1].endswith("for up to 70 s: DescribeInstances got no answer")
 
 
 def test_a_terminated_instance_is_not_counted_and_is_replaced(fleet, provider) -> None:

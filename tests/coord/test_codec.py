@@ -219,6 +219,7 @@ def _another(name: str, value: Any) -> Any:
         "outcome": Outcome.DONE,
         "stop_ready": ((NodeId("n00.1"), 3),),
         "stop_at_step": 3,
+        "stalled_step": 0,
         "stop_reason": "x",
         "finished": (NodeId("n00.1"),),
         "moves": (MOVE,),

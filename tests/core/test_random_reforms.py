@@ -80,6 +80,8 @@ class World(RuleBasedStateMachine):
         grid = Grid(pipelines=pipelines, stages=stages)
         self.state = initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)
         self.held: dict[NodeId, dict[int, int]] = {}
+        self.lost_some = False
+        """Whether anything that a node held went with it since all began, or went on, last."""
         self.stored: dict[int, set[int]] = {}
         for _ in range(grid.size):
             self.join()
@@ -112,9 +114,13 @@ class World(RuleBasedStateMachine):
             assert before.reform.base is not None
             self.step = before.reform.base
             self.check_all_held()
+            roles = {node.id for node in live_members(after)}
+            self.held = {node: held for node, held in self.held.items() if node in roles}
+            self.lost_some = False
 
     def forget_the_dead(self) -> None:
         live = {node.id for node in self.state.live_nodes()}
+        self.lost_some |= any(self.held[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
 
     def give_all(self, step: int) -> None:
@@ -135,7 +141,7 @@ class World(RuleBasedStateMachine):
     def newest(self) -> tuple[int, bool] | None:
         """By the account: the newest step to go on from, and whether live nodes have all of it."""
         counted = self.held.values()
-        if self.state.redundancy == "off" and not (self.state.reform and self.state.reform.intact):
+        if self.state.redundancy == "off" and self.lost_some:
             counted = ()
         steps = {step for held in counted for step in held.values()}
         kept = {done.step for done in checkpoints_of(self.state, self.policy)}
@@ -288,6 +294,9 @@ class World(RuleBasedStateMachine):
                 already_computed=0,
                 pause_s=0.1,
             )
+        if state.stop_at_step is not None and state.assignment is not None:
+            left = [n for n in sorted(set(state.assignment.owners)) if n not in state.finished]
+            return NodeFinished(node=left[0], step=state.stop_at_step)
         if state.transfers:
             item = state.transfers[0]
             for layer in self.layout().layers_of(item.slot):
@@ -303,9 +312,6 @@ class World(RuleBasedStateMachine):
         if state.moves:
             move = state.moves[0]
             return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
-        if state.stop_at_step is not None and state.assignment is not None:
-            left = [n for n in sorted(set(state.assignment.owners)) if n not in state.finished]
-            return NodeFinished(node=left[0], step=state.stop_at_step)
         return None
 
     def next_of_reform(self) -> Event | None:

@@ -14,9 +14,9 @@ from bamboo.config.tree import DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.data import Dataset, load_data
 from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.models import build_model
+from bamboo.ports import FENCED_STATUS
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
-from bamboo.runtime.worker import FENCED_STATUS
 from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.cluster import Cluster
 

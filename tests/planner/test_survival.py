@@ -99,7 +99,7 @@ def test_one_pipeline_with_replicas() -> None:
 
 
 def test_two_pipelines_save_each_other() -> None:
-    single, pairs, whole = survival(at_start(2, 4, "eager"), "eager", checkpoint_every=0)
+    single, pairs, whole, gap = survival(at_start(2, 4, "eager"), "eager", checkpoint_every=0)
     assert "inside the step by its shadow" in single
     assert pairs == (
         "Of the 28 pairs of nodes lost at the same instant, 20 are survived inside the step, 8 (a "
@@ -108,7 +108,11 @@ def test_two_pipelines_save_each_other() -> None:
     assert whole == (
         "The loss of a whole pipeline is survived from another pipeline: the step is done again."
     )
-    single, pairs, whole = survival(at_start(2, 4, "peer"), "peer", checkpoint_every=0)
+    assert gap.startswith("What is survived from another pipeline but leaves no pipeline whole")
+    assert gap.endswith("ends the run.")
+    kept = survival(at_start(2, 4, "eager"), "eager", checkpoint_every=5)
+    assert kept[3].endswith("goes back to the newest checkpoint.")
+    single, pairs, whole, gap = survival(at_start(2, 4, "peer"), "peer", checkpoint_every=0)
     assert single.endswith("is survived from another pipeline: the step is done again.")
     assert pairs == (
         "Of the 28 pairs of nodes lost at the same instant, 24 are survived from another pipeline, "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
-from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
+from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of, layer_of
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
@@ -16,7 +16,6 @@ from bamboo.data import load_data
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
-from bamboo.runtime.slot_run import layer_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.jobs import tiny_job

@@ -179,6 +179,8 @@ class World:
             for name in (NodeId(f"n{i:02d}") for i in range(grid.size + standbys))
         }
         self.standbys = list(self.nodes)[grid.size :]
+        self.reads_up_to: dict[NodeId, int] = {}
+        """Nodes that read only so many decisions for now."""
         self.unreported: set[NodeId] = set()
         """Deaths that nobody has reported yet."""
         for node in list(self.nodes)[: grid.size]:
@@ -220,7 +222,7 @@ class World:
         for node in self.nodes.values():
             if node.said:
                 out.append(lambda node=node: self._hear(node))
-            if node.running and node.read < len(self.log):
+            if node.running and node.read < self.reads_up_to.get(node.id, len(self.log)):
                 out.append(lambda node=node: self._read(node))
         out += [lambda node=node: self._report(node) for node in sorted(self.unreported)]
         return out

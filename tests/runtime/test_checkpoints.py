@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bamboo.checkpoint.catalogue import examine, newest_good, steps
+from bamboo.checkpoint.catalogue import newest_good, steps
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
 from bamboo.config.tree import CheckpointConfig
@@ -110,16 +110,26 @@ class Bench:
             last_step=100,
             scratch=self.scratch,
             outbox=self.said,
+            layers=range(STAGES),
         )
 
     def write(self, step: int, era: int = 1) -> None:
-        """All stages and, if none of them failed, the manifest."""
+        """All stages and, if none of them failed, the manifest; then what the state's naming it
+        does."""
         before = len(self.said.events)
         for stage in range(STAGES):
             tensors = state(step, stage)
             self.checkpoints.write(Save(step=step, era=era, stage=stage, tensors=tensors))
         if not any(isinstance(e, CheckpointFailed) for e in self.said.events[before:]):
             self.checkpoints.write(Complete(step=step, era=era, stages=STAGES))
+            self.know(step)
+
+    def know(self, *listed: int) -> None:
+        """The state names the checkpoints of these steps."""
+        stop = threading.Event()
+        stop.set()
+        self.checkpoints.known(listed, 1)
+        self.checkpoints.backlog.work(self.checkpoints.write, stop)
 
     def good(self) -> int | None:
         found = newest_good(self.store, semantic_hash=HASH).manifest
@@ -280,6 +290,15 @@ def test_a_shard_that_is_described_wrongly_costs_the_checkpoint(
     assert bench.good() == 10
 
 
+def test_shards_that_are_not_the_whole_model_complete_nothing(bench: Bench) -> None:
+    """As many as there are stages, but of another cut."""
+    bench.write(5)
+    bench.checkpoints.write(Save(step=10, era=1, stage=0, tensors=state(10, 0)))
+    bench.checkpoints.write(Complete(step=10, era=1, stages=1))
+    assert bench.said.reason() == "what was stored before step 10 lacks layers [1]"
+    assert bench.good() == 5
+
+
 # ---------------------------------------------------------------- a step that has one already
 
 
@@ -373,28 +392,3 @@ def test_one_of_another_run_is_not_touched(bench: Bench) -> None:
         "other)"
     )
     assert "give each run a checkpoint.url of its own" in bench.said.reason()
-
-
-def test_a_damaged_manifest_does_not_stop_the_tidying(tmp_path: Path) -> None:
-    """Old ones are deleted still, and the damaged one, which nobody can restore, with them."""
-    bench = Bench(tmp_path, keep=1)
-    bench.write(5)
-    garbled(bench, 5)
-    for step in (10, 15):
-        bench.write(step)
-    assert bench.said.kinds().count(("CheckpointDone", 15)) == 1
-    assert not [e for e in bench.said.events if isinstance(e, CheckpointFailed)]
-    assert steps(bench.store) == [15]
-
-
-def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path) -> None:
-    """The checkpoint is complete, whatever becomes of the old ones."""
-    bench = Bench(tmp_path, keep=1)
-    bench.write(5)
-    bench.store.failing[("delete", "step-00000005/")] = AWAY
-    bench.write(10)
-    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
-    assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
-    bench.store.failing.clear()
-    bench.write(15)
-    assert steps(bench.store) == [15]

@@ -7,19 +7,24 @@ pipeline. Each seed is one order; `BAMBOO_TEST_SEED` moves them all.
 import os
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import JobConfig
+from bamboo.core.effects import Quiesce
 from bamboo.core.events import NoticeReceived, Reconsider
 from bamboo.core.policy import Policy
-from bamboo.core.state import NodeStatus, Outcome, Phase
+from bamboo.core.state import NodeStatus, Outcome, Phase, Reform
 from bamboo.ids import NodeId
+from bamboo.runtime.checkpoints import Checkpoints
+from bamboo.runtime.decided import Decided
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.topology.slots import Slot
 from tests.e2e.calm import calm
-from tests.runtime.simulated import NOW_S, World, builder_of
+from tests.runtime.simulated import NOW_S, Node, World, builder_of
 from tests.runtime.test_interleavings import job
 
 pytestmark = pytest.mark.timeout(120)
@@ -170,6 +175,43 @@ def test_who_comes_after_a_new_layout_knows_it(seed: int, refilled: bool) -> Non
     to_the_end(world, settings)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_reads_the_log_late_gets_its_replicas(seed: int) -> None:
+    """The newcomer stands still in the middle of a reconfiguration of before, and hears what it is
+    sent now, before it reads that the slots have another meaning."""
+    draw = random.Random(SEED + seed)
+    settings = drawn(draw, pipelines=1, stages=4, redundancy="stash", steps=16)
+    world = World(settings, draw, standbys=1, policy=policy_of(settings, 1, checkpoint_every=100))
+    (late,) = world.standbys
+    go(world)
+    world.reads_up_to[late] = 0
+    for node in list(world.nodes)[1:4]:
+        world.kill(node)
+    world.run(until=lambda: not world.unreported)
+    world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    world.run(until=lambda: world.state.reform is None)
+    reforms = [state.reform for state, _ in world.log]
+    undecided = [n for n, reform in enumerate(reforms) if reform and reform.base is None]
+    world.reads_up_to[late] = max(undecided) + 1
+    world.join(late)
+    left = next(iter(world.nodes))
+
+    def step() -> int:
+        executor = world.nodes[left].trainer.executor
+        return max((run.step for run in executor.owned.values()), default=-1)
+
+    begun = step()
+    world.run(until=lambda: step() >= begun + 3)
+    while world.wires.queues.get((left, late)):
+        world._arrive((left, late))
+    world.nodes[late].turn(1)
+    del world.reads_up_to[late]
+    world.run(until=lambda: world.state.phase is Phase.RUNNING and not world.state.transfers)
+    assert not world.over, world.report()
+    assert world.state.assignment is not None
+    assert late in world.state.assignment.members()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_losses_while_all_is_laid_out_anew(seed: int) -> None:
     draw = random.Random(SEED + seed)
@@ -210,6 +252,67 @@ def test_a_notice_without_shadows_is_a_new_layout_at_a_boundary(seed: int) -> No
     world.commit(NoticeReceived(node=leaver, deadline_s=NOW_S + 60))
     to_the_end(world, settings)
     assert not any("done again" in reason for reason in world.reasons)
+
+
+def test_hashes_of_another_cut_are_not_compared() -> None:
+    """A slot of the same place, before the same step again, holds other layers by now."""
+    settings = drawn(random.Random(SEED), pipelines=1, stages=3, redundancy="stash")
+    settings = replace(settings, cluster=replace(settings.cluster, check_replicas=True))
+    world = world_of(settings, random.Random(SEED), extra=0, pipelines=1)
+    nodes = [node.trainer for node in world.nodes.values()]
+
+    def stepped() -> bool:
+        return any(run.step > 1 for run in nodes[0].executor.owned.values())
+
+    world.run(until=stepped)
+    trainer, (slot, run) = nodes[0], next(iter(nodes[0].executor.owned.items()))
+    reform = Reform(
+        since=99, why="a test", planned=False, intact=False, asked=(), base=1, checkpoint=True
+    )
+    state = replace(world.state, era=99, reform=reform)
+    trainer.mail.replica_hashes[(slot, run.step)] = "of this very slot"
+    assert trainer._replicas.difference(trainer.mail) is not None
+    trainer._apply(Decided(state=state, effects=(), read_s=0.0))
+    trainer.mail.replica_hashes[(slot, run.step)] = "of another cut"
+    assert trainer._replicas.difference(trainer.mail) is None
+
+
+class Stored:
+    """A node's checkpoints, as far as the trainer looks: what it would store."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Slot, int, int]] = []
+        """(slot, step, era)"""
+
+    def boundary(self, run: SlotRun, era: int) -> None:
+        self.kept.append((run.slot, run.step, era))
+
+
+def test_the_step_that_is_taken_for_the_base_is_not_stored() -> None:
+    """It is of the old cut, and the era is the new one's by then."""
+    settings = drawn(random.Random(SEED), pipelines=1, stages=3, redundancy="stash")
+    world = world_of(settings, random.Random(SEED), extra=0, pipelines=1)
+
+    def waits_for_the_norm() -> list[tuple[Node, SlotRun]]:
+        owned = [(n, r) for n in world.nodes.values() for r in n.trainer.executor.owned.values()]
+        return [(node, run) for node, run in owned if run.exchanged]
+
+    world.run(until=lambda: bool(waits_for_the_norm()))
+    node, run = waits_for_the_norm()[0]
+    trainer, step, stored = node.trainer, run.step, Stored()
+    trainer._checkpoints = cast("Checkpoints", stored)
+    begun = replace(
+        world.state,
+        reform=Reform(since=100, why="a test", planned=False, intact=False, asked=(node.id,)),
+    )
+    trainer._apply(Decided(state=begun, effects=(Quiesce(to=node.id, since=100),), read_s=0.0))
+    trainer.rest(0.0)
+    assert run.step == step
+    assert begun.reform is not None
+    reform = replace(begun.reform, base=step + 1, total_square=1.0)
+    trainer._apply(Decided(state=replace(begun, era=100, reform=reform), effects=(), read_s=0.0))
+    assert run.step == step + 1, "it took the step"
+    assert not stored.kept
 
 
 def _take_one(world: World) -> None:

@@ -200,3 +200,19 @@ def test_bytes_in_the_stash_are_what_is_kept(seed: int) -> None:
         assert mail.stash_bytes == sum(kept.values())
         assert all(mail.kept(key) is not None for key in kept)
     assert mail.peak_stash_bytes == peak
+
+
+def test_a_letter_of_the_new_era_outlives_its_beginning(office: Office) -> None:
+    """Who reads the log later than others hears of the new era before he reads that it began."""
+    old, new = letter("act", S1, S0, 4), letter("act", S1, S0, 5)
+    office.mails[A].post(old, (ONE,))
+    office.carry()
+    office.transports[A].reconfigure(generation=3, members={n: n for n in (A, B, C)})
+    office.mails[A].post(new, (ONE,))
+    pull = letter("pull", S1, S1, 0)
+    office.mails[A].post_to(B, pull, (), {"since": 9})
+    office.carry()
+    office.mails[B].begin_era(3, BEGIN, 5)
+    assert not office.mails[B].has(S1, "act", 4)
+    assert office.mails[B].has(S1, "act", 5)
+    assert [key for key, _ in office.mails[B].of_transfers] == [pull]

@@ -171,6 +171,29 @@ def test_another_round_ends_the_reading(bench: Bench) -> None:
     assert isinstance(bench.first_said(), LayoutBuilt)
 
 
+class Slow(Shelf):
+    """Each try takes longer than anybody's patience, and the first one fails at its end."""
+
+    def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
+        self.tries += 1
+        threading.Event().wait(2 * PATIENCE_S)
+        if self.tries == 1:
+            raise AWAY
+        return self.tensors
+
+
+def test_one_failure_at_the_end_of_a_long_try_ends_nothing() -> None:
+    """A large model: one reset connection may cost all that was read, never the run."""
+    shelf = Slow({})
+    reading = Reading(shelf, BASE, frozenset({0}), patience_s=PATIENCE_S)
+    try:
+        wait_until(lambda: reading.poll() is not None, what="an outcome", timeout_s=30)
+        assert reading.poll() == {}
+        assert shelf.tries == 2
+    finally:
+        reading.end()
+
+
 def _reads() -> bool:
     return any(thread.name == "restore" for thread in threading.enumerate())
 

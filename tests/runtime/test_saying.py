@@ -35,7 +35,7 @@ def test_a_disk_without_room_takes_no_notes_and_stops_no_words() -> None:
     driver = Driver(store, POLICY, ME)
     for index in range(4):
         driver.append(joined(f"n{index}.1"))
-    poster = Poster(store, driver, FULL, ME, driver.state)
+    poster = Poster(store, driver, FULL, ME, driver.state, overtaken=threading.Event())
     stop = threading.Event()
     thread = threading.Thread(target=lambda: poster.work(stop))
     thread.start()
@@ -74,7 +74,7 @@ def test_the_newest_are_said_again_first() -> None:
     store = MemoryStore(run_id("test"), clock=lambda: 100.0)
     assert create_run(store, state=forming(), policy=POLICY, documents={}, at_s=99.0)
     driver = Driver(store, POLICY, ME)
-    poster = Poster(store, driver, None, ME, driver.state)
+    poster = Poster(store, driver, None, ME, driver.state, overtaken=threading.Event())
     stop = threading.Event()
     thread = threading.Thread(target=lambda: poster.work(stop))
     thread.start()

@@ -8,6 +8,7 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.sim.trace import Trace, read_trace
 
+pytestmark = pytest.mark.timeout(60)
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
 
@@ -73,6 +74,24 @@ def test_availability(tmp_path: Path) -> None:
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "make no series"),
         ('{"metadata": {"gap_seconds": 5}, "data": []}', "make no series"),
         ('{"metadata": {"gap_seconds": 5}, "data": [-1]}', "make no series"),
+        (
+            "2020-01-01, 00:00, 99999999999\n",
+            "line 1: '2020-01-01,00:00,99999999999': at most 100,000 nodes may be alive",
+        ),
+        (
+            '{"metadata":{"gap_seconds":60},"data":[1,99999999999,1]}',
+            "data[1] = 99999999999: at most 100,000 nodes may be alive",
+        ),
+        (
+            json.dumps({"metadata": {"gap_seconds": 1}, "data": [100_000, 0] * 1000}),
+            "data[10] = 100000: more than 1,000,000 nodes have come and gone by here",
+        ),
+        ('{"metadata": {"gap_seconds": 1e300}, "data": [1, 2]}', "correct the gap"),
+        ('{"metadata": {"gap_seconds": 5}, "data": [1e400]}', "is no availability series"),
+        ('{"a":' + "[" * 100_000, "is no availability series"),
+        ("2020-01-01, 00:00, 1\n9999-01-01, 00:00, 2\n", "line 2: '9999-01-01,00:00,2': it is"),
+        ("0,add,a\n" + "9" * 400 + ",remove,a\n", "line 2: "),
+        ("0,add,a\n" + "9" * 18 + ",remove,a\n", "876,000 h after the begin; correct the time"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -38,7 +38,8 @@ def test_a_short_swarm_comes_out_green_and_leaves_nothing(bench: Bench) -> None:
     body = json.loads(done.stdout)
     failed = [verdict for verdict in body["verdicts"] if not verdict["ok"]]
     assert failed == []
-    names = ["end", "losses", "orphans", "progress", "fences", "decisions", "samples", "calm"]
+    names = ["end", "losses", "orphans", "progress", "protection", "fences"]
+    names += ["decisions", "samples", "calm"]
     assert [verdict["name"] for verdict in body["verdicts"]] == names
     folder = bench.home / "swarm"
     records = [json.loads(line) for line in (folder / "chaos.jsonl").read_text().splitlines()]

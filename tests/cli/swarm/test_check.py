@@ -8,8 +8,11 @@ from cli.swarm.check import (
     check_losses,
     check_orphans,
     check_progress,
+    check_protection,
     committed,
+    stands,
     struck,
+    undone_below,
 )
 
 
@@ -24,6 +27,12 @@ def test_losses() -> None:
     assert "step 2 of 5 has no loss" in check_losses(right[:2] + right[3:], steps=5).finding
     assert "step 3 has two losses" in check_losses([*right, metric(3, 0.5)], steps=5).finding
     assert "ended after 4 steps" in check_losses(right, steps=4).finding
+    restored = {"reconfigurations": [{"step": 2, "steps_again": 3}, {"step": 3, "steps_again": 0}]}
+    assert undone_below(restored) == 5
+    assert check_losses(right, steps=4, undone=5).ok
+    beyond = check_losses([*right, metric(5, 0.5)], steps=4, undone=5)
+    assert "step 5 has a loss, and the run ended after 4" in beyond.finding
+    assert undone_below({"reconfigurations": []}) == 0
     torn = [*right[:4], right[4] | {"loss_hex": "0x1p+0"}]
     assert "is recorded as 0x1p+0" in check_losses(torn, steps=5).finding
 
@@ -84,6 +93,38 @@ def test_a_run_that_never_goes_on_is_found_and_so_is_a_cause_that_stays() -> Non
     assert progress(fault(1, 100.0, missed="nobody"), steps=(99.0,)) == ""
 
 
+def stood(at_s: float, phase: str = "running", under_way: int = 0) -> dict[str, Any]:
+    return {"kind": "stands", "t": at_s, "phase": phase, "under_way": under_way}
+
+
+def protection(*records: dict[str, Any]) -> str:
+    told = struck(records), stands(records)
+    return check_protection(*told, seen_s=3.0, bound_s=10.0).finding
+
+
+def test_protection_must_come_back_after_the_last_fault() -> None:
+    one = (stood(50.0), fault(1, 100.0), over(1, 104.0))
+    assert protection(*one) == ""  # it took nothing
+    hit = (*one, stood(100.1, "failing_over", 1), stood(100.3, "degraded"))
+    assert "not all copies came back" in protection(*hit)
+    assert "degraded, 0 changes under way" in protection(*hit)
+    sent = (*hit, stood(112.0, "degraded", 1))
+    assert "degraded, 1 changes under way" in protection(*sent)
+    assert protection(*sent, stood(114.0)) == ""
+    assert "after 10.5 s, the bound is 10 s" in protection(*sent, stood(114.5))
+    assert "running, 1 changes" in protection(*hit, stood(112.0, "running", 1))
+    assert "nobody saw" in protection(*one[1:])
+    assert protection(stood(50.0, "degraded")) == ""  # nothing was done to it
+
+
+def test_protection_before_the_loss_was_seen_is_none() -> None:
+    one = (stood(50.0), fault(1, 100.0), over(1, 100.0))
+    assert "not all copies" in protection(*one, stood(101.5, "degraded"))
+    assert protection(*one, stood(101.5, "degraded"), stood(102.0)) == ""
+    again = (fault(2, 110.0), over(2, 110.0), stood(110.2, "degraded"))
+    assert "not all copies" in protection(*one, stood(104.0), *again)
+
+
 def decided(version: int, **event: str) -> dict[str, Any]:
     return {"version": version, "event": event, "effects": [], "reason": "", "now_s": 0.0}
 
@@ -98,3 +139,8 @@ def test_fences() -> None:
     assert "NodeFinished of n1, which is gone" in check_fences(ghost).finding
     accuser = [begin, lost, decided(2, kind="PeerLost", node="n3", reporter="n1")]
     assert "PeerLost of n1, which is gone" in check_fences(accuser).finding
+    left = decided(1, kind="NodeLeft", node="n1", reason="no room")
+    assert check_fences([begin, left, right[2]]).ok
+    assert "NodeFinished of n1, which is gone" in check_fences([begin, left, ghost[2]]).finding
+    twice = check_fences([begin, lost, left | {"version": 2}])
+    assert "NodeLeft of n1, which is gone" in twice.finding

@@ -1,0 +1,56 @@
+"""How long a launcher waits for a store that does not answer, and what ends that.
+
+Rule: training goes on without its store, so an outage by itself ends nothing soon. But nobody can
+ask the run to stop meanwhile: a budget that runs out then is kept by ending everything at once.
+"""
+
+from bamboo.core.events import StopRequested
+from bamboo.errors import BambooError, StoreUnavailable
+
+STORE_AWAY_S = 120.0
+"""An embedded store that is away for so long is gone, and the run with it. One that died is started
+again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
+THEIR_STORE_AWAY_S = 3600.0
+"""A store of the user's own is given up after so long: then the agents leave by themselves."""
+ORDERLY_S = 120.0
+"""So long an outage may put off a stop that is due; then it is no stop in order any more."""
+
+
+class Outage:
+    """Told when the store answered; `ours`: whether it is an embedded one."""
+
+    def __init__(self, *, run: str, ours: bool, now_s: float) -> None:
+        self._run = run
+        self._ours = ours
+        self._answered_at_s = now_s
+
+    def answered(self, now_s: float) -> None:
+        """The store is there."""
+        self._answered_at_s = now_s
+
+    def away_s(self, now_s: float) -> float:
+        """How long it has been away."""
+        return now_s - self._answered_at_s
+
+    def end(self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float) -> str:
+        """The sentence with which all is to be ended at once, as `stop` asks for, or "". `stop`:
+        what would be said to the run now. Raises BambooError when the store is given up."""
+        away_s = self.away_s(now_s)
+        resume = f"`bamboo resume {self._run}` goes on from what was saved"
+        if stop is not None and away_s > ORDERLY_S:
+            return f"{stop.reason}; ended at once, its store is away for {away_s:.0f} s; {resume}"
+        if self._ours and away_s > STORE_AWAY_S:
+            raise BambooError(f"the run's own store is gone for {away_s:.0f} s: {error}") from error
+        if away_s > THEIR_STORE_AWAY_S:
+            raise BambooError(
+                f"the store is away for {away_s:.0f} s, and nodes wait no longer than "
+                f"{THEIR_STORE_AWAY_S:g} s: {error}; {resume}, once the store answers again"
+            ) from error
+        return ""
+
+    def note(self, stop: StopRequested | None, *, now_s: float) -> str:
+        """What to tell a person meanwhile."""
+        said = f"the store is away for {self.away_s(now_s):.0f} s; training goes on"
+        if stop is not None:
+            said += f", though {stop.reason}: all is ended after {ORDERLY_S:g} s without a store"
+        return said

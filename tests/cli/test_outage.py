@@ -1,0 +1,140 @@
+"""A launcher whose store does not answer: it waits, for a time and within the budget."""
+
+import dataclasses
+
+import pytest
+
+from bamboo.agent.config import AgentConfig
+from bamboo.config.tree import BudgetConfig
+from bamboo.core.state import Outcome, Phase
+from bamboo.errors import BambooError, StoreUnavailable
+from cli.outage import ORDERLY_S, THEIR_STORE_AWAY_S
+from tests.cli.world import World, finished, job, joined, left, step
+
+TURN_S = 0.25
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script plays in the loop's own thread, so a wait for a decision would be for nothing."""
+    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+
+
+class Away:
+    """Takes the world's store away, and gives it back."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._there = world.store.entries
+        self._set = lambda entries: monkeypatch.setattr(world.store, "entries", entries)
+        self.asked = 0
+
+    def go(self) -> None:
+        def entries(**_: object) -> None:
+            self.asked += 1
+            raise StoreUnavailable("away")
+
+        self._set(entries)
+
+    def come(self) -> None:
+        self._set(self._there)
+
+
+def test_an_embedded_store_is_waited_for_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(job())
+    world._script = [joined(), Away(world, monkeypatch).go, *[[] for _ in range(150)]]
+    with pytest.raises(BambooError, match="store is gone for 121 s"):
+        world.launcher.run()
+    assert any("training goes on" in note for note in world.screen.notes)
+
+
+def test_a_long_outage_of_the_users_own_store_is_no_standstill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(job(), store_is_ours=False)
+    away = Away(world, monkeypatch)
+    world._script = [
+        joined(),
+        away.go,
+        *[[] for _ in range(200)],
+        away.come,
+        [],
+        [step(0), step(1), step(2)],
+        finished(2, 0, 1, 2, 3),
+        left(0, 1, 2, 3),
+    ]
+    assert world.launcher.run().outcome is Outcome.DONE
+
+
+def test_the_users_own_store_is_given_up_when_the_agents_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(job(), store_is_ours=False)
+    script = [joined(), Away(world, monkeypatch).go, *[[] for _ in range(4000)]]
+    world._script = script
+    with pytest.raises(BambooError, match="`bamboo resume r` goes on from what was saved, once"):
+        world.launcher.run()
+    assert 4000 - len(world._script) == pytest.approx(THEIR_STORE_AWAY_S, abs=3)
+    (patience,) = (f for f in dataclasses.fields(AgentConfig) if f.name == "store_away_s")
+    assert patience.default == THEIR_STORE_AWAY_S
+
+
+def test_a_store_that_refuses_at_once_is_asked_once_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket is not there, so no answer takes any time."""
+    world = World(job(), store_is_ours=False)
+    away = Away(world, monkeypatch)
+    world._script = [joined(), away.go, *[[] for _ in range(10)], away.come, []]
+    world._script += [[step(0), step(1), step(2), finished(2, 0, 1, 2, 3)], left(0, 1, 2, 3)]
+    world.launcher.run()
+    assert away.asked == len(world.pauses_s) == 11
+
+
+def test_who_takes_up_a_run_waits_for_its_store_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(job())
+    monkeypatch.setattr("cli.launcher.TURN_S", TURN_S)
+    away = Away(world, monkeypatch)
+    away.go()
+    with pytest.raises(BambooError, match="store is gone for 120 s"):
+        world.launcher.catch_up()
+    assert set(world.pauses_s) == {TURN_S}
+    assert away.asked == len(world.pauses_s) + 1 == 120 / TURN_S + 2
+
+
+def test_who_waits_to_take_up_a_run_can_be_told_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(job(), [[]])
+    Away(world, monkeypatch).go()
+    world.interrupts = 2
+    assert world.launcher.run().outcome is Outcome.STOPPED
+    assert world.fleet.all_terminated == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"),
+    [
+        (BudgetConfig(max_usd=0.03), "budget.max_usd"),  # four instances: after 75 s
+        (BudgetConfig(max_hours=50 / 3600), "budget.max_hours"),
+    ],
+)
+def test_a_budget_that_runs_out_meanwhile_ends_all_at_once(
+    budget: BudgetConfig, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(job(steps=100, budget=budget), store_is_ours=False)
+    world._script = [joined(), step(0), Away(world, monkeypatch).go, *[[] for _ in range(300)]]
+    end = world.launcher.run()
+    assert (end.outcome, end.state.phase) == (Outcome.BUDGET, Phase.FINISHED)
+    assert word in end.sentence
+    assert "`bamboo resume r`" in end.sentence
+    assert world.fleet.all_terminated == 1
+    assert 300 - len(world._script) == pytest.approx(ORDERLY_S, abs=3)
+    assert any(word in note for note in world.screen.notes)
+
+
+def test_a_short_outage_does_not_cost_the_end_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(job(budget=BudgetConfig(max_hours=20 / 3600)), store_is_ours=False)
+    away = Away(world, monkeypatch)
+    world._script = [joined(), away.go, *[[] for _ in range(100)], away.come, []]
+    world._script += [[step(0), step(1), step(2)], left(0, 1, 2, 3)]
+    world._script.insert(-1, finished(2, 0, 1, 2, 3))
+    end = world.launcher.run()
+    assert end.outcome in (Outcome.BUDGET, Outcome.DONE)
+    assert world.driver.state().stop_outcome is Outcome.BUDGET
+    assert "at once" not in end.sentence

@@ -1,0 +1,133 @@
+"""Steps that a restore takes back: they do not count until they are done again, and then once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo.checkpoint.final import write_stage
+from bamboo.core import events
+from bamboo.core.policy import Policy
+from bamboo.core.state import Outcome
+from cli.finish import receipt_body, save_manifest
+from cli.look import progress_from_store
+from cli.money import bill
+from cli.progress import Progress
+from cli.runs import RunFolder
+from cli.views.receipt import summary_text
+from tests.cli.test_reading import folder_of
+from tests.cli.world import World, finished, job, joined, left, lost, node, step
+
+EVERY = 4
+POLICY = Policy(cuts=((0, 4), (0, 2, 4)), checkpoint_every=EVERY)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+
+
+def world_of(script: list[Any]) -> World:
+    return World(job(steps=100, stages=2), script, policy=POLICY)
+
+
+def ten_steps() -> list[Any]:
+    """A checkpoint after four of them, then both nodes are lost; 30 s later two others come."""
+    saved = [events.ShardSaved(node=node(n), step=EVERY, era=1, stage=n) for n in (0, 1)]
+    done = events.CheckpointDone(node=node(0), step=EVERY, era=1)
+    gone = events.PeerLost(node=node(1), reporter="fleet", cause="exit")
+    return [
+        joined(2),
+        [step(index) for index in range(EVERY)],
+        [*saved, done],
+        [step(index) for index in range(EVERY, 10)],
+        [lost(0, 1), gone],
+        *[[] for _ in range(30)],
+        joined(4)[2:],
+    ]
+
+
+def built(world: World) -> None:
+    """Both newcomers have what they are to hold: all go on from the checkpoint."""
+    reform = world.driver.state().reform
+    assert reform is not None
+    assert (reform.base, reform.checkpoint) == (EVERY, True)
+    for n in (2, 3):
+        world.do(events.LayoutBuilt(node=node(n), since=reform.since, bytes=0))
+
+
+def stopped(step_index: int) -> list[Any]:
+    asked = events.StopRequested(reason="enough", outcome=Outcome.STOPPED)
+    ready = [events.StopReady(node=node(n), step=step_index) for n in (2, 3)]
+    return [asked, ready, finished(step_index, 2, 3), left(2, 3)]
+
+
+def receipt_of(end: Progress) -> dict[str, Any]:
+    total = bill([], now_s=end.now_s, modelled=True)
+    return receipt_body(end, total, samples_per_step=16, unigram_entropy_nats=None, final_note="")
+
+
+def test_a_restore_takes_steps_back_until_they_are_done_again() -> None:
+    world = world_of(ten_steps())
+    seen: list[tuple[int, int, float | None]] = []
+
+    def look() -> None:
+        now = world.launcher.progress
+        seen.append((now.step, now.tokens, now.loss))
+
+    again = [step(index, at_s=100 + index) for index in range(EVERY, 7)]
+    late = step(9, at_s=10)
+    world._script += [look, lambda: built(world), [], look, late, [], look, again, [], look]
+    world._script += stopped(6)
+    end = world.launcher.run()
+    assert [steps for steps, _, _ in seen] == [10, 4, 4, 7]
+    assert [tokens for _, tokens, _ in seen] == [2048 * steps for steps, _, _ in seen]
+    assert world.screen.steps == [*range(1, 11), 5, 6, 7]
+    assert [m.step for m in world.books.metrics] == list(range(10))  # once, as their bits are one
+    assert (end.step, end.relaid[0].steps_again) == (7, 6)
+    assert receipt_of(end)["samples"] == 7 * 16
+
+
+def test_a_stop_before_any_step_is_done_again_keeps_the_final_state(tmp_path: Path) -> None:
+    """Asked for in the middle of the restore: nodes write what the checkpoint has."""
+    asked, *rest = stopped(EVERY - 1)
+    world = world_of(ten_steps())
+    world._script += [asked, lambda: built(world), *rest]
+    end = world.launcher.run()
+    folder = RunFolder(id=folder_of(tmp_path).id, path=tmp_path / "r")
+    for stage in (0, 1):
+        write_stage(folder.final, stage, {f"param/{stage}.w": torch.ones(2)}, EVERY)
+    assert end.outcome is Outcome.STOPPED
+    assert save_manifest(folder, end) == ""
+    body = receipt_of(end)
+    assert (body["step"], body["tokens"], body["samples"]) == (4, 4 * 2048, 4 * 16)
+    assert body["status"]["step"] == 4
+
+
+def test_who_reads_all_decisions_before_the_metrics_counts_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(ten_steps())
+    world._script += [lambda: built(world), *stopped(EVERY - 1)]
+    end = world.launcher.run()
+    after = world.new_launcher()
+    after.catch_up()
+    assert after.progress.step == end.step == EVERY
+    folder = folder_of(tmp_path)
+    assert progress_from_store(folder, world.store).step == EVERY
+
+
+def test_a_receipt_without_a_last_loss_is_printed() -> None:
+    """More steps were taken back than are remembered."""
+    body: Mapping[str, Any] = receipt_of(world_of([]).launcher.progress) | {"first_loss": 5.0}
+    assert "loss" not in summary_text(body)
+
+
+def test_the_last_step_counts_though_its_report_was_lost() -> None:
+    ready = [events.StopReady(node=node(n), step=3) for n in range(4)]
+    asked = events.StopRequested(reason="enough", outcome=Outcome.STOPPED)
+    script = [joined(), [step(index) for index in range(3)], asked, ready]
+    world = World(job(steps=100), [*script, finished(3, 0, 1, 2, 3), left(0, 1, 2, 3)])
+    assert receipt_of(world.launcher.run())["step"] == 4

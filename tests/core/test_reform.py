@@ -1,0 +1,82 @@
+"""Reconfigurations: whose loss counts, whose word counts, and which stall is broken."""
+
+from dataclasses import replace
+
+import pytest
+
+from bamboo.core.events import (
+    BoundaryReady,
+    CheckpointDamaged,
+    Event,
+    Quiesced,
+    Stalled,
+)
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, State
+from bamboo.ids import NodeId
+from tests.core.build import forming, joined, lost
+
+POLICY = Policy(cuts=((0, 4), (0, 2, 4)), virtual_nodes=4, pipelines=2, stages=2)
+SAVING = replace(POLICY, checkpoint_every=4)
+
+
+def said(state: State, *events: Event, policy: Policy = POLICY) -> State:
+    for event in events:
+        state = transition(state, event, now_s=1.0, policy=policy).state
+    return state
+
+
+def holds(first: int, stop: int, step: int) -> tuple[Holding, ...]:
+    return (Holding(first=first, stop=stop, step=step, reach=step),) if stop > first else ()
+
+
+def all_stop(state: State, step: int, policy: Policy) -> State:
+    """a and b hold the two stages, c and d nothing yet."""
+    assert state.reform is not None
+    since, parts = state.reform.since, {"a": (0, 2), "b": (2, 4), "c": (0, 0), "d": (0, 0)}
+    events = [
+        Quiesced(node=NodeId(n), since=since, holdings=holds(*parts[n], step), norms=())
+        for n in parts
+    ]
+    return said(state, *events, policy=policy)
+
+
+@pytest.mark.parametrize("policy", [POLICY, SAVING])
+def test_who_came_too_late_to_be_asked_takes_nothing_with_it(policy: Policy) -> None:
+    """Two pipelines are being made of one, all that is needed lies with live nodes, and a fifth
+    node joins and goes."""
+    state = said(forming(1, 2, "off"), *(joined(n) for n in "abcd"), policy=policy)
+    assert state.reform is not None
+    assert state.reform.planned
+    since = state.reform.since
+    ready = [BoundaryReady(node=NodeId(n), since=since, step=19) for n in "abcd"]
+    state = all_stop(said(state, joined("e"), *ready, policy=policy), 20, policy)
+    assert state.reform is not None
+    assert (state.reform.base, state.reform.checkpoint) == (20, False)
+    state = said(state, lost("e", "a"), policy=policy)
+    if state.reform is not None and state.reform.base is None:
+        state = all_stop(state, 20, policy)
+    assert state.outcome is None
+    assert state.reform is not None
+    assert (state.reform.base, state.reform.checkpoint) == (20, False)
+
+
+@pytest.mark.parametrize("step", [0, 1, 7])
+def test_the_first_stall_is_broken_and_the_second_ends_the_run(step: int) -> None:
+    state = said(forming(2, 2, "stash"), *(joined(n) for n in "abcd"))
+    stall = Stalled(node=NodeId("a"), era=state.era, step=step, reason="it waits in vain")
+    state = said(state, stall)
+    assert state.phase is Phase.RECONFIGURING
+    again = replace(state, reform=None, phase=Phase.RUNNING)
+    assert said(again, stall).outcome is Outcome.FAULT
+    assert said(again, replace(stall, step=step + 2)).phase is Phase.RECONFIGURING
+
+
+def test_the_word_of_a_gone_node_damages_no_checkpoint() -> None:
+    state = said(forming(2, 2, "stash"), *(joined(n) for n in "abcd"), policy=SAVING)
+    state = replace(state, checkpoints=(Checkpoint(step=8, era=1),))
+    damaged = CheckpointDamaged(node=NodeId("d"), step=8, reason="torn")
+    gone = said(state, lost("d", "a", "lease"), policy=SAVING)
+    assert said(gone, damaged, policy=SAVING).checkpoints == state.checkpoints
+    assert said(state, damaged, policy=SAVING).checkpoints == ()

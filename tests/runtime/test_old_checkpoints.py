@@ -1,0 +1,87 @@
+"""When old checkpoints are deleted: behind a complete one, and never at its cost."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from bamboo.checkpoint.catalogue import examine, steps
+from bamboo.core.events import CheckpointFailed
+from bamboo.core.state import Checkpoint, Reform
+from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.decided import Decided
+from tests.runtime.simulated import World
+from tests.runtime.test_checkpoints import AWAY, HASH, STAGES, Bench, garbled, state
+from tests.runtime.test_interleavings import job
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_damaged_manifest_does_not_stop_the_tidying(tmp_path: Path) -> None:
+    """Old ones are deleted still, and the damaged one, which nobody can restore, with them."""
+    bench = Bench(tmp_path, keep=1)
+    bench.write(5)
+    garbled(bench, 5)
+    for step in (10, 15):
+        bench.write(step)
+    assert bench.said.kinds().count(("CheckpointDone", 15)) == 1
+    assert not [e for e in bench.said.events if isinstance(e, CheckpointFailed)]
+    assert steps(bench.store) == [15]
+
+
+def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path) -> None:
+    """The checkpoint is complete, whatever becomes of the old ones."""
+    bench = Bench(tmp_path, keep=1)
+    bench.write(5)
+    bench.store.failing[("delete", "step-00000005/")] = AWAY
+    bench.write(10)
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
+    assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
+    bench.store.failing.clear()
+    bench.write(15)
+    assert steps(bench.store) == [15]
+
+
+def test_none_is_deleted_before_the_state_names_a_newer_one(tmp_path: Path) -> None:
+    """A restore that begins meanwhile reads what the state names: its base stays."""
+    bench = Bench(tmp_path, keep=1)
+    bench.write(5)
+    for stage in range(STAGES):
+        tensors = state(10, stage)
+        bench.checkpoints.write(Save(step=10, era=1, stage=stage, tensors=tensors))
+    bench.checkpoints.write(Complete(step=10, era=1, stages=STAGES))
+    assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
+    bench.know(5)
+    held = bench.checkpoints.load(5, frozenset({0}))
+    assert torch.equal(held["param/0.weight"], state(5, 0)["param/0.weight"])
+    bench.know(5, 10)
+    assert steps(bench.store) == [10]
+
+
+def test_none_is_deleted_while_all_is_laid_out_anew() -> None:
+    """The state may name one that came too late to be the base: the base is read still."""
+    world = World(job(stages=2, redundancy="off"), random.Random(1))
+    trainer, told = next(iter(world.nodes.values())).trainer, Told()
+    trainer._checkpoints = cast("Checkpoints", told)
+    made = tuple(Checkpoint(step=step, era=1) for step in (4, 8))
+    reform = Reform(since=99, why="a test", planned=False, intact=False, asked=())
+    trainer._apply(
+        Decided(state=replace(world.state, checkpoints=made, reform=reform), effects=(), read_s=0.0)
+    )
+    assert told.listed == []
+    trainer._apply(Decided(state=replace(world.state, checkpoints=made), effects=(), read_s=0.0))
+    assert told.listed == [[4, 8]]
+
+
+class Told:
+    """A node's checkpoints, as far as they are told what the state names."""
+
+    def __init__(self) -> None:
+        self.listed: list[list[int]] = []
+
+    def known(self, listed: list[int], era: int) -> None:
+        del era
+        self.listed.append(listed)
