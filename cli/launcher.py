@@ -29,9 +29,10 @@ from cli.money import bill
 from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
+from cli.pause import with_kill_stamp
 from cli.playing import play
 from cli.ports import Ports
-from cli.progress import Progress, with_beat, with_decision, with_kill_stamp, with_metric
+from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.stopping import stop_event
 
 TURN_S = 0.2

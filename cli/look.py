@@ -19,12 +19,12 @@ from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from cli import lock, wiring
+from cli.pause import with_kill_stamp
 from cli.progress import (
     Progress,
     status_body,
     with_beat,
     with_decision,
-    with_kill_stamp,
     with_metric,
 )
 from cli.runs import RunFolder, is_detached, part_of, started_text

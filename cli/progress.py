@@ -16,6 +16,7 @@ from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from cli.pause import pause_parts_s
 from cli.relaid import Relaid, relaid_by
 
 OPERATIONS = ("F", "B", "FR", "BR")
@@ -300,32 +301,6 @@ def with_metric(progress: Progress, record: Mapping[str, Any]) -> Progress:
             return with_beat(progress, NodeId(str(record["node"])), beat)
         case _:
             return progress
-
-
-PAUSE_MOMENTS = {
-    "disconnect": ("killed_s", "seen_s"),
-    "decision": ("seen_s", "decided_s"),
-    "promotion": ("decided_s", "promoted_s"),
-    "first operation": ("promoted_s", "first_operation_s"),
-}
-
-
-def pause_parts_s(record: Mapping[str, Any]) -> dict[str, float]:
-    """The parts of a failover's pause, from the moments its successor stamped on its own clock."""
-    return {
-        name: float(record[end]) - float(record[begin])
-        for name, (begin, end) in PAUSE_MOMENTS.items()
-        if begin in record and end in record
-    }
-
-
-def with_kill_stamp(record: Mapping[str, Any], stamps_s: Mapping[str, float]) -> Mapping[str, Any]:
-    """A failover record with the moment before the kill, where the killer noted it: the pause then
-    counts from there. `stamps_s`: instance -> the same machine's monotonic clock."""
-    instance = str(record.get("victim", "")).rpartition(".")[0]
-    if record.get("planned") or instance not in stamps_s:
-        return record
-    return {**record, "killed_s": stamps_s[instance]}
 
 
 def _with_pause_parts(progress: Progress, victim: str, parts_s: Mapping[str, float]) -> Progress:

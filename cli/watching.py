@@ -11,12 +11,12 @@ from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.ports import Store
 from cli.launcher import LEASES_EVERY_S
 from cli.look import empty_progress, job_of
+from cli.pause import with_kill_stamp
 from cli.ports import Screen
 from cli.progress import (
     Progress,
     with_beat,
     with_decision,
-    with_kill_stamp,
     with_metric,
 )
 from cli.runs import RunFolder, part_of
