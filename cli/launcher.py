@@ -29,10 +29,10 @@ from cli.money import bill
 from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.patience import Patience, parked
+from cli.pause import with_kill_stamp
 from cli.playing import play
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
-from cli.stamps import with_kill_stamp
 from cli.stopping import stop_event
 
 TURN_S = 0.2
@@ -82,8 +82,7 @@ class Launcher:
         self._in_ledger: dict[InstanceId, bool] = {}
         self._due_at_s: dict[str, float] = {}
         self._asked_to_stop = False
-        self._began_at_s = progress.now_s
-        self._moved_at_s = progress.now_s
+        self._began_at_s = self._moved_at_s = progress.now_s
         self._cut_off = False
         """Whether the run was ended from here, because its store could not be asked."""
 

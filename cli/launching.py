@@ -6,6 +6,7 @@
 Rule: nothing is started before everything that can be known is known.
 """
 
+import os
 import random
 import shutil
 import time
@@ -111,6 +112,11 @@ def _check_surroundings(job: JobConfig, run: RunId) -> None:
     url = wiring.external_store_url()
     if url:
         wiring.check_external_store(url, run)
+
+
+def cores_of(job: JobConfig) -> int | None:
+    """Of this machine, where the nodes are processes of it; None: real instances, real dollars."""
+    return len(os.sched_getaffinity(0)) if job.cloud.provider == "local" else None
 
 
 def claim(

@@ -19,6 +19,7 @@ from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from cli import lock, wiring
+from cli.pause import with_kill_stamp
 from cli.progress import (
     Progress,
     status_body,
@@ -27,7 +28,7 @@ from cli.progress import (
     with_metric,
 )
 from cli.runs import RunFolder, is_detached, part_of, started_text
-from cli.stamps import kill_stamps_s, with_kill_stamp
+from cli.stamps import kill_stamps_s
 from cloud.local.room import full_disk
 
 LOST = "lost"

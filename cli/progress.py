@@ -16,8 +16,8 @@ from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
+from cli.pause import pause_parts_s
 from cli.relaid import Relaid, relaid_by
-from cli.stamps import pause_parts_s
 
 OPERATIONS = ("F", "B", "FR", "BR")
 """Forward, backward, and both as redundant computation for the neighbour's stage."""

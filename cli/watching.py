@@ -11,6 +11,7 @@ from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.ports import Store
 from cli.launcher import LEASES_EVERY_S
 from cli.look import empty_progress, job_of
+from cli.pause import with_kill_stamp
 from cli.ports import Screen
 from cli.progress import (
     Progress,
@@ -19,7 +20,7 @@ from cli.progress import (
     with_metric,
 )
 from cli.runs import RunFolder, part_of
-from cli.stamps import kill_stamps_s, with_kill_stamp
+from cli.stamps import kill_stamps_s
 
 
 class Watcher:

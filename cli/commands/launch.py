@@ -1,7 +1,6 @@
 """`bamboo launch`: train a job on spot instances; stay attached until it ends, or let it go on."""
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -88,7 +87,7 @@ def command(
         hours=hours,
     )
     prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run, trace=asked)
-    cores = len(os.sched_getaffinity(0)) if prepared.job.cloud.provider == "local" else None
+    cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
         body = plan_body(prepared.run, prepared.planned)
         if prepared.trace is not None:

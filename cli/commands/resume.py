@@ -39,7 +39,8 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
     where = "the beginning: there is no good checkpoint"
     if resumed.manifest is not None:
         where = f"the checkpoint of step {resumed.manifest.step}"
-    click.echo(plan_text(folder.id, resumed.prepared.planned, cores=None), err=as_json)
+    cores = launching.cores_of(resumed.prepared.job)
+    click.echo(plan_text(folder.id, resumed.prepared.planned, cores=cores), err=as_json)
     click.echo(f"{folder.id} goes on from {where}", err=as_json)
     if folder.trace.exists():
         click.echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)

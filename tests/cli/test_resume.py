@@ -69,6 +69,7 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
         done = bench.run("resume", "gone", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gone goes on from the checkpoint of step" in done.stdout
+    assert "modelled, nothing is paid" in done.stdout
     body = json.loads((folder / "receipt.json").read_text())
     assert (body["outcome"], body["step"], body["parts"]) == ("done", STEPS, 2)
     # Four of the first part, which ended with their cloud, and two of the second.

@@ -76,7 +76,7 @@ def test_a_stop_is_told_in_three_lines(run: Told) -> None:
     assert "stopping at the next step that all can finish: why" in asked
     members = NODES[:4]
     (fixed,) = run.by(*(events.StopReady(node=node, step=4) for node in members))
-    assert fixed.endswith("; all stop after step 4")
+    assert fixed == "running, generation 1: all stop after step 4"
     (over,) = run.by(*(events.NodeFinished(node=node, step=4) for node in members))
     assert "the last one: the run is over, why" in over
 
