@@ -19,6 +19,7 @@ from cloud.local.session import is_member, kill_members, members
 
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 15.0
+SEEN_GONE_S = 2.0
 _TAIL_CHARACTERS = 2000
 
 
@@ -78,14 +79,20 @@ class LocalCloud:
         while not self._ended() and time.monotonic() < end_s - (deadline_s - patience_s):
             time.sleep(0.02)
         left = kill_members(self.pid, spare=0, deadline_s=end_s - time.monotonic())
-        # Only when the reaper itself was killed is there a directory left to remove here.
-        shutil.rmtree(self.socket_dir, ignore_errors=True)
-        ended = self._ended()
+        # Only when the reaper itself was killed is there a directory left to remove here. What was
+        # killed just now may take a moment to be seen gone, and have written there to the last.
+        end_s = time.monotonic() + SEEN_GONE_S
+        while not self._gone() and time.monotonic() < end_s:
+            shutil.rmtree(self.socket_dir, ignore_errors=True)
+            time.sleep(0.02)
         self.release()
-        if left or not ended or self.socket_dir.exists():
+        if left or not self._gone():
             raise BambooError(
                 f"the local cloud left processes {left} or {self.socket_dir}; end them by hand"
             )
+
+    def _gone(self) -> bool:
+        return self._ended() and not self.socket_dir.exists()
 
     def _ended(self) -> bool:
         """Whether no process of it runs, its reaper included."""

@@ -196,7 +196,10 @@ def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
         for step in (5, 10):
             words = f"the checkpoint of step {step} failed, training goes on: "
             reasons = [d.reason for d in failed if d.reason.startswith(words)]
-            assert any("File too large" in r and "make room" in r for r in reasons), reasons
+            full = any("File too large" in r and "make room" in r for r in reasons)
+            # On a slow machine the one of step 5 may still be failing when step 10 begins.
+            late = step == 10 and all("one before is still being written" in r for r in reasons)
+            assert full or late, reasons
         assert min(done.step for done in run.state().checkpoints) >= 15
         lose_all(run)
         newest = run.state().checkpoints[-1].step
