@@ -68,8 +68,19 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "part_started_s": _MOMENT,
         "led_before_s": _NUMBER,
         "job": _OBJECT,
+        **dict.fromkeys(("frame_bytes", "from_step", "layers[]", "older[]", "cuts[][]"), _COUNT),
+        **dict.fromkeys(("layers", "older", "cuts", "cuts[]"), _LIST),
+        "zones": _OBJECT,
     },
-    "endpoint.json": {"store_url": _TEXT, "cloud": _OBJECT},
+    "endpoint.json": {
+        "store_url": _TEXT,
+        "cloud": _OBJECT,
+        "cloud.pid": _COUNT,
+        **dict.fromkeys(
+            (f"cloud.{name}" for name in ("endpoint_url", "store_url", "control_path")), _TEXT
+        ),
+        "cloud.socket_dir": _TEXT,
+    },
     "receipt.json": {
         **dict.fromkeys(("run", "sentence", "final_note", "status.run", "status.phase"), _TEXT),
         **dict.fromkeys(("exit_code", "parts", "step", "steps", "tokens"), _COUNT),

@@ -18,7 +18,9 @@ from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
+from cli.documents import REMEDY
 from cli.pause import with_kill_stamp
 from cli.progress import (
     Progress,
@@ -39,6 +41,14 @@ def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
     body = folder.read_json(folder.resolved)
     return job_from_json(json.dumps(body), name=str(folder.resolved))
+
+
+def strategy_of(folder: RunFolder) -> Strategy:
+    """The strategy of a run. Raises InputError when its file is missing or damaged."""
+    try:
+        return Strategy.from_json(folder.read_text(folder.strategy))
+    except ValueError as error:
+        raise InputError(f"{folder.strategy} is damaged: {error}; {REMEDY}") from error
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:

@@ -23,7 +23,7 @@ from bamboo.topology.strategy import Semantics, Strategy
 from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
-from cli.look import job_of
+from cli.look import job_of, strategy_of
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.terms import save_terms
@@ -53,7 +53,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     refuse_without_room(folder.path)
     after = runs.part_of(folder).number
     job = job_with(job_of(folder), overrides)
-    strategy = Strategy.from_json(folder.strategy.read_text(encoding="utf-8"))
+    strategy = strategy_of(folder)
     prepared = plan_again(folder.id, job)
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
     if ours != theirs:

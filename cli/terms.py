@@ -17,7 +17,7 @@ from bamboo.core.state import Checkpoint
 from bamboo.planner.catalogue import Catalogue
 from bamboo.topology.strategy import Strategy
 from cli import runs
-from cli.look import job_of
+from cli.look import job_of, strategy_of
 from cli.market import TraceTerms
 from cli.planning import Planned
 from cli.runs import Part, RunFolder
@@ -102,7 +102,7 @@ def terms_of(folder: RunFolder) -> Terms:
     entropy, trace = body.get("unigram_entropy_nats"), body.get("trace")
     return Terms(
         job=job_of(folder),
-        strategy=Strategy.from_json(folder.strategy.read_text(encoding="utf-8")),
+        strategy=strategy_of(folder),
         catalogue=load_catalogue(),
         frame_bytes=int(body["frame_bytes"]),
         layers=tuple(map(int, body.get("layers", ()))),

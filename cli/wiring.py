@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,7 +239,8 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
     endpoint = folder.live_endpoint()
     if endpoint is None or "cloud" not in endpoint:
         raise InputError(f"run {folder.id} has no local cloud; see the logs in {folder.path}")
-    return LocalCloud(Ready(**endpoint["cloud"]))
+    cloud = endpoint["cloud"]
+    return LocalCloud(Ready(**{field.name: cloud[field.name] for field in fields(Ready)}))
 
 
 def preempt(folder: RunFolder, instance: InstanceId, *, notice_s: float) -> None:

@@ -66,20 +66,26 @@ class Strategy:
 
     @classmethod
     def from_json(cls, text: str) -> "Strategy":
-        """Read what `to_json` wrote. Raises ValueError on another schema or a wrong hash."""
+        """Read what `to_json` wrote. Raises ValueError for anything else: another schema, a wrong
+        hash, something missing."""
         raw = json.loads(text)
-        if raw.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(
-                f"strategy has schema {raw.get('schema_version')}, not {SCHEMA_VERSION}"
+        if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
+            found = raw.get("schema_version") if isinstance(raw, dict) else None
+            raise ValueError(f"strategy has schema {found}, not {SCHEMA_VERSION}")
+        try:
+            place = raw["placement"]
+            strategy = cls(
+                semantics=Semantics(**raw["semantics"]),
+                placement=Placement(
+                    cut=tuple(place["cut"]),
+                    grid=Grid(**place["grid"]),
+                    redundancy=place["redundancy"],
+                ),
             )
-        place = raw["placement"]
-        strategy = cls(
-            semantics=Semantics(**raw["semantics"]),
-            placement=Placement(
-                cut=tuple(place["cut"]), grid=Grid(**place["grid"]), redundancy=place["redundancy"]
-            ),
-        )
-        if raw["semantic_hash"] != strategy.semantics.hash():
+            written = raw["semantic_hash"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the strategy lacks something, or has too much: {error}") from error
+        if written != strategy.semantics.hash():
             raise ValueError("the strategy's semantic hash does not match its content")
         return strategy
 

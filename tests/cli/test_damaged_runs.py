@@ -253,3 +253,16 @@ def test_a_name_that_no_file_can_have_is_an_unknown_run(
     folder_of(home, "r")
     for verb in ("cost", "status"):
         assert "unknown run 'xxx" in error_of([verb, "x" * 5000], capsys)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 1}', "not JSON"])
+def test_a_damaged_strategy_stops_what_needs_it(
+    home: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """After a name, not after a traceback."""
+    folder = folder_of(home, "r")
+    folder.strategy.write_text(text)
+    assert main.run(["resume", "r"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"error: {folder.strategy} is damaged: ")
+    assert "put the original back" in line

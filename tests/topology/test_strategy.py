@@ -121,6 +121,19 @@ def test_another_schema_is_refused() -> None:
         Strategy.from_json(json.dumps(raw))
 
 
+@pytest.mark.parametrize("missing", ["placement", "semantics", "semantic_hash"])
+def test_what_lacks_something_is_refused(missing: str) -> None:
+    raw = json.loads(Strategy(semantics=SEMANTICS, placement=PLACEMENT).to_json())
+    for text in (
+        json.dumps({key: value for key, value in raw.items() if key != missing}),
+        json.dumps(raw | {missing: None}),
+        "[]",
+        "",
+    ):
+        with pytest.raises(ValueError):
+            Strategy.from_json(text)
+
+
 def test_a_changed_content_is_refused() -> None:
     raw = json.loads(Strategy(semantics=SEMANTICS, placement=PLACEMENT).to_json())
     raw["semantics"]["seed"] = 2
