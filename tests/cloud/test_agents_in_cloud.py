@@ -176,7 +176,9 @@ def test_a_killed_agent_takes_its_worker_along(world: World) -> None:
     wait_until(
         lambda: not {agent, victim.pid} & set(members(world.cloud.pid)), what="both are gone"
     )
-    assert told(world.cloud, victim.instance)["state"] == "terminated"
+    wait_until(
+        lambda: told(world.cloud, victim.instance)["state"] == "terminated", what="the cloud sees"
+    )
 
 
 def test_real_agents_and_workers_die_with_the_local_cloud(world: World) -> None:

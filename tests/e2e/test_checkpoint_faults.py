@@ -40,6 +40,14 @@ def kept(steps: int = 40, mode: str = "stash", url: str = "", **settings: object
     return replace(made, checkpoint=CheckpointConfig(every_steps=EVERY, keep=100, url=url))
 
 
+UNHURRIED = {
+    "device": "virtual",
+    "virtual_forward_ms": (5.0,),
+    "virtual_backward_ms": (10.0,),
+}
+"""So that each checkpoint is written before the next, also by a machine with much to do."""
+
+
 def wait_kept(run: Cluster, count: int) -> None:
     run.wait(lambda s: len(s.checkpoints) >= count, 60, f"{count} checkpoints")
 
@@ -215,7 +223,7 @@ def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
 def test_a_writer_that_was_stopped_changes_nothing(what: str) -> None:
     """It stops before it writes for step 10, is taken for lost, another comes, and the run makes
     that checkpoint again under a later generation. Then it wakes up."""
-    with cluster(kept(steps=60, mode="off")) as run:
+    with cluster(kept(steps=60, mode="off", **UNHURRIED)) as run:
         run.start(faults={0: f"stopped_writer:{what},10"})
         node = "i-00.1"
         wait_until(lambda: process_state(run.pids[node]) == "T", what="it stops", timeout_s=60)
