@@ -38,6 +38,17 @@ def folder_of(home: Path, name: str = "r", *, started_s: float = START_S) -> run
     return folder
 
 
+def write_steps(folder: runs.RunFolder, count: int) -> None:
+    """Metrics of so many steps, as a launcher that is gone wrote them."""
+    with LineWriter(folder.metrics) as writer:
+        for index in range(count):
+            writer.write(
+                MetricRecord(
+                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
+                ).to_json()
+            )
+
+
 def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the run's store reachable through its endpoint file."""
 
@@ -107,13 +118,7 @@ def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.Mon
 def test_a_run_whose_launcher_was_killed_is_lost(home: Path) -> None:
     folder = folder_of(home)
     runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"}, private=True)
-    with LineWriter(folder.metrics) as writer:
-        for index in range(3):
-            writer.write(
-                MetricRecord(
-                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
-                ).to_json()
-            )
+    write_steps(folder, 3)
     body = status_of(folder)
     assert (body["phase"], body["step"], body["loss"], body["usd"]) == ("lost", 3, 3.0, 0.25)
     for arguments in (["stop", "r"], ["preempt", "r", "--stage", "1"], ["cost", "r"]):
@@ -317,13 +322,7 @@ def test_a_resumed_run_that_starts_still_has_its_steps(
     folder = folder_of(home, started_s=now_s)
     body = folder.read_json(folder.resolved) | {"part": 2, "part_started_s": now_s}
     runs.write_json(folder.resolved, body)
-    with LineWriter(folder.metrics) as writer:
-        for index in range(3):
-            writer.write(
-                MetricRecord(
-                    step=index, loss=5.0 - index, tokens_per_s=1.0, usd=0.25, tokens_per_usd=1.0
-                ).to_json()
-            )
+    write_steps(folder, 3)
     seen = status_of(folder)
     assert (seen["phase"], seen["step"], seen["loss"], seen["usd"]) == ("forming", 3, 3.0, 0.25)
     live(folder, World(job()), monkeypatch)

@@ -1,10 +1,8 @@
 """A node's part in checkpoints over a store that fails: that is said, and the next one is tried."""
 
 import errno
-import resource
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +23,7 @@ from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from tests.full_disk import files_up_to
 from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
@@ -234,20 +233,9 @@ def test_the_thread_goes_on_over_a_full_store(bench: Bench) -> None:
     assert bench.said.kinds() == [("CheckpointFailed", 5), ("ShardSaved", 10)]
 
 
-@contextmanager
-def no_file_longer_than(size: int) -> Iterator[None]:
-    """The end of the disk, as the kernel tells it; for all files of this process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_for_the_files_on_the_way_is_said_too(bench: Bench) -> None:
     """A shard is written to a file of this node's first, by a library with errors of its own."""
-    with no_file_longer_than(1 << 16):
+    with files_up_to(1 << 16):
         bench.checkpoints.write(Save(step=5, era=1, stage=0, tensors=state(5, 0)))
     assert "File too large" in bench.said.reason()
     assert str(bench.scratch) in bench.said.reason()
