@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bamboo.lines import WaitingWriter
 from bamboo.telemetry.reader import read_events, read_metrics
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import EventRecord, MetricRecord
-from bamboo.telemetry.writer import WaitingWriter
 from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder

@@ -3,11 +3,9 @@
 Rule: where the output is a file on a full disk the line is lost, or comes later, and that is all.
 """
 
-import errno
-
 import click
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from bamboo.lines import DISK_FULL
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -15,5 +13,5 @@ def echo(text: str, *, err: bool = False) -> None:
     try:
         click.echo(text, err=err)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in DISK_FULL:
             raise

@@ -18,7 +18,7 @@ from typing import Any
 
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
-from bamboo.telemetry.writer import unwritable
+from bamboo.lines import unwritable
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0

@@ -17,7 +17,7 @@ from typing import Any
 
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
-from cloud.lines import append_line
+from bamboo.lines import LineWriter
 from cloud.provider import (
     CloudRefused,
     CloudThrottled,
@@ -331,7 +331,8 @@ class Fleet:
 
     def _write(self, intent: str, **fields: object) -> None:
         record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
-        append_line(self._intents, json.dumps(record))
+        with LineWriter(self._intents) as file:
+            file.write(json.dumps(record))
 
     def _write_end(self, intent: str, **fields: object) -> None:
         """What ends something is done even where it cannot be announced."""

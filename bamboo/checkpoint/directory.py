@@ -5,7 +5,6 @@ that dies in between leaves a stray file and never half an object. What is no re
 object: a folder in the place of one is as good as nothing there.
 """
 
-import errno
 import os
 import shutil
 import uuid
@@ -14,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.lines import DISK_FULL
 
 _ASIDE = ".aside-"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DirectoryStore:
@@ -113,7 +112,7 @@ class DirectoryStore:
             yield
         except OSError as error:
             where = self._root / name
-            if error.errno in _FULL:
+            if error.errno in DISK_FULL:
                 raise StorageFull(
                     f"{where}: {error.strerror}; make room, or keep fewer checkpoints"
                 ) from error

@@ -24,12 +24,12 @@ from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
 from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId
+from bamboo.lines import LineWriter
 from bamboo.ports import Store, Transport
 from bamboo.runtime.backlog import POLL_S, Backlog
 from bamboo.runtime.decided import Decided
 from bamboo.runtime.outbox import urgent_first
 from bamboo.telemetry.schema import EventRecord
-from bamboo.telemetry.writer import LineWriter
 
 RETRY_S = 0.1
 APPEND_DEADLINE_S = 120.0

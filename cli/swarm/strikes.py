@@ -20,8 +20,8 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import InstanceId
+from bamboo.lines import LineWriter
 from bamboo.telemetry.reader import Tail
-from bamboo.telemetry.writer import LineWriter
 from cli import wiring
 from cli.swarm.draw import Fault, Kind
 from cli.swarm.led import LedRun

@@ -5,7 +5,6 @@ the one object that makes a checkpoint complete is written under the condition t
 Digests are ours and are compared by whoever reads.
 """
 
-import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,13 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.lines import DISK_FULL
 
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 3
 PART_BYTES = 64 << 20
 _MISSING = ("NoSuchKey", "404")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN = "PreconditionFailed"
 _RACED = "ConditionalRequestConflict"
 
@@ -123,7 +122,7 @@ class S3Store:
         try:
             yield
         except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(
                 f"s3://{self._bucket}/{self._prefix}{name}: {error}; see that the bucket is there "

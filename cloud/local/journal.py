@@ -5,8 +5,9 @@ import logging
 import time
 from pathlib import Path
 
+from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
-from cloud.lines import WaitingLines
+from bamboo.lines import WaitingWriter
 
 log = logging.getLogger("bamboo.local-cloud")
 
@@ -17,11 +18,9 @@ class Journal:
     take waits until it does: nobody's instance ends for want of a line."""
 
     def __init__(self, run_dir: Path) -> None:
-        for name in ("cloud.jsonl", "kills.jsonl"):
-            (run_dir / name).touch()
-        self._cloud = WaitingLines(run_dir / "cloud.jsonl", tell=log.warning)
-        self._kills = WaitingLines(run_dir / "kills.jsonl", tell=log.warning)
         self._kills_file = run_dir / "kills.jsonl"
+        self._cloud = _waiting(run_dir / "cloud.jsonl")
+        self._kills = _waiting(self._kills_file)
 
     def started(
         self,
@@ -81,9 +80,18 @@ class Journal:
 
     def close(self) -> None:
         """Write what waits, if there is room; else it is lost."""
-        self._cloud.catch_up()
-        self._kills.catch_up()
+        for file in (self._cloud, self._kills):
+            try:
+                file.close()
+            except BooksUnwritable as error:
+                log.warning("lost with this cloud: %s", error)
 
 
-def _append(file: WaitingLines, record: dict[str, object]) -> None:
-    file.append(json.dumps(record))
+def _waiting(path: Path) -> WaitingWriter:
+    return WaitingWriter(
+        path, troubled=lambda why: log.warning("%s", why or f"{path} is written again")
+    )
+
+
+def _append(file: WaitingWriter, record: dict[str, object]) -> None:
+    file.write(json.dumps(record))

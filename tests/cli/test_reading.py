@@ -14,9 +14,9 @@ from bamboo.config.resolve import resolve
 from bamboo.coord.follow import Follower, all_records
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
+from bamboo.lines import LineWriter
 from bamboo.ports import Store
 from bamboo.telemetry.schema import MetricRecord
-from bamboo.telemetry.writer import LineWriter
 from cli import main, runs
 from cli.decisions import check_decisions, save_decisions
 from cli.look import status_of

@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 STEPS = 60
 WITHIN_STEPS = 2
+PACED = {"device": "virtual", "virtual_forward_ms": (8.0,), "virtual_backward_ms": (16.0,)}
+"""A step takes about 0.3 s: a claim in steps is not one about how busy this machine is."""
 
 
 def protected(state: State) -> bool:
@@ -67,7 +69,7 @@ def test_a_loss_and_later_its_neighbour(mode: str) -> None:
 
 def test_a_standby_takes_the_lost_slot_and_full_strength_is_back() -> None:
     """4 stages + 1 standby: a loss, then that of its neighbour, then another standby."""
-    with cluster(job(steps=STEPS, redundancy="eager", check_replicas=True)) as run:
+    with cluster(job(steps=STEPS, redundancy="eager", check_replicas=True, **PACED)) as run:
         run.start(5)
         run.wait_step(3)
         state = lose(run, run.owner(Slot(pipeline=0, stage=1)))

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BooksUnwritable
+from bamboo.lines import LineWriter, WaitingWriter
 from bamboo.telemetry.reader import Tail
-from bamboo.telemetry.writer import LineWriter, WaitingWriter
 from tests.full_disk import files_up_to
 
 

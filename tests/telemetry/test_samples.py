@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
+from bamboo.lines import LineWriter
 from bamboo.telemetry.samples import (
     SamplesRecord,
     microbatches_of,
@@ -16,7 +17,6 @@ from bamboo.telemetry.samples import (
     read_samples,
     used,
 )
-from bamboo.telemetry.writer import LineWriter
 
 
 def record(step: int = 3, microbatches: tuple[int, ...] = (0, 1, 2, 4)) -> SamplesRecord:

@@ -14,7 +14,8 @@ from types import TracebackType
 
 from bamboo.errors import BooksUnwritable
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What the system calls a disk, a share of it, or a file, that takes no more."""
 
 
 class LineWriter:
@@ -111,7 +112,7 @@ class WaitingWriter:
 
 def unwritable(path: Path, error: OSError) -> BooksUnwritable:
     """What the system said of a file in a run's folder, and what to do."""
-    remedy = "make room there" if error.errno in _FULL else "see to its disk"
+    remedy = "make room there" if error.errno in DISK_FULL else "see to its disk"
     return BooksUnwritable(f"cannot write {path}: {error.strerror}; {remedy}")
 
 
