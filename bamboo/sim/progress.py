@@ -1,0 +1,101 @@
+"""How far training has come, as a function of time that is straight between two changes.
+
+Rule: nothing happens per step. The rate changes when the membership does; in between, the step at
+an instant and the instant of a step are computed.
+"""
+
+import math
+from collections.abc import Callable
+
+from bamboo.errors import CoreMisuse
+from bamboo.sim.kernel import Kernel
+
+NEARLY = 1e-6
+"""Of a step: so near to its end it is done, whatever the rounding."""
+
+
+class Progress:
+    """Steps of one run. It stands still until a rate is given."""
+
+    def __init__(self, kernel: Kernel, *, last_step: float = math.inf) -> None:
+        self._kernel = kernel
+        self._last_step = last_step
+        self._steps = 0.0
+        self._since_s = 0.0
+        self._step_s = math.inf
+        self._stands_until_s = 0.0
+        self.lost_steps = 0.0
+        """Taken, and then taken back by a restore."""
+        self.trained_s = 0.0
+        """In which it did not stand still."""
+        self.changed: Callable[[], None] = lambda: None
+
+    @property
+    def steps(self) -> float:
+        """Of now, the part of the step in hand included."""
+        return self._at(self._kernel.now_s)
+
+    @property
+    def whole(self) -> int:
+        """Steps that are done."""
+        return math.floor(self.steps + NEARLY)
+
+    @property
+    def step_s(self) -> float:
+        """Of now; infinite while it stands still."""
+        return math.inf if self._kernel.now_s < self._stands_until_s else self._step_s
+
+    @property
+    def done(self) -> bool:
+        return self.steps >= self._last_step
+
+    def _at(self, now_s: float) -> float:
+        ran_s = max(0.0, now_s - max(self._since_s, self._stands_until_s))
+        return min(self._last_step, self._steps + ran_s / self._step_s)
+
+    def _settle(self) -> None:
+        now_s = self._kernel.now_s
+        if not math.isinf(self._step_s):
+            self.trained_s += max(0.0, now_s - max(self._since_s, self._stands_until_s))
+        self._steps = self._at(now_s)
+        self._since_s = now_s
+
+    def run(self, step_s: float) -> None:
+        """A step takes `step_s` from now on (what is left of this one in proportion)."""
+        if not step_s > 0:
+            raise CoreMisuse(f"a step cannot take {step_s} s")
+        self._settle()
+        self._step_s = step_s
+        self.changed()
+
+    def stand(self) -> None:
+        """No step is taken until a rate is given again."""
+        self.run(math.inf)
+
+    def delay(self, seconds: float) -> None:
+        """Nothing is done for so long from now; a delay that is under way is prolonged."""
+        self._settle()
+        now_s = self._kernel.now_s
+        self._stands_until_s = max(now_s, self._stands_until_s) + seconds
+        self.changed()
+
+    def back_to(self, step: float) -> None:
+        """A restore: training goes on from `step`. What was done beyond is lost, the part of a
+        step in hand not counted."""
+        self._settle()
+        self.lost_steps += max(0, math.floor(self._steps + NEARLY) - math.floor(step + NEARLY))
+        self._steps = min(self._steps, step)
+        self.changed()
+
+    def reaches_at_s(self, step: float) -> float:
+        """When `step` steps are done if nothing changes; infinite if never."""
+        if self.steps >= step:
+            return self._kernel.now_s
+        if math.isinf(self._step_s):
+            return math.inf
+        left_s = (step - self._steps) * self._step_s
+        return max(self._since_s, self._stands_until_s) + left_s
+
+    def boundary_s(self) -> float:
+        """When the step in hand ends; infinite while no rate is given."""
+        return self.reaches_at_s(self.whole + 1)
