@@ -42,11 +42,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, Reform, State, Transfer
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.kernel import Entry
-from bamboo.sim.step_time import StepTimes
-from bamboo.sim.workload import Workload
 from bamboo.sim.world import World
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 from bamboo.topology.slots import Slot

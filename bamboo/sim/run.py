@@ -14,11 +14,11 @@ from functools import partial
 from bamboo.core.policy import Policy
 from bamboo.core.state import initial_state
 from bamboo.ids import run_id
+from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
+from bamboo.planner.workload import Workload
 from bamboo.sim.ours import Ours, Pauses
-from bamboo.sim.step_time import StepTimes
 from bamboo.sim.trace import Trace
-from bamboo.sim.workload import Workload
 from bamboo.sim.world import Moment, Rental, Terms, World
 from bamboo.topology.grid import Grid
 

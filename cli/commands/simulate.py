@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from bamboo.errors import InputError
+from bamboo.planner.step_time import StepTimes
 from bamboo.sim.ours import Pauses
 from bamboo.sim.run import Figures, simulate
-from bamboo.sim.step_time import StepTimes
 from bamboo.sim.trace import read_trace
 from bamboo.sim.world import Terms
 from cli import simulating
