@@ -65,6 +65,21 @@ class StepTimes:
             self._calm_s[key] = self.of(calm, shares)
         return self._calm_s[key]
 
+    def with_peers_s(self, grid: Grid, nodes: int) -> float:
+        """Where a stage of `grid` has only so many nodes in all, among whom its microbatches are
+        shared out, and no other has fewer: all its pipelines together, a node for each stage."""
+        leaves = self._workload.shape
+        shape = _Shape(
+            stages=grid.stages,
+            pipelines=grid.pipelines,
+            microbatches=-(-leaves.total // nodes),
+            owners=tuple(range(grid.stages)),
+            shadows=(None,) * grid.stages,
+            elsewhere=(0,) * grid.stages,
+            most_partials=1,
+        )
+        return self._pipeline_s(shape)
+
     def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline."""
         grid = assignment.grid
