@@ -51,6 +51,7 @@ def prepare(
         terms=terms,
         pauses=pauses,
         usd_per_hour=planned.usd_per_hour / planned.plan.instances,
+        on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S,
         last_step=job.train.steps,
     )

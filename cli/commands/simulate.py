@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from bamboo.errors import InputError
-from bamboo.planner.step_time import StepTimes
 from bamboo.sim.ours import Pauses
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.trace import read_trace
@@ -50,7 +49,10 @@ def command(
     )
     asked = simulated.asked
     found: list[Figures] = [
-        simulate(asked, market, times=StepTimes(asked.workload, asked.redundancy))
+        simulate(
+            asked,
+            market,
+        )
     ]
     if as_json:
         click.echo(json.dumps(simulation_body(simulated, found, source=str(trace))))
