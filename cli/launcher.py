@@ -15,6 +15,7 @@ from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
 from bamboo.core.events import RunFailed, StopRequested, StoreRefilled
+from bamboo.core.patience import Patience, parked
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.ids import InstanceId
@@ -28,7 +29,6 @@ from cli.missing import missing
 from cli.money import bill
 from cli.outage import Outage
 from cli.pace import PaceKeeper
-from cli.patience import Patience, parked
 from cli.pause import with_kill_stamp
 from cli.playing import play
 from cli.ports import Ports
@@ -73,7 +73,7 @@ class Launcher:
         self._outage = Outage(run=progress.run, ours=store_is_ours, now_s=progress.now_s)
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
-        self._patience = Patience(job.cluster)
+        self._patience = Patience(patience_s=job.cluster.patience_s, park_s=job.cluster.park_s)
         self._market = market
         self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"

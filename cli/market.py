@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bamboo.core.patience import parked
 from bamboo.core.state import Phase, State
 from bamboo.errors import InputError
 from bamboo.sim.replay import SeatEvent, replay
 from bamboo.sim.trace import Trace, read_trace
 from cli.money import Rented
-from cli.patience import parked
 from cli.progress import TraceNow
 
 HOUR_S = 3600.0

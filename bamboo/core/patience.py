@@ -1,9 +1,9 @@
-"""When waiting for nodes has been long enough: what the launcher then says to the run.
+"""When waiting for nodes has been long enough: what whoever keeps the fleet then says to the run.
 
-Rule: the launcher only says that nobody came; what follows from it the core decides.
+Rule: it is only said that nobody came; what follows from it `transition` decides. What is
+remembered is a function of the states that were shown, and of their times.
 """
 
-from bamboo.config.tree import ClusterConfig
 from bamboo.core.events import Event, Reconsider, RunFailed
 from bamboo.core.state import Outcome, Phase, State
 
@@ -11,10 +11,14 @@ _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
 
 
 class Patience:
-    """Told every state of a run, with the time."""
+    """Told every state of a run, with the time.
 
-    def __init__(self, cluster: ClusterConfig) -> None:
-        self._cluster = cluster
+    `patience_s`: so long lost nodes are waited for before those who are left are laid out anew;
+    `park_s`: so long a run without enough nodes waits before it ends.
+    """
+
+    def __init__(self, *, patience_s: float, park_s: float) -> None:
+        self._patience_s, self._park_s = patience_s, park_s
         self._short_since_s: float | None = None
         self._parked_since_s: float | None = None
         self._said_at: int | None = None
@@ -29,6 +33,16 @@ class Patience:
         if isinstance(event, Reconsider):
             self._said_at = state.generation
 
+    def due_at_s(self, state: State) -> float | None:
+        """When something will be due if `state`, which was shown last, stays as it is; None:
+        nothing will. What is due already and was not said has a time that has passed."""
+        times_s = []
+        if self._parked_since_s is not None:
+            times_s.append(self._parked_since_s + self._park_s)
+        if self._short_since_s is not None and self._said_at != state.generation:
+            times_s.append(self._short_since_s + self._patience_s)
+        return min(times_s, default=None)
+
     def _short(self, state: State, now_s: float) -> Event | None:
         here = sum(1 for node in state.live_nodes() if node.notice_deadline_s is None)
         waits = parked(state)
@@ -38,11 +52,11 @@ class Patience:
         if self._short_since_s is None:
             self._short_since_s = now_s
         waited_s = now_s - self._short_since_s
-        if here < 1 or waited_s < self._cluster.patience_s or self._said_at == state.generation:
+        if here < 1 or waited_s < self._patience_s or self._said_at == state.generation:
             return None
         return Reconsider(
             reporter="launcher",
-            reason=f"no further node came within cluster.patience_s = {self._cluster.patience_s:g}",
+            reason=f"no further node came within cluster.patience_s = {self._patience_s:g}",
         )
 
     def _parked(self, state: State, now_s: float) -> Event | None:
@@ -51,12 +65,12 @@ class Patience:
             return None
         if self._parked_since_s is None:
             self._parked_since_s = now_s
-        if now_s - self._parked_since_s < self._cluster.park_s:
+        if now_s - self._parked_since_s < self._park_s:
             return None
         return RunFailed(
             reporter="launcher",
             outcome=Outcome.UNRECOVERABLE,
-            reason=f"too few nodes for cluster.park_s = {self._cluster.park_s:g} s; what was "
+            reason=f"too few nodes for cluster.park_s = {self._park_s:g} s; what was "
             "saved is kept, `bamboo resume` goes on from it",
         )
 

@@ -1,0 +1,46 @@
+"""What waits for the end of a step, when its instant moves with the pace."""
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+
+from bamboo.sim.kernel import Entry, Kernel
+from bamboo.sim.progress import Progress
+
+
+class Boundaries:
+    """Actions at step boundaries of one run; those of one boundary in the order asked for."""
+
+    def __init__(self, kernel: Kernel, progress: Progress) -> None:
+        self._kernel, self._progress = kernel, progress
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._entry: Entry | None = None
+        progress.changed = self._look
+
+    def when_next(self, action: Callable[[], None]) -> None:
+        """At the end of the step in hand, or of the next one that is begun."""
+        self.when(self._progress.whole + 1, action)
+
+    def when(self, step: int, action: Callable[[], None]) -> None:
+        """Once so many steps are done."""
+        heapq.heappush(self._waiting, (step, next(self._order), action))
+        self._look()
+
+    def _look(self) -> None:
+        self._kernel.cancel(self._entry)
+        self._entry = None
+        if self._waiting:
+            at_s = self._progress.reaches_at_s(self._waiting[0][0])
+            if not math.isinf(at_s):
+                self._entry = self._kernel.at(at_s, self._happen)
+
+    def _happen(self) -> None:
+        self._entry = None
+        due = []
+        while self._waiting and self._waiting[0][0] <= self._progress.whole:
+            due.append(heapq.heappop(self._waiting)[2])
+        for action in due:
+            action()
+        self._look()

@@ -1,0 +1,161 @@
+"""How long a step takes with an assignment: a dry run for each shape, made once.
+
+Rule: pipelines wait for each other at the end of a step only, so a step takes as long as that of
+the slowest one. The dry run is that of one pipeline; the same nodes in the same pattern, whatever
+their names, are one shape. A node that works for several pipelines is counted in each of them with
+the stages that it owns in all.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bamboo.ids import NodeId
+from bamboo.planner.memory import partials_at_end
+from bamboo.planner.profile import FLOAT_BYTES
+from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.one_f_one_b import one_f_one_b
+from bamboo.schedule.redundancy import has_replica
+from bamboo.sim.workload import Workload
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.virtual_nodes import blocks_of
+
+DRY_STEPS = 2
+"""The first is left out of the step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """Of one pipeline: what its dry run depends on."""
+
+    stages: int
+    pipelines: int
+    """Of the grid: how many the exchange is with."""
+    microbatches: int
+    owners: tuple[int, ...]
+    """Of each stage, numbered as they appear."""
+    shadows: tuple[int | None, ...]
+    elsewhere: tuple[int, ...]
+    """Stages that each owner has in other pipelines."""
+    most_partials: int
+
+
+class StepTimes:
+    """Of one workload in one redundancy mode."""
+
+    def __init__(self, workload: Workload, mode: str) -> None:
+        self._workload, self._mode = workload, mode
+        self._known_s: dict[_Shape, float] = {}
+        self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        self.dry_runs = 0
+
+    def calm_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """With a node for every slot, each shadowed by the one before it."""
+        key = (grid.pipelines, grid.stages, shares)
+        if key not in self._calm_s:
+            slots = grid.slots()
+            replica = has_replica(self._mode)
+            calm = Assignment(
+                grid=grid,
+                owners=tuple(NodeId(str(slot)) for slot in slots),
+                shadows=tuple(NodeId(str(grid.protector(s))) if replica else None for s in slots),
+            )
+            self._calm_s[key] = self.of(calm, shares)
+        return self._calm_s[key]
+
+    def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
+        """Seconds of a step. `shares`: virtual nodes of each pipeline."""
+        grid = assignment.grid
+        partials = max(
+            partials_at_end(block, self._workload.shape.virtual_nodes)
+            for block in blocks_of(shares)
+        )
+        owned = Counter(assignment.owners)
+        shapes = {
+            self._shape(assignment, pipeline, shares, owned, partials)
+            for pipeline in range(grid.pipelines)
+        }
+        return max(self._pipeline_s(shape) for shape in shapes)
+
+    def _shape(
+        self,
+        assignment: Assignment,
+        pipeline: int,
+        shares: tuple[int, ...],
+        owned: Counter[NodeId],
+        partials: int,
+    ) -> _Shape:
+        stages = assignment.grid.stages
+        part = slice(pipeline * stages, (pipeline + 1) * stages)
+        owners = assignment.owners[part]
+        names = {node: number for number, node in enumerate(dict.fromkeys(owners))}
+        here = Counter(owners)
+        return _Shape(
+            stages=stages,
+            pipelines=assignment.grid.pipelines,
+            microbatches=shares[pipeline] * self._workload.shape.microbatches,
+            owners=tuple(names[node] for node in owners),
+            # A shadow without a stage in this pipeline costs its owners nothing here.
+            shadows=tuple(
+                names.get(shadow) if shadow is not None else None
+                for shadow in assignment.shadows[part]
+            ),
+            elsewhere=tuple(owned[node] - here[node] for node in names),
+            most_partials=partials,
+        )
+
+    def _pipeline_s(self, shape: _Shape) -> float:
+        if shape not in self._known_s:
+            self.dry_runs += 1
+            self._known_s[shape] = self._dry_s(shape)
+        return self._known_s[shape]
+
+    def _dry_s(self, shape: _Shape) -> float:
+        grid = Grid(pipelines=1, stages=shape.stages)
+        named = [NodeId(str(number)) for number in range(len(shape.elsewhere))]
+        layout = Layout(
+            assignment=Assignment(
+                grid=grid,
+                owners=tuple(named[number] for number in shape.owners),
+                shadows=tuple(None if s is None else named[s] for s in shape.shadows),
+            ),
+            programs=(one_f_one_b(shape.stages, shape.microbatches),),
+            mode=self._mode,
+        )
+        return step_time_s(plan_run(layout, self._costs(shape), steps=DRY_STEPS))
+
+    def _costs(self, shape: _Shape) -> Costs:
+        workload, cut = self._workload, self._workload.cut(shape.stages)
+        # Who works elsewhere too has that much less time for a stage of this pipeline.
+        here = Counter(shape.owners)
+        slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]
+        gradient = [
+            float(FLOAT_BYTES * sum(layer.parameters for layer in workload.layers[first:stop]))
+            for first, stop in pairwise(cut)
+        ]
+        exchange_s = [self._exchange_s(size, shape) for size in gradient]
+        return Costs.of(
+            shape.stages,
+            forward_s=_times(workload.sums(workload.forward_s, cut), slower),
+            backward_s=_times(workload.sums(workload.backward_s, cut), slower),
+            exchange_s=exchange_s,
+            latency_s=workload.latency_s,
+            bytes_per_s=workload.bytes_per_s,
+            boundary_bytes=[float(workload.layers[stop - 1].output_bytes) for stop in cut[1:]],
+            gradient_bytes=gradient,
+        )
+
+    def _exchange_s(self, gradient_bytes: float, shape: _Shape) -> float:
+        """Each owner sends every peer its partials of that peer's part, and its own part back."""
+        if shape.pipelines == 1:
+            return 0.0
+        each = gradient_bytes * (shape.most_partials + 1) / shape.pipelines
+        size = each * (shape.pipelines - 1)
+        rate = self._workload.bytes_per_s
+        return 2 * self._workload.latency_s + (size / rate if rate else 0.0)
+
+
+def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:
+    return [figure * factor for figure, factor in zip(figures, factors, strict=True)]

@@ -1,0 +1,94 @@
+"""What is trained in a simulated world, as figures: layers with their times and bytes.
+
+Rule: every figure has a source, which is shown beside whatever is made from it. A pipeline cut in
+another way takes the times of its layers; nothing is measured here.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bamboo.planner.partition import partition
+from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.topology.virtual_nodes import BatchShape
+
+STATE_FLOATS = 3
+"""Of a parameter: itself and two moments, 12 bytes in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A job as the simulator sees it. Times are those of one microbatch."""
+
+    name: str
+    source: str
+    """Where the times are from, such as `measured on this machine's CPU`."""
+    layers: tuple[LayerFacts, ...]
+    forward_s: tuple[float, ...]
+    """Per layer."""
+    backward_s: tuple[float, ...]
+    shape: BatchShape
+    batch: int
+    """Samples in a step."""
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+    """Of a link between two nodes; 0: sizes do not matter."""
+    store_bytes_per_s: float = 0.0
+    """Between one node and the checkpoints; 0: sizes do not matter."""
+    cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Stages -> first layer of each stage and the layer count, where they are given; any other
+    number of stages is balanced by time."""
+
+    def __post_init__(self) -> None:
+        if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
+            raise ValueError("a workload has one forward and one backward time for each layer")
+
+    def cut(self, stages: int) -> tuple[int, ...]:
+        """Into so many stages. Raises InputError when there are fewer layers."""
+        if stages in self.cuts:
+            return self.cuts[stages]
+        both = [f + b for f, b in zip(self.forward_s, self.backward_s, strict=True)]
+        return partition(both, stages)
+
+    def state_bytes(self, layers: Sequence[int] | range) -> int:
+        """Parameters and moments of these layers."""
+        return sum(self.layers[x].parameters for x in layers) * FLOAT_BYTES * STATE_FLOATS
+
+    def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
+        """A figure per layer as one per stage."""
+        return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
+
+
+def uniform_workload(
+    *,
+    name: str,
+    source: str,
+    layers: int,
+    forward_s: float,
+    backward_s: float,
+    parameters: int,
+    output_bytes: int,
+    shape: BatchShape,
+    batch: int,
+    bytes_per_s: float = 0.0,
+    store_bytes_per_s: float = 0.0,
+) -> Workload:
+    """A model of equal layers; times, parameters and bytes are those of one."""
+    layer = LayerFacts(
+        name="layer",
+        parameters=parameters,
+        forward_flops=1.0,
+        output_bytes=output_bytes,
+        activation_bytes=output_bytes,
+    )
+    return Workload(
+        name=name,
+        source=source,
+        layers=(layer,) * layers,
+        forward_s=(forward_s,) * layers,
+        backward_s=(backward_s,) * layers,
+        shape=shape,
+        batch=batch,
+        bytes_per_s=bytes_per_s,
+        store_bytes_per_s=store_bytes_per_s,
+    )

@@ -1,0 +1,236 @@
+"""A spot market and what a job rents of it: nodes come and go, and somebody trains on them.
+
+    trace (capacity)  ->  World (rents, boots, bills)  ->  System (decides)  ->  Progress (steps)
+
+Rule: the world knows no rule of any system. It tells a system which of its nodes are up, warned or
+gone, asks how many it wants, and rents as many of those that the market has. All chance is in the
+trace and in one seed.
+"""
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bamboo.ids import NodeId, ZoneId
+from bamboo.sim.kernel import Kernel
+from bamboo.sim.progress import Progress
+from bamboo.sim.trace import Trace
+
+FIRST, LAST = -1, 1
+"""Of what happens at one instant: the market moves before anybody answers, and the fleet is looked
+at when all is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How the market treats whoever rents from it."""
+
+    boot_s: float = 45.0
+    """From an instance's start to its node. What the trace begins with is up at once. The default
+    is the published simulator's (Thorpe et al., Bamboo, NSDI 2023)."""
+    notice_s: float = 0.0
+    """So long before a loss the node has a notice; 0: none ever comes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rental:
+    """One instance, from its start to its end; times of the world."""
+
+    node: NodeId
+    zone: ZoneId
+    from_s: float
+    until_s: float | None = None
+    interrupted: bool = False
+    """Whether the market took it."""
+    up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """For the picture: what was so from `at_s` on."""
+
+    at_s: float
+    rented: int
+    step_s: float
+    """Infinite: no step is taken."""
+    said: str = ""
+
+
+class System(Protocol):
+    """Whoever trains: told what becomes of its nodes, it sets the world's progress."""
+
+    def wanted(self) -> int:
+        """How many nodes it would like to have now."""
+
+    def joined(self, node: NodeId, zone: ZoneId) -> None:
+        """A node is up."""
+
+    def noticed(self, node: NodeId, deadline_s: float) -> None:
+        """A node that is up will be taken."""
+
+    def lost(self, node: NodeId) -> None:
+        """A node that was up is gone."""
+
+    def spare(self) -> NodeId | None:
+        """A node that it can do without, if it has more than it wants."""
+
+
+@dataclass(slots=True)
+class World:
+    """Plays a trace for one system, until `horizon_s` or until the last step is done."""
+
+    trace: Trace
+    terms: Terms
+    horizon_s: float
+    last_step: float = math.inf
+    kernel: Kernel = field(default_factory=Kernel)
+    counts: Counter[str] = field(default_factory=Counter)
+    """What happened, by name; each system counts what it knows."""
+    rentals: list[Rental] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    ended: str = ""
+    """Why it was over before the horizon."""
+    keep_moments: bool = True
+    progress: Progress = field(init=False)
+    _system: System | None = field(init=False, default=None)
+    _free: deque[tuple[str, ZoneId]] = field(init=False, default_factory=deque)
+    """Of the market, those that nobody rents, the oldest first."""
+    _rented: dict[str, Rental] = field(init=False, default_factory=dict)
+    """By the trace's name, those that have not ended."""
+    _name_of: dict[NodeId, str] = field(init=False, default_factory=dict)
+    _next: int = field(init=False, default=0)
+    _next_notice: int = field(init=False, default=0)
+    _look_due: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.kernel, last_step=self.last_step)
+
+    def play(self, system: System) -> None:
+        """Let it all happen."""
+        self._system = system
+        if self.trace.events:
+            self.kernel.at(self.trace.events[0].at_s, self._market, priority=FIRST)
+        if self.terms.notice_s > 0:
+            self._warn()
+        self.kernel.run(until_s=self.horizon_s, over=lambda: bool(self.ended))
+        for rental in self._rented.values():
+            rental.until_s = self.kernel.now_s
+
+    def end(self, why: str) -> None:
+        """Nothing more happens."""
+        self.ended = self.ended or why
+
+    @property
+    def system(self) -> System:
+        assert self._system is not None, "asked only while a world is played"
+        return self._system
+
+    @property
+    def rented(self) -> int:
+        """Instances that are paid for now."""
+        return len(self._rented)
+
+    @property
+    def capacity(self) -> int:
+        """What the market has now, rented or not."""
+        return len(self._rented) + len(self._free)
+
+    def note(self, said: str = "") -> None:
+        """Keep this moment for the picture."""
+        if self.keep_moments:
+            moment = Moment(
+                at_s=self.kernel.now_s,
+                rented=self.rented,
+                step_s=self.progress.step_s,
+                said=said,
+            )
+            self.moments.append(moment)
+
+    def look(self) -> None:
+        """Rent or release, once all that happens at this instant has happened."""
+        if not self._look_due:
+            self._look_due = True
+            self.kernel.after(0.0, self._rent, priority=LAST)
+
+    def release(self, node: NodeId) -> None:
+        """The system ends an instance; the market may rent it out again."""
+        name = self._name_of.pop(node, None)
+        if name is not None:
+            rental = self._rented.pop(name)
+            rental.until_s = self.kernel.now_s
+            self._free.append((name, rental.zone))
+            self.look()
+
+    # ---------------------------------------------------------------- the market
+
+    def _market(self) -> None:
+        """All events of the trace at this instant, and a look at the next."""
+        events, now_s = self.trace.events, self.kernel.now_s
+        while self._next < len(events) and events[self._next].at_s <= now_s:
+            event = events[self._next]
+            self._next += 1
+            if event.comes:
+                self._free.append((event.node, ZoneId(getattr(event, "zone", ""))))
+            else:
+                self._take(event.node)
+        if self._next < len(events):
+            self.kernel.at(events[self._next].at_s, self._market, priority=FIRST)
+        self.look()
+
+    def _warn(self) -> None:
+        """Notices of the losses that are `notice_s` away, and a look at the next one."""
+        events, now_s = self.trace.events, self.kernel.now_s
+        while self._next_notice < len(events):
+            event = events[self._next_notice]
+            at_s = max(0.0, event.at_s - self.terms.notice_s)
+            if not event.comes and at_s > now_s:
+                self.kernel.at(at_s, self._warn)
+                return
+            self._next_notice += 1
+            rental = None if event.comes else self._rented.get(event.node)
+            if rental is not None and rental.up:
+                self.system.noticed(rental.node, event.at_s)
+
+    def _take(self, name: str) -> None:
+        rental = self._rented.pop(name, None)
+        if rental is None:
+            self._free = deque(one for one in self._free if one[0] != name)
+            return
+        rental.until_s, rental.interrupted = self.kernel.now_s, True
+        self._name_of.pop(rental.node)
+        self.counts["preemptions"] += 1
+        if rental.up:
+            self.system.lost(rental.node)
+
+    def _rent(self) -> None:
+        self._look_due = False
+        while self._free and len(self._rented) < self.system.wanted():
+            self._start(*self._free.popleft())
+        while len(self._rented) > self.system.wanted():
+            spare = self.system.spare()
+            if spare is None:
+                return
+            self.release(spare)
+
+    def _start(self, name: str, zone: ZoneId) -> None:
+        now_s = self.kernel.now_s
+        node = NodeId(f"n{len(self.rentals):05}.1")
+        rental = Rental(node=node, zone=zone, from_s=now_s)
+        self.rentals.append(rental)
+        self._rented[name] = rental
+        self._name_of[node] = name
+        delay_s = self.terms.boot_s if now_s > 0 else 0.0
+        self.kernel.after(delay_s, lambda: self._boot(rental))
+
+    def _boot(self, rental: Rental) -> None:
+        if rental.until_s is None:
+            rental.up = True
+            self.system.joined(rental.node, rental.zone)
+
+    # ---------------------------------------------------------------- figures
+
+    def node_seconds(self) -> float:
+        """Paid for, so far."""
+        now_s = self.kernel.now_s
+        return sum((now_s if r.until_s is None else r.until_s) - r.from_s for r in self.rentals)

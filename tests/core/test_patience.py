@@ -1,0 +1,46 @@
+"""What is said of nodes that do not come: until it was heard, once in a generation."""
+
+from dataclasses import replace
+
+from bamboo.core.events import CaughtUp, Reconsider
+from bamboo.core.patience import Patience
+from bamboo.core.state import State
+from tests.core.build import apply, lost, running
+
+
+def short() -> State:
+    """Three of four nodes train on."""
+    state = apply(running(1, 4), lost("n01.1")).state
+    failover = state.failovers[0]
+    done = CaughtUp(
+        node=failover.successor,
+        slot=failover.slot,
+        step=1,
+        recomputed=1,
+        already_computed=0,
+        pause_s=0.1,
+    )
+    return apply(state, done).state
+
+
+def test_it_is_said_again_until_it_was_heard_and_then_no_more_in_that_generation() -> None:
+    patience, state = Patience(patience_s=5.0, park_s=60.0), short()
+    assert patience.due(state, now_s=0.0) is None
+    for now_s in (5.0, 6.0, 7.0):  # the store was away: nobody has heard it
+        event = patience.due(state, now_s=now_s)
+        assert isinstance(event, Reconsider)
+    patience.said(event, state)
+    assert patience.due(state, now_s=8.0) is None
+    later = replace(state, generation=state.generation + 1)
+    assert isinstance(patience.due(later, now_s=9.0), Reconsider)
+
+
+def test_it_tells_when_something_will_be_due() -> None:
+    patience, state = Patience(patience_s=5.0, park_s=60.0), short()
+    assert patience.due_at_s(state) is None, "nothing was shown yet"
+    patience.due(state, now_s=1.0)
+    assert patience.due_at_s(state) == 6.0
+    event = patience.due(state, now_s=6.0)
+    assert event is not None
+    patience.said(event, state)
+    assert patience.due_at_s(state) is None
