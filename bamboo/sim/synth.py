@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.trace import Trace, TraceEvent, seconds_in
 from bamboo.sim.trace_stats import HOUR_S, stats
 
 SOONEST_BACK_S = 60.0
@@ -157,7 +157,7 @@ def fit(trace: Trace) -> Market:
 
 def synthesise(market: Market, *, seed: int, hours: float) -> Trace:
     """One trace of the market. The same market, seed and hours give the same trace."""
-    return _Course(market, random.Random(seed)).played(hours * HOUR_S, f"modelled, seed {seed}")
+    return _Course(market, random.Random(seed)).played(seconds_in(hours), f"modelled, seed {seed}")
 
 
 class _Course:

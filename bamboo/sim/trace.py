@@ -70,6 +70,11 @@ class Trace:
         return sum(not event.comes for event in self.events)
 
 
+def seconds_in(hours: float) -> float:
+    """So many hours in seconds, to the millisecond: that is as far as traces go."""
+    return round(hours * 3_600_000) / 1e3
+
+
 def read_trace(path: Path) -> Trace:
     """Read a trace in any of the formats. Raises InputError."""
     try:
@@ -151,23 +156,24 @@ def _event(
 
 def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Sequence[_Count]:
     out: list[_Count] = []
-    first_s = 0.0
+    first: datetime | None = None
     for number, parts in lines:
         try:
             date, time, alive = parts
-            stamp_s = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC).timestamp()
+            stamp = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC)
             count = int(alive)
         except ValueError as error:
             raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
         if count < 0:
             raise _malformed(path, number, parts, "fewer than no nodes are alive")
-        first_s = first_s if out else stamp_s
+        first = first or stamp
+        since_s = (stamp - first).total_seconds()
         before_s = out[-1].at_s if out else 0.0
-        if stamp_s - first_s < before_s - BACK_S:
+        if since_s < before_s - BACK_S:
             raise _malformed(path, number, parts, "it goes back in time")
-        if stamp_s - first_s > LONGEST_S:
+        if since_s > LONGEST_S:
             raise _malformed(path, number, parts, _too_long())
-        at_s = max(before_s, stamp_s - first_s)
+        at_s = max(before_s, since_s)
         out.append(_Count(at_s=at_s, alive=count, place=_place(number, parts)))
     return out
 

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bamboo.errors import InputError
-from bamboo.sim.trace import MOST_EVENTS, Trace, TraceEvent
-
-HOUR_S = 3600.0
+from bamboo.sim.trace import MOST_EVENTS, Trace, TraceEvent, seconds_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class Tiling:
 
 def tiling(trace: Trace, *, hours: float) -> Tiling:
     """What `tiled` would do."""
-    plays = _plays(trace, hours * HOUR_S)
+    plays = _plays(trace, seconds_in(hours))
     first, last = _there(trace, until_s=0.0), _there(trace, until_s=trace.length_s)
     parts = _cast(first, last) if plays > 1 else {}
     return Tiling(
@@ -52,7 +50,7 @@ def tiled(trace: Trace, *, hours: float) -> Trace:
 
     Raises InputError for more than a million events.
     """
-    end_s = hours * HOUR_S
+    end_s = seconds_in(hours)
     plays = _plays(trace, end_s)
     if plays > 1 and plays * len(trace.events) > MOST_EVENTS:
         raise InputError(

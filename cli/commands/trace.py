@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import click
 
-from bamboo.sim.trace import Trace, parse_trace, read_trace
+from bamboo.sim.trace import Trace, parse_trace, read_trace, seconds_in
 from bamboo.sim.trace_shape import multiplied, tiled, tiling
 from bamboo.sim.trace_stats import stats
 from bamboo.sim.trace_text import WRITERS
-from cli.markets import HOUR_S, NODES, MarketOptions, check_hours, made, market_of
+from cli.markets import NODES, MarketOptions, check_hours, made, market_of
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.views import market as views
 
@@ -96,7 +96,7 @@ def convert_command(
     trace = read_trace(source)
     if hours is not None:
         check_hours(hours)
-        if hours * HOUR_S != trace.length_s:
+        if seconds_in(hours) != trace.length_s:
             said = views.tiling_text(trace.length_s, hours, tiling(trace, hours=hours))
             trace = tiled(trace, hours=hours)
             _say(said, out)

@@ -30,6 +30,7 @@ def market_svg(trace: Trace, *, title: str) -> bytes:
         draw_alive(above, series(trace), length_s=trace.length_s, mean_nodes=found.mean_nodes)
         draw_instants(below, instants(trace), length_s=trace.length_s)
         below.set_xlabel("hours")
+        figure.align_ylabels()
         below.set_xlim(0, max(trace.length_s, 1.0) / HOUR_S)
 
     return to_svg(draw, width_in=9.0, height_in=4.5)
