@@ -1,9 +1,11 @@
 """Which layout so many nodes should have, and who of them takes which slot.
 
-Rules. (1) As many whole pipelines as there are nodes for; with fewer nodes than stages one shorter
-pipeline. (2) Whoever holds most of what a slot and its replica need gets the slot, so that little
-is sent. (3) Functions of their arguments alone. (4) The rest of a pipeline comes from its zones, or
-from those that its neighbours are not in, where they are to lie apart.
+Rules. (1) The grid with the shortest step of those that there are nodes for, of equals the
+smallest. Where nobody knows how long steps take: as many whole pipelines as there are nodes for;
+with fewer nodes than stages one shorter pipeline. (2) Whoever holds most of what a slot and its
+replica need gets the slot, so that little is sent. (3) Functions of their arguments alone. (4) The
+rest of a pipeline comes from its zones, or from those that its neighbours are not in, where they
+are to lie apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +23,29 @@ from bamboo.topology.strategy import BARE_MODES
 
 def layout_for(nodes: int, policy: Policy) -> ModelLayout:
     """The layout for so many nodes, at least one."""
+    grid = _fastest(nodes, policy) or _fullest(nodes, policy)
+    return ModelLayout(
+        grid=grid,
+        cut=policy.cut_for(grid.stages),
+        shares=equal_shares(policy.virtual_nodes, grid.pipelines),
+    )
+
+
+def _fastest(nodes: int, policy: Policy) -> Grid | None:
+    """By the planner's figures; None where they have none for so few nodes."""
+    able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
+    if not able:
+        return None
+    best = min(able, key=lambda g: (g.step_s, g.pipelines * g.stages, g.stages))
+    return Grid(pipelines=best.pipelines, stages=best.stages)
+
+
+def _fullest(nodes: int, policy: Policy) -> Grid:
+    """As many whole pipelines as can be, or one shorter one."""
     able = sorted(len(cut) - 1 for cut in policy.cuts)
     stages = max((p for p in able if p <= min(nodes, policy.stages)), default=able[0])
     pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
-    return ModelLayout(
-        grid=Grid(pipelines=pipelines, stages=stages),
-        cut=policy.cut_for(stages),
-        shares=equal_shares(policy.virtual_nodes, pipelines),
-    )
+    return Grid(pipelines=pipelines, stages=stages)
 
 
 def place(

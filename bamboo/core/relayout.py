@@ -13,7 +13,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_nodes, void_member
 from bamboo.core.state import Outcome, State
 from bamboo.core.transition import Transition, changed, live_members, stale
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES
+
+WORTH = 0.97
+"""Of the step time of now: a layout is changed for a better one only if its steps take no more."""
 
 
 def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
@@ -71,12 +75,22 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
 def _wanted(state: State, policy: Policy) -> str:
     """Why another layout is wanted now, "" if none is."""
     better = layout_for(len(usable_nodes(state)), policy).grid
-    whole = better.stages == policy.stages
-    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
-    if whole and more and better.size > state.grid.size:
+    if _is_worth_it(state.grid, better, policy):
         return f"there are nodes for {better.pipelines} x {better.stages}"
     staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
     leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
     if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
         return f"{len(leaving)} nodes with a notice can go"
     return ""
+
+
+def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:
+    """Whether a larger grid is to be had that is worth all stopping for it."""
+    if better.size <= now.size:
+        return False
+    now_s = policy.step_s(now.pipelines, now.stages)
+    better_s = policy.step_s(better.pipelines, better.stages)
+    if now_s is not None and better_s is not None:
+        return better_s <= WORTH * now_s
+    whole = better.stages == policy.stages
+    return whole and (better.pipelines > now.pipelines or better.stages > now.stages)

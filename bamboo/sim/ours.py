@@ -42,11 +42,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, Reform, State, Transfer
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.kernel import Entry
-from bamboo.sim.step_time import StepTimes
-from bamboo.sim.workload import Workload
 from bamboo.sim.world import World
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 from bamboo.topology.slots import Slot
@@ -258,7 +258,7 @@ class Ours:
         if transfer not in self.state.transfers:
             return
         size = self._workload.state_bytes(self._layout().layers_of(transfer.slot))
-        rate = self._workload.bytes_per_s
+        rate = self._workload.state_bytes_per_s
         ends = (transfer.source, transfer.receiver)
         now_s = self._world.kernel.now_s
         free_s = max(now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
@@ -320,7 +320,7 @@ class Ours:
         world.progress.back_to(base)
         if reform.checkpoint:
             world.counts["restores"] += 1
-        rate = work.store_bytes_per_s if reform.checkpoint else work.bytes_per_s
+        rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
         wants: dict[NodeId, frozenset[int]] = {}
         sizes: dict[NodeId, int] = {}
         for slot in assignment.grid.slots():

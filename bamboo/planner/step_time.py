@@ -13,11 +13,11 @@ from itertools import pairwise
 from bamboo.ids import NodeId
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
+from bamboo.planner.workload import Workload
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
-from bamboo.sim.workload import Workload
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import blocks_of
@@ -64,6 +64,21 @@ class StepTimes:
             )
             self._calm_s[key] = self.of(calm, shares)
         return self._calm_s[key]
+
+    def with_peers_s(self, grid: Grid, nodes: int) -> float:
+        """Where a stage of `grid` has only so many nodes in all, among whom its microbatches are
+        shared out, and no other has fewer: all its pipelines together, a node for each stage."""
+        leaves = self._workload.shape
+        shape = _Shape(
+            stages=grid.stages,
+            pipelines=grid.pipelines,
+            microbatches=-(-leaves.total // nodes),
+            owners=tuple(range(grid.stages)),
+            shadows=(None,) * grid.stages,
+            elsewhere=(0,) * grid.stages,
+            most_partials=1,
+        )
+        return self._pipeline_s(shape)
 
     def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline."""
