@@ -44,6 +44,7 @@ def test_the_same_bytes_whatever_the_settings() -> None:
     picture = drawn(market)
     with mpl.rc_context():
         mpl.rc("font", size=20)
+        mpl.rc("axes", facecolor="black")
         mpl.rc("svg", hashsalt=None, fonttype="none")
         assert drawn(market) == picture
         assert mpl.rcParams["font.size"] == 20

@@ -105,6 +105,13 @@ def test_longer_and_wider(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert read_trace(Path("b.csv")).length_s == 360.0
 
 
+def test_what_could_not_be_read_again_is_not_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = ["convert", str(MARKET), "a.txt", "--to", "counts", "--times", "12000"]
+    assert "at most 100,000 nodes may be alive" in refused(wide, capsys)
+
+
 def test_standard_output_has_the_trace_alone(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
