@@ -47,7 +47,7 @@ from bamboo.planner.workload import Workload
 from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.kernel import Entry
-from bamboo.sim.world import World
+from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 from bamboo.topology.slots import Slot
 
@@ -151,8 +151,7 @@ class Ours:
         if after.phase is Phase.FINISHED:
             self._world.progress.stand()
             if before.phase is not Phase.FINISHED:
-                self._world.counts["ended"] += 1
-                self._world.note(decided.reason)
+                self._world.happened(END, decided.reason)
                 self._world.end(decided.reason)
             return
         for transfer in set(after.transfers) - set(before.transfers):
@@ -166,13 +165,13 @@ class Ours:
         ):
             self._set_pace()
         if after.reform is None and before.reform is not None:
-            self._world.counts["reconfigurations"] += 1
+            self._world.happened(RECONFIGURATION, decided.reason)
         if after.reform is not None:
             self._follow_reform(before)
         for effect in decided.effects:
             self._perform(effect)
         if after.phase is not before.phase or after.assignment is not before.assignment:
-            self._world.note(decided.reason)
+            self._world.note(said=decided.reason)
         self._be_patient()
         self._world.look()
 
@@ -217,11 +216,11 @@ class Ours:
         """The successor goes on. Unplanned: it does again what the victim had done in this step."""
         world, pauses = self._world, self._pauses
         if failover.planned:
-            world.counts["hand_overs"] += 1
+            world.happened(HAND_OVER)
             world.progress.delay(pauses.move_s)
             again_s = pauses.move_s
         else:
-            world.counts["failovers"] += 1
+            world.happened(FAILOVER)
             again_s = self._done_again_s(failover)
             world.progress.delay(again_s)
         world.kernel.after(again_s, lambda: self._caught_up(failover))
@@ -319,7 +318,7 @@ class Ours:
         layout = self._layout()
         world.progress.back_to(base)
         if reform.checkpoint:
-            world.counts["restores"] += 1
+            world.happened(RESTORE)
         rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
         wants: dict[NodeId, frozenset[int]] = {}
         sizes: dict[NodeId, int] = {}

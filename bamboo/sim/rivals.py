@@ -19,7 +19,7 @@ from bamboo.core.policy import Policy
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.sim.kernel import Entry
-from bamboo.sim.world import World
+from bamboo.sim.world import FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout
 
@@ -115,7 +115,7 @@ class CheckpointRestart(_Spot):
         self._nodes.remove(node)
         if node in self._members:
             self._world.progress.stand()
-            self._world.counts["restores"] += 1
+            self._world.happened(RESTORE)
             every = self._terms.checkpoint_every
             self._world.progress.back_to(self._world.progress.whole // every * every)
             self._restart()
@@ -145,9 +145,9 @@ class CheckpointRestart(_Spot):
     def _go_on(self) -> None:
         assert self._layout is not None, "a restart without a layout is never begun"
         self._restarting = None
-        self._world.counts["reconfigurations"] += 1
+        self._world.happened(RECONFIGURATION)
         self._world.progress.run(self._calm_s(self._layout))
-        self._world.note("restarted")
+        self._world.note()
         if self._look_at is None:
             self._look_at = self._world.kernel.after(self._terms.settle_s, self._grow)
 
@@ -190,7 +190,7 @@ class Rerouting(_Spot):
                 self._restart(0.0 if self._world.progress.steps == 0 else self._terms.restart_s)
         elif (hole := self._hole()) is not None:
             self._owner[hole] = node
-            self._change("hand_overs")
+            self._change(HAND_OVER)
         elif len(self._nodes) >= self._grid.size + self._policy.stages:
             self._restart(self._terms.restart_s)
 
@@ -205,12 +205,12 @@ class Rerouting(_Spot):
         if idle:
             self._owner[lost[0]] = idle[0]
         if self._load() is None:
-            self._world.counts["restores"] += 1
+            self._world.happened(RESTORE)
             every = self._terms.checkpoint_every
             self._world.progress.back_to(self._world.progress.whole // every * every)
             self._restart(self._terms.restart_s)
         else:
-            self._change("failovers")
+            self._change(FAILOVER)
 
     def _hole(self) -> tuple[int, int] | None:
         assert self._grid is not None
@@ -227,7 +227,7 @@ class Rerouting(_Spot):
         return least or None
 
     def _change(self, what: str) -> None:
-        self._world.counts[what] += 1
+        self._world.happened(what)
         self._world.progress.delay(self._terms.pause_s)
         self._set_pace()
 
@@ -257,5 +257,5 @@ class Rerouting(_Spot):
         self._grid = Grid(pipelines=pipelines, stages=stages)
         places = [(slot.pipeline, slot.stage) for slot in self._grid.slots()]
         self._owner = dict(zip(places, self._nodes, strict=False))
-        self._world.counts["reconfigurations"] += 1
+        self._world.happened(RECONFIGURATION)
         self._set_pace()

@@ -21,11 +21,23 @@ from bamboo.planner.workload import Workload
 from bamboo.sim.ours import Ours, Pauses
 from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
 from bamboo.sim.trace import Trace, TraceEvent
-from bamboo.sim.world import Moment, Rental, System, Terms, World
+from bamboo.sim.world import (
+    FAILOVER,
+    HAND_OVER,
+    PREEMPTION,
+    RECONFIGURATION,
+    RESTORE,
+    Moment,
+    Rental,
+    System,
+    Terms,
+    World,
+)
 from bamboo.topology.grid import Grid
 
 HOUR_S = 3600.0
 MICRO = 1_000_000
+DOLLAR_POINTS = 200
 OURS = "bamboo"
 ORACLE = "no pauses at all"
 ON_DEMAND = "on-demand"
@@ -94,6 +106,8 @@ class Figures:
     events: int
     transitions: int
     moments: tuple[Moment, ...]
+    dollars: tuple[tuple[float, float], ...]
+    """What had been paid by when, for the picture."""
 
 
 def simulate(
@@ -177,11 +191,11 @@ def figures_of(
     return Figures(
         steps=steps,
         samples_per_s=rate,
-        preemptions=world.counts["preemptions"],
-        failovers=world.counts["failovers"],
-        hand_overs=world.counts["hand_overs"],
-        reconfigurations=world.counts["reconfigurations"],
-        restores=world.counts["restores"],
+        preemptions=world.counts[PREEMPTION],
+        failovers=world.counts[FAILOVER],
+        hand_overs=world.counts[HAND_OVER],
+        reconfigurations=world.counts[RECONFIGURATION],
+        restores=world.counts[RESTORE],
         lost_steps=round(world.progress.lost_steps),
         ended=world.ended,
         seconds=seconds,
@@ -193,7 +207,25 @@ def figures_of(
         events=world.kernel.events,
         transitions=transitions,
         moments=tuple(world.moments),
+        dollars=_dollars(world, price, free=free) if world.keep_moments else (),
     )
+
+
+def _dollars(world: World, price: float, *, free: bool) -> tuple[tuple[float, float], ...]:
+    """An interrupted instance is paid for until it turns out to be free."""
+    out = []
+    for point in range(DOLLAR_POINTS + 1):
+        at_s = world.kernel.now_s * point / DOLLAR_POINTS
+        micro = 0
+        for rental in world.rentals:
+            assert rental.until_s is not None, "a world that was played has ended all its rentals"
+            if rental.until_s <= at_s:
+                micro += _bill(rental, price, free=free)
+            elif rental.from_s < at_s:
+                used_s = at_s - rental.from_s
+                micro += bill_micro_usd(used_s, usd_per_hour=price, spot=False)
+        out.append((at_s, micro / MICRO))
+    return tuple(out)
 
 
 def _bill(rental: Rental, usd_per_hour: float, *, free: bool) -> int:

@@ -7,7 +7,7 @@ else happens that did not happen in the trace.
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bamboo.errors import InputError
 from bamboo.sim.trace import MOST_EVENTS, Trace, TraceEvent, seconds_in
@@ -108,6 +108,17 @@ def multiplied(trace: Trace, *, times: int) -> Trace:
         for copy in range(1, times + 1)
     )
     return Trace(source=trace.source, events=events, length_s=trace.length_s)
+
+
+def scaled(trace: Trace, *, factor: float) -> Trace:
+    """The trace in a time that runs `1 / factor` times as fast. Raises ValueError for a factor that
+    is not above 0."""
+    if not 0 < factor < math.inf:
+        raise ValueError(f"no trace is {factor} times as long")
+    if factor == 1:
+        return trace
+    events = tuple(replace(event, at_s=event.at_s * factor) for event in trace.events)
+    return Trace(source=trace.source, events=events, length_s=trace.length_s * factor)
 
 
 def _plays(trace: Trace, end_s: float) -> int:

@@ -17,6 +17,8 @@ from bamboo.sim.kernel import Kernel
 from bamboo.sim.progress import Progress
 from bamboo.sim.trace import Trace
 
+PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
+RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"
 FIRST, LAST = -1, 1
 """Of what happens at one instant: the market moves before anybody answers, and the fleet is looked
 at when all is said."""
@@ -52,8 +54,10 @@ class Moment:
 
     at_s: float
     rented: int
-    step_s: float
-    """Infinite: no step is taken."""
+    steps: float
+    """Done until then, the part of the step in hand included."""
+    kind: str = ""
+    """Of what happened then, such as `failover`; "": nothing but a change."""
     said: str = ""
 
 
@@ -114,6 +118,7 @@ class World:
         if self.terms.notice_s > 0:
             self._warn()
         self.kernel.run(until_s=self.horizon_s, over=lambda: bool(self.ended))
+        self.note()
         for rental in self._rented.values():
             rental.until_s = self.kernel.now_s
 
@@ -136,16 +141,22 @@ class World:
         """What the market has now, rented or not."""
         return len(self._rented) + len(self._free)
 
-    def note(self, said: str = "") -> None:
+    def note(self, kind: str = "", said: str = "") -> None:
         """Keep this moment for the picture."""
         if self.keep_moments:
             moment = Moment(
                 at_s=self.kernel.now_s,
                 rented=self.rented,
-                step_s=self.progress.step_s,
+                steps=self.progress.steps,
+                kind=kind,
                 said=said,
             )
             self.moments.append(moment)
+
+    def happened(self, kind: str, said: str = "") -> None:
+        """Count it, too."""
+        self.counts[kind] += 1
+        self.note(kind, said)
 
     def look(self) -> None:
         """Rent or release, once all that happens at this instant has happened."""
@@ -171,7 +182,7 @@ class World:
             event = events[self._next]
             self._next += 1
             if event.comes:
-                self._free.append((event.node, ZoneId(getattr(event, "zone", ""))))
+                self._free.append((event.node, ZoneId(event.zone)))
             else:
                 self._take(event.node)
         if self._next < len(events):
@@ -199,7 +210,7 @@ class World:
             return
         rental.until_s, rental.interrupted = self.kernel.now_s, True
         self._name_of.pop(rental.node)
-        self.counts["preemptions"] += 1
+        self.happened(PREEMPTION)
         if rental.up:
             self.system.lost(rental.node)
 
@@ -220,6 +231,7 @@ class World:
         self.rentals.append(rental)
         self._rented[name] = rental
         self._name_of[node] = name
+        self.note()
         delay_s = self.terms.boot_s if now_s > 0 else 0.0
         self.kernel.after(delay_s, lambda: self._boot(rental))
 
