@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.sim.market_presets import PRESETS, preset
-from bamboo.sim.synth import BACK_S, Market, fit, hazard_market, synthesise
+from bamboo.sim.synth import BACK_S, Market, fit, hazard_market, spread, synthesise
 from bamboo.sim.trace import LONGEST_S, MOST_EVENTS, MOST_NODES, Trace, read_trace
 
 HOUR_S = 3600.0
@@ -100,9 +100,11 @@ def _by_hazard(options: MarketOptions, nodes: int, zones: tuple[str, ...]) -> Ma
     back_s = BACK_S if options.back_s is None else options.back_s
     if not 0 <= hazard < math.inf:
         raise InputError(f"--hazard {hazard:g} is none; give preemptions per node-hour, such as .1")
-    if not 1 <= bulk <= nodes:
+    most = spread(nodes, zones)[0].nodes
+    if not 1 <= bulk <= most:
         raise InputError(
-            f"--bulk {bulk:g}: an instant takes 1 to {nodes} nodes on average; give that many"
+            f"--bulk {bulk:g}: of a zone of {most} an instant takes 1 to {most} nodes on average; "
+            "give that many, or more --nodes"
         )
     if not 0 <= back_s <= LONGEST_S:
         raise InputError(f"--back-seconds {back_s:g} is no time; give seconds, such as 1800")

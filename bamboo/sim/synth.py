@@ -118,11 +118,13 @@ def hazard_market(
     back_s: float = BACK_S,
     spans: float = 0.0,
 ) -> Market:
-    """A market by its hazard, mean bulk and mean time until a node is back."""
+    """A market by its hazard, mean bulk (at most the nodes of the largest zone) and mean time until
+    a node is back. Raises ValueError for what is no market."""
+    wanted = spread(nodes, zones)
     return Market(
-        zones=spread(nodes, zones),
+        zones=wanted,
         preemptions_per_node_hour=preemptions_per_node_hour,
-        bulk=geometric(bulk, most=nodes),
+        bulk=geometric(bulk, most=wanted[0].nodes),
         spans=spans,
         back_s=back_s,
         soonest_back_s=min(SOONEST_BACK_S, back_s),

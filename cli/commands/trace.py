@@ -139,8 +139,8 @@ def synth_command(
 
 def _write(trace: Trace, out: Path, *, form: str, gap_s: float | None, force: bool) -> None:
     text = WRITERS[form](trace, gap_s=gap_s)
+    written = parse_trace(text, out)  # what could not be read again is not written
     write_new(out, text.encode(), force=force)
-    written = parse_trace(text, out)
     _say(views.written_text(out, written, stats(written)), out)
     if lost := views.counted_text(trace, written):
         _say(lost, out)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DOTS = 2000
+DOTS = 1000
 
 
 def market_svg(trace: Trace, *, title: str) -> bytes:
@@ -68,13 +68,13 @@ def draw_instants(axes: "Axes", found: Sequence[Instant], *, length_s: float) ->
         if some:
             at = [one.at_s / HOUR_S for one in some]
             taken = [one.taken for one in some]
-            label = "of more than one zone" if spans else "of one zone"
+            label = "several zones" if spans else "one zone"
             axes.vlines(at, 0, taken, color=color, linewidth=1.4, label=label)
     axes.set_ylim(0, max((one.taken for one in shown), default=1) * 1.15)
     axes.locator_params(axis="y", integer=True)
     axes.set_ylabel("nodes taken")
     if any(len(one.zones) > 1 for one in shown):
-        axes.legend(loc="upper right", ncols=2, fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.1), fontsize=8, handlelength=1.0)
 
 
 def _thinned(levels: Sequence[Level], length_s: float) -> Iterator[Level]:

@@ -56,6 +56,9 @@ def test_parts_are_taken_within_the_zone() -> None:
     longer = tiled(market, hours=15 / 3600)
     assert told(longer)[3:] == ["10 -b", "10 +a~2", "15 -a~2"]
     assert [event.zone for event in longer.events[3:]] == ["west", "east", "east"]
+    both = trace((0, "+a@east"), (5, "-a"), (6, "+b@west"), (7, "+c@east"), length_s=10)
+    assert tiling(both, hours=20 / 3600) == Tiling(plays=2, comes=0, goes=1)
+    assert told(tiled(both, hours=15 / 3600))[4:] == ["10 -b", "15 -c"]
 
 
 def test_a_longer_trace_is_cut() -> None:
