@@ -1,0 +1,326 @@
+"""What must hold of every played world, found from the log's data and the nodes' own accounts.
+
+Rule: nothing here asks the core what it meant. A checker that is not content raises Red, with its
+name and a sentence; the first one ends the play.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.effects import CompleteCheckpoint
+from bamboo.core.events import Event, NodeJoined, RunFailed
+from bamboo.core.invariants import check, check_step
+from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
+from bamboo.core.transition import Transition
+from bamboo.ids import NodeId
+from bamboo.sim.swarm.copies import Copy, Kept
+from bamboo.sim.swarm.store import Entry
+from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import BARE_MODES
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+    from bamboo.sim.swarm.member import Member
+
+STOPS_WITHIN_S = 25.0
+"""So long a stop may take that was asked for, once nothing goes wrong any more."""
+
+
+class Red(Exception):
+    """A checker is not content."""
+
+    def __init__(self, checker: str, sentence: str) -> None:
+        super().__init__(f"{checker}: {sentence}")
+        self.checker, self.sentence = checker, sentence
+
+
+class Checkers:
+    """All checkers of one world, each told what it looks at."""
+
+    def __init__(self, world: "Cluster") -> None:
+        self._world = world
+        self.stalls = 0
+        """How often a member said that it waits in vain."""
+        self.all_ended = False
+        self._acts: dict[tuple[int, Slot], str] = {}
+        self._taken: dict[tuple[int, Slot], int] = {}
+        """By era and slot, the last step that was taken."""
+        self._by: set[tuple[int, Slot, int, str]] = set()
+        self._said: dict[tuple[str, int], tuple[tuple[tuple[int, int, int, int], ...], ...]] = {}
+        self._norms: dict[tuple[str, int], frozenset[int]] = {}
+        self._holders: set[str] = set()
+        """Who held anything since all began, or went on, last."""
+        self._lost_some = False
+        self._stop_at_s: float | None = None
+        self._bare_s: float | None = None
+        self._done, self._done_s, self._era = 0, 0.0, 0
+
+    # ---------------------------------------------------------------- the log
+
+    def stale(self, author: str, event: Event, state: State, decided: Transition) -> None:
+        """An event that changed nothing."""
+        if decided.effects:
+            raise Red("stale", f"{event} changed nothing and has effects")
+
+    def committed(self, entry: Entry) -> None:
+        """A decision."""
+        before, after = entry.before, entry.state
+        wrong = check_step(before, after) + check(after)
+        if wrong:
+            raise Red("invariants", f"{wrong[0]} after {entry.event}")
+        self._check_fenced(entry)
+        self._check_checkpoints(entry)
+        self._note_losses(entry)
+        if before.stop_reason is None and after.stop_reason is not None:
+            self._stop_at_s = self._world.now_s
+        if after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED:
+            self._check_end(entry)
+        reform, known = after.reform, before.reform
+        if reform is not None and reform.base is not None and _is_new(reform, known):
+            self._check_base(after, reform, reform.base)
+        if reform is None and (known is not None or before.assignment is None):
+            self._lost_some = False
+            self._holders = set() if after.assignment is None else set(after.assignment.members())
+
+    def _check_fenced(self, entry: Entry) -> None:
+        """Whoever was decided gone changes nothing afterwards, and nothing changes by it."""
+        for name in {entry.author, str(getattr(entry.event, "node", ""))}:
+            node = entry.before.node(NodeId(name))
+            if node is not None and not node.status.live:
+                raise Red("fenced", f"{name} is {node.status} and {entry.event} changes the run")
+
+    def _check_checkpoints(self, entry: Entry) -> None:
+        vault = self._world.vault
+        for effect in entry.effects:
+            if isinstance(effect, CompleteCheckpoint):
+                stages = range(entry.state.grid.stages)
+                missing = [p for p in stages if (effect.step, effect.era, p) not in vault.parts]
+                if missing:
+                    words = f"of step {effect.step} is to be completed without {missing}"
+                    raise Red("complete", f"the checkpoint {words}")
+        for made in entry.state.checkpoints:
+            if made.step not in vault.complete:
+                raise Red("complete", f"the checkpoint of step {made.step} has no manifest")
+
+    def _note_losses(self, entry: Entry) -> None:
+        assignment = entry.state.assignment
+        if assignment is not None and entry.state.reform is None:
+            self._holders |= assignment.members()
+        if entry.state.reform is not None and isinstance(entry.event, NodeJoined):
+            return
+        for node in entry.state.nodes:
+            if node.status is NodeStatus.GONE and str(node.id) in self._holders:
+                self._lost_some = True
+
+    def fell_back(self, version: int) -> None:
+        """The store lost what came after this version."""
+        log = self._world.log
+        state = log.entries[version - 1].state if version else log.first
+        self._acts = {k: v for k, v in self._acts.items() if k[0] <= state.generation}
+        self._taken = {k: v for k, v in self._taken.items() if k[0] <= state.era}
+        self._by = {taken for taken in self._by if taken[0] <= state.era}
+        self._world.plane.fell_back(state)
+        if state.stop_reason is None:
+            self._stop_at_s = None
+
+    # ---------------------------------------------------------------- where all go on from
+
+    def quiesced(self, member: "Member", since: int, kept: Kept) -> None:
+        """A node has stopped; its account is looked at again when a base is decided."""
+        mine = tuple((a, b, s, r) for a, b, s, r in kept.stopped)
+        flat = tuple((layer, layer + 1, s, s) for s, layer in sorted(kept.fetched))
+        self._said[(member.name, since)] = (mine, flat)
+        self._norms[(member.name, since)] = frozenset(kept.norms)
+        if mine or flat:
+            self._holders.add(member.name)
+
+    def _check_base(self, state: State, reform: Reform, base: int) -> None:
+        """The base is the newest step that every layer is to be had for: no step that live copies
+        could have saved is taken back, and a restore names a checkpoint that is complete."""
+        steps, layers = self._live(state, reform)
+        kept = {0} if self._world.policy.checkpoint_every else set()
+        kept |= {made.step for made in state.checkpoints}
+        able = {step for step, found in steps.items() if len(found) == layers}
+        if reform.checkpoint and base and base not in self._world.vault.complete:
+            raise Red("restore", f"step {base} is restored and was never a complete checkpoint")
+        if base not in (kept if reform.checkpoint else able):
+            raise Red("base", f"all go on from step {base}, which nobody has all of")
+        if state.redundancy == "off" and self._lost_some:
+            able = set()  # it may go on from what is there, and need not
+        best = max(able | kept, default=base)
+        if base < best:
+            raise Red("base", f"all go on from step {base}, {best} could be had")
+        if reform.checkpoint and base in able:
+            raise Red("saved", f"step {base} is restored although live nodes have all of it")
+
+    def _live(self, state: State, reform: Reform) -> tuple[dict[int, set[int]], int]:
+        """By step, the layers that live nodes which have stopped for this have."""
+        names = [str(n.id) for n in state.live_nodes()]
+        said = [self._said.get((name, reform.since), ()) for name in names]
+        norms: set[int] = set()
+        for name in names:
+            norms |= self._norms.get((name, reform.since), frozenset())
+        steps: dict[int, set[int]] = {}
+        for parts in said:
+            for first, stop, step, reach in (h for part in parts for h in part):
+                steps.setdefault(step, set()).update(range(first, stop))
+                if reach != step and step in norms:
+                    steps.setdefault(reach, set()).update(range(first, stop))
+        return steps, self._world.scenario.layers
+
+    def goes_on(
+        self, member: "Member", state: State, base: int, needed: set[int], kept: Kept
+    ) -> None:
+        """A node trains in a new layout: with what it has."""
+        lacking = needed - kept.layers_at(base)
+        if lacking:
+            raise Red(
+                "built",
+                f"{member.name} goes on from step {base} and lacks layers {sorted(lacking)}",
+            )
+
+    # ---------------------------------------------------------------- who acts, and steps
+
+    def two_owners(self, slot: Slot, one: "Member", other: "Member") -> None:
+        """Two nodes act for one slot."""
+        generation = one.view.generation
+        raise Red(
+            "owner", f"{one.name} and {other.name} own slot {slot} under generation {generation}"
+        )
+
+    def promoted(self, member: "Member", slot: Slot, copy: Copy | None) -> None:
+        """A node takes a slot over."""
+        if copy is None:
+            raise Red("replica", f"{member.name} is to own slot {slot} and has no replica of it")
+        if copy.step < self._world.plane.pruned:
+            raise Red(
+                "replica",
+                f"{member.name} owns slot {slot} from step {copy.step} on; of steps before "
+                f"{self._world.plane.pruned} nobody keeps anything",
+            )
+        where = (member.era, slot)  # what a replica was sent is taken, wherever its owner stood
+        last = self._taken.get(where, self._world.plane.base - 1)
+        self._taken[where] = max(last, copy.step - 1)
+
+    def stepped(self, member: "Member", copy: Copy) -> None:
+        """An owner takes a step."""
+        act = (member.view.generation, copy.slot)
+        if self._acts.setdefault(act, member.name) != member.name:
+            raise Red(
+                "owner",
+                f"{member.name} acts for slot {copy.slot} under generation {act[0]}, as "
+                f"{self._acts[act]} did",
+            )
+        where = (member.era, copy.slot)
+        last = self._taken.get(where, self._world.plane.base - 1)
+        if copy.step > last + 1:
+            raise Red("steps", f"slot {copy.slot} takes step {copy.step} after step {last}")
+        mine = (*where, copy.step, member.name)
+        if mine in self._by:
+            raise Red("steps", f"{member.name} takes step {copy.step} of {copy.slot} twice")
+        if copy.step < last - 1:
+            raise Red("steps", f"slot {copy.slot} does step {copy.step} again, {last} was taken")
+        self._by.add(mine)
+        self._taken[where] = max(last, copy.step)
+        limit = self._world.log.state.stop_at_step
+        if limit is not None and copy.step > limit and member.view.stop_at_step == limit:
+            raise Red("stop", f"{member.name} takes step {copy.step}, all stop after {limit}")
+
+    def terminated(self, member: "Member") -> None:
+        """The fleet ends an instance: never one whose node takes part."""
+        if member.is_live_in(self._world.log.state):
+            raise Red("fleet", f"the instance of {member.name} is ended, which takes part")
+
+    # ---------------------------------------------------------------- ends
+
+    def _check_end(self, entry: Entry) -> None:
+        before, state = entry.before, entry.state
+        outcome = state.outcome
+        asked = outcome in (before.stop_outcome, state.stop_outcome)
+        if outcome in (Outcome.STOPPED, Outcome.BUDGET) and not asked:
+            raise Red("outcome", f"the run is {outcome}, nobody asked for that")
+        if outcome is Outcome.DONE and before.stop_reason is not None:
+            asked_s = max(self._stop_at_s or 0.0, self._world.scenario.heal_s)
+            if self._world.now_s - asked_s > STOPS_WITHIN_S:
+                raise Red(
+                    "budget", f"asked to stop at {self._stop_at_s:.0f} s, it trained to its end"
+                )
+        if outcome in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
+            self._check_all_written(before, outcome)
+        if outcome is Outcome.UNRECOVERABLE and not isinstance(entry.event, RunFailed):
+            self._check_unrecoverable(before, state)
+        if outcome is Outcome.FAULT and not self.stalls:
+            raise Red("outcome", f"a fault that nobody had: {entry.reason}")
+
+    def _check_all_written(self, before: State, outcome: Outcome) -> None:
+        """Every slot stands behind its last step, by the account of who owns it."""
+        if before.assignment is None or before.reform is not None:
+            return
+        limit = before.stop_at_step
+        last = self._world.scenario.steps - 1 if limit is None else limit
+        for slot in before.grid.slots():
+            owner = self._world.member(before.assignment.owner(slot))
+            copy = None if owner is None else owner.owned.get(slot)
+            if copy is None or copy.step <= last:
+                at = "nowhere" if copy is None else f"at step {copy.step}"
+                raise Red("written", f"the run is {outcome}, slot {slot} stands {at} of {last}")
+
+    def _check_unrecoverable(self, before: State, state: State) -> None:
+        """Nothing is given up that a live copy or a checkpoint has."""
+        world = self._world
+        if world.policy.elastic:
+            if world.policy.checkpoint_every or state.checkpoints:
+                raise Red("given up", f"there are checkpoints: {state.sentence}")
+        elif before.assignment is not None:
+            live = {str(n.id) for n in state.live_nodes()}
+            held = set()
+            for member in world.members:
+                if member.name in live:
+                    held |= {*member.owned}
+                    held |= {s for s, copy in member.shadowed.items() if not copy.joining}
+            if all(slot in held for slot in before.grid.slots()):
+                raise Red("given up", f"live nodes hold every slot: {state.sentence}")
+
+    # ---------------------------------------------------------------- time goes by
+
+    def sweep(self) -> None:
+        """Once a second: standstills, and slots that stay without a shadow."""
+        world = self._world
+        state, plane = world.log.state, world.plane
+        if plane.done != self._done or state.phase is Phase.FINISHED:
+            self._done, self._done_s = plane.done, world.now_s
+        if not world.healed or state.phase is Phase.FINISHED:
+            return
+        scenario = world.scenario
+        stood_s = world.now_s - max(self._done_s, scenario.heal_s)
+        most_s = scenario.park_s + scenario.patience_s + 4 * scenario.boot_s + 30.0
+        if stood_s > most_s:
+            raise Red("standstill", f"nothing moves for {stood_s:.0f} s: {state.sentence}")
+        self._look_at_protection(state)
+
+    def _look_at_protection(self, state: State) -> None:
+        world, assignment = self._world, state.assignment
+        usable = [n for n in state.live_nodes() if n.notice_deadline_s is None]
+        wants = state.redundancy not in BARE_MODES and len(usable) > 1
+        trains = state.reform is None and state.stop_reason is None and not state.finished
+        far = world.plane.done < world.scenario.steps - 3
+        bare = assignment is not None and None in assignment.shadows
+        if not (wants and trains and far and bare):
+            self._bare_s = None
+            return
+        if self._bare_s is None:
+            self._bare_s = world.now_s
+        most_s = 12.0 + 4 * world.scenario.transfer_s + 6 * world.scenario.step_s
+        if world.now_s - self._bare_s > most_s:
+            raise Red("protection", f"a slot has no shadow for {most_s:.0f} s: {state.sentence}")
+
+    def over(self, state: State) -> None:
+        """The play has come to its end."""
+        if state.phase is not Phase.FINISHED:
+            raise Red("standstill", f"the run is not over: {state.sentence}")
+        if state.outcome is None or not state.sentence:
+            raise Red("outcome", "the run is over and does not say how")
+
+
+def _is_new(reform: Reform, known: Reform | None) -> bool:
+    """Whether a base was decided just now."""
+    return known is None or known.since != reform.since or known.base is None

@@ -1,0 +1,337 @@
+"""A played world: nodes, their launcher, the store between them, and time.
+
+Rule: nothing happens but through here, in the order of the agenda; chance is of one seed. What goes
+wrong is done by `trouble`, what must hold is looked at by `checkers`.
+"""
+
+import random
+from collections.abc import Iterable
+
+from bamboo.core.accuse import patience_s
+from bamboo.core.events import NodeJoined, PeerLost, Stalled
+from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import Checkpoint, Phase, State, initial_state
+from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.sim.swarm.agenda import Agenda
+from bamboo.sim.swarm.checkers import Checkers
+from bamboo.sim.swarm.launcher import Launcher
+from bamboo.sim.swarm.member import Member
+from bamboo.sim.swarm.plane import Plane
+from bamboo.sim.swarm.saving import Vault
+from bamboo.sim.swarm.scenario import Scenario
+from bamboo.sim.swarm.store import Entry, Log
+from bamboo.sim.swarm.trouble import Trouble
+from bamboo.sim.swarm.voice import SLOW_READER, Voice
+from bamboo.topology.grid import Grid
+
+DETECT_S = 0.05
+"""From the end of a connection to the one who sees it."""
+SWEEP_S = 1.0
+STALL_S = 8.0
+"""A step that takes longer than this is said to be stalled."""
+VIRTUAL_NODES = 4
+
+
+def policy_of(scenario: Scenario) -> Policy:
+    """The figures that decisions use in such a world."""
+    sizes = range(2, scenario.stages + 1)
+    cuts = tuple(tuple(s * scenario.layers // n for s in range(n + 1)) for n in sizes)
+    grids = tuple(
+        GridTime(pipelines=d, stages=p, step_s=(1.0 + 0.1 * p) / (d * p))
+        for d in range(1, scenario.pipelines_max + 1)
+        for p in sizes
+    )
+    return Policy(
+        cuts=cuts if scenario.elastic else (),
+        virtual_nodes=VIRTUAL_NODES,
+        pipelines=scenario.pipelines_max,
+        stages=scenario.stages,
+        checkpoint_every=scenario.checkpoint_every,
+        grids=grids if scenario.timed_grids else (),
+        spread="neighbours" if scenario.apart else "one",
+    )
+
+
+class Cluster:
+    """Plays one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.agenda = Agenda()
+        self._rng = random.Random(scenario.seed)
+        self.policy = policy_of(scenario)
+        grid = Grid(pipelines=scenario.pipelines, stages=scenario.stages)
+        self.vault = Vault()
+        kept: tuple[Checkpoint, ...] = ()
+        if scenario.resume_step:
+            kept = (Checkpoint(step=scenario.resume_step, era=0),)
+            self.vault.complete.add(scenario.resume_step)
+            self.vault.there.add(scenario.resume_step)
+        first = initial_state(
+            run=RunId("played"), grid=grid, redundancy=scenario.redundancy, checkpoints=kept
+        )
+        self.log = Log(first, self.policy)
+        self.plane = Plane(self)
+        self.checkers = Checkers(self)
+        self.members: list[Member] = []
+        self._by_name: dict[str, Member] = {}
+        self._cuts: set[frozenset[str]] = set()
+        self.asleep_since: dict[str, float] = {}
+        """Of those who are gone or stand still."""
+        self._stood_s = 0.0
+        self.launcher = Launcher(self)
+        self.log.watch = self._committed
+        self.log.watch_stale = self.checkers.stale
+        size = scenario.pipelines * scenario.stages + scenario.standbys
+        for _ in range(size):
+            self.agenda.after(self.uniform(0.0, 0.3), self.boot)
+        self.trouble = Trouble(self)
+        self.agenda.after(0.3, self._tick)
+        self.agenda.after(SWEEP_S, self._sweep)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over, and everybody has read that."""
+        return self.log.state.phase is Phase.FINISHED and not any(m.running for m in self.members)
+
+    # ---------------------------------------------------------------- chance and time
+
+    @property
+    def now_s(self) -> float:
+        return self.agenda.now_s
+
+    @property
+    def healed(self) -> bool:
+        """Whether nothing more goes wrong."""
+        return self.agenda.now_s >= self.scenario.heal_s
+
+    def chance(self, share: float) -> bool:
+        """True in so many of all cases."""
+        return self._rng.random() < share
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * self._rng.random()
+
+    def pick(self, count: int) -> int:
+        """One of so many."""
+        return int(self._rng.random() * count)
+
+    def read_s(self) -> float:
+        """Of one reader, for ever."""
+        slow = SLOW_READER if self.chance(0.1) else 1.0
+        return self.scenario.read_s * slow * self.uniform(0.3, 1.5)
+
+    def say_s(self) -> float:
+        return self.scenario.say_s * self.uniform(0.2, 2.0)
+
+    def commit_s(self) -> float:
+        return self.scenario.commit_s * self.uniform(0.2, 2.0)
+
+    def transfer_s(self) -> float:
+        return self.scenario.transfer_s * self.uniform(0.5, 1.5)
+
+    def build_s(self) -> float:
+        return self.scenario.build_s * self.uniform(0.3, 1.5)
+
+    def save_s(self) -> float:
+        return self.scenario.save_s * self.uniform(0.5, 1.5)
+
+    # ---------------------------------------------------------------- nodes
+
+    def member(self, name: str | None) -> Member | None:
+        return None if name is None else self._by_name.get(name)
+
+    def running(self) -> list[Member]:
+        """Nodes whose process is there."""
+        return [member for member in self.members if member.running]
+
+    def boot(self) -> None:
+        """A node comes up on an instance of its own, and joins."""
+        if self.log.state.phase is Phase.FINISHED:
+            return
+        number = len(self.members)
+        instance, zone = f"i{number:02}", ZoneId(f"z{number % self.scenario.zones}")
+        member = Member(self, NodeId(f"{instance}.1"), instance, zone)
+        self.members.append(member)
+        self._by_name[member.name] = member
+        event = NodeJoined(
+            node=member.node,
+            instance=InstanceId(instance),
+            zone=zone,
+            endpoint=f"sim://{instance}",
+            pid=number,
+        )
+        member.say(event)
+        member.hear()
+
+    def lose(self, member: Member) -> None:
+        """The process ends without a word; whoever it was connected to sees that."""
+        if not member.running:
+            return
+        self.plane.loses(member)
+        self.leaves(member)
+        self.agenda.after(DETECT_S, self._see_lost, member)
+
+    def leaves(self, member: Member) -> None:
+        """The process ends, in order or because it is fenced."""
+        if member.running:
+            member.running = False
+            self.asleep_since.setdefault(member.name, self.now_s)
+            self.plane.changed()
+            state = self.log.state
+            if member.is_live_in(state) and state.phase is not Phase.FINISHED:
+                self.agenda.after(DETECT_S, self._see_lost, member)
+
+    def stand_still(self, member: Member) -> None:
+        """Its process is stopped."""
+        if member.running and not member.stopped:
+            member.stopped = True
+            self.asleep_since[member.name] = self.now_s
+            self.plane.changed()
+
+    def wake(self, member: Member) -> None:
+        """It goes on, and knows nothing of what happened."""
+        if member.running and member.stopped:
+            member.stopped = False
+            self.asleep_since.pop(member.name, None)
+            self.plane.changed()
+            member.post_on()
+            member.hear()
+
+    def _see_lost(self, victim: Member) -> None:
+        """Some of those who were connected to it report it; the first report counts."""
+        able = [m for m in self.members if m.awake and victim.node in m.view.participants()]
+        for _ in range(min(2, len(able))):
+            reporter = able.pop(self.pick(len(able)))
+            self.report(reporter, victim)
+
+    def report(self, reporter: Voice, victim: Member, cause: str = "disconnect") -> None:
+        """One says that another is lost, after it has thought of whether it is itself cut off."""
+        delay_s = 0.0
+        if isinstance(reporter, Member):
+            away = [m.node for m in self.members if not m.running or self.apart(reporter, m)]
+            delay_s = patience_s(reporter.view, reporter.node, away)
+        event = PeerLost(node=victim.node, reporter=reporter.name, cause=cause)
+        self.agenda.after(delay_s, reporter.say_apart, event)
+
+    # ---------------------------------------------------------------- the network
+
+    def cut_off(self, one: Member, other: Member) -> None:
+        """These two do not reach each other any more, and each says that the other is lost."""
+        self._cuts.add(frozenset((one.name, other.name)))
+        for reporter, victim in ((one, other), (other, one)):
+            if reporter.awake and victim.node in reporter.view.participants():
+                self.agenda.after(DETECT_S * self.uniform(0.5, 1.5), self.report, reporter, victim)
+
+    def join_up(self, one: Member, other: Member) -> None:
+        """They reach each other again."""
+        self._cuts.discard(frozenset((one.name, other.name)))
+
+    def heal_cuts(self) -> None:
+        """All reach all."""
+        self._cuts.clear()
+
+    def apart(self, one: Member, other: Member) -> bool:
+        """Whether these two do not reach each other."""
+        return bool(self._cuts) and frozenset((one.name, other.name)) in self._cuts
+
+    def any_apart(self, members: Iterable[Member]) -> bool:
+        """Whether any two of these do not reach each other."""
+        if not self._cuts:
+            return False
+        names = {member.name for member in members}
+        return any(pair <= names for pair in self._cuts)
+
+    # ---------------------------------------------------------------- the log
+
+    def cut(self, state: State) -> tuple[int, ...]:
+        """First layer of each stage, and the layer count."""
+        if state.cut:
+            return state.cut
+        stages, layers = state.grid.stages, self.scenario.layers
+        return tuple(s * layers // stages for s in range(stages + 1))
+
+    def _committed(self, entry: Entry) -> None:
+        self.checkers.committed(entry)
+        for member in self.members:
+            if member.running and not member.stopped:
+                member.hear()
+        self.launcher.hear()
+
+    def lose_store(self) -> None:
+        """The store loses the run; those who had read it give it back after a lease."""
+        if not self.log.lost:
+            self.log.lose()
+            self.agenda.after(self.policy.gone_s, self._refill)
+
+    def _refill(self) -> None:
+        if not self.log.up:
+            self.agenda.after(SWEEP_S, self._refill)
+            return
+        able: list[Voice] = [m for m in self.members if m.awake and m.fills == self.log.fills]
+        if self.launcher.awake and self.launcher.fills == self.log.fills:
+            able.append(self.launcher)
+        if not able:
+            self.agenda.after(SWEEP_S, self._refill)
+            return
+        best = max(able, key=lambda voice: voice.version)
+        self.checkers.fell_back(best.version)
+        self.log.refill(best.version, best.name, self.now_s)
+        self.log.comes_back()
+
+    # ---------------------------------------------------------------- time goes on
+
+    def _tick(self) -> None:
+        slowest = 1.0
+        share = self.plane.tick()
+        safe_step = self.plane.safe_step
+        for member in self.members:
+            if member.running and not member.stopped:
+                member.serve(safe_step)
+                if member.owned and member.speed < slowest:
+                    slowest = member.speed
+        self.agenda.after(self.scenario.step_s * share / slowest, self._tick)
+
+    def _sweep(self) -> None:
+        """What is looked at once a second: leases, stalls, the launcher's rounds, standstills."""
+        state = self.log.state
+        if self.log.there:
+            self._judge_leases(state)
+            self._judge_stall(state)
+        self.launcher.sweep()
+        self.checkers.sweep()
+        self.agenda.after(SWEEP_S, self._sweep)
+
+    def _judge_leases(self, state: State) -> None:
+        reporters: list[Voice] = [m for m in self.members if m.awake and m.is_live_in(state)]
+        if self.launcher.awake:
+            reporters.append(self.launcher)
+        if not reporters:
+            return
+        nodes = {str(n.id) for n in state.nodes if n.status.live}
+        for name in sorted(nodes & self.asleep_since.keys()):
+            if self.now_s - self.asleep_since[name] >= self.policy.gone_s:
+                reporter = reporters[self.pick(len(reporters))]
+                event = PeerLost(node=NodeId(name), reporter=reporter.name, cause="lease")
+                reporter.say_apart(event)
+        for pair in self._cuts:
+            one, other = sorted(pair)
+            reporter, victim = self._by_name[one], self._by_name[other]
+            between = {reporter.node, victim.node} <= state.participants()
+            if between and reporter.awake and victim.awake:
+                self.report(reporter, victim)
+
+    def _judge_stall(self, state: State) -> None:
+        """Members wait in vain for letters that nobody has any more."""
+        waits = self.plane.stuck and state.reform is None
+        self._stood_s = self._stood_s + SWEEP_S if waits else 0.0
+        if self._stood_s < STALL_S:
+            return
+        self._stood_s = 0.0
+        for row in self.plane.rows[:3]:
+            member = row.owner
+            event = Stalled(
+                node=member.node, era=member.era, step=member.begun_step(), reason="no letter came"
+            )
+            self.checkers.stalls += 1
+            member.say(event)

@@ -1,0 +1,80 @@
+"""What a node has of the model's state, by its own account.
+
+Rule: a copy is of one slot, as it is before `step`. It changes by taking that step and in no other
+way; whoever stops keeps what he had, until all go on in a new layout.
+"""
+
+from dataclasses import dataclass, field
+
+from bamboo.core.state import Holding, Norm
+from bamboo.topology.slots import Slot
+
+
+@dataclass(slots=True)
+class Copy:
+    """The state of one slot here, as owner, shadow, or one that is to be a shadow."""
+
+    slot: Slot
+    first: int
+    stop: int
+    step: int
+    begun: bool = False
+    """Whether this owner computes the step."""
+    exchanged: bool = False
+    """Whether it has its whole gradient, and has sent its squares."""
+    joining: bool = False
+    born: int = 0
+    """The step that it was first here as; it has taken those since."""
+    hit: int | None = None
+    """Of a successor that has not caught up: the step that was hit."""
+    version: int = 0
+    """Of the same: where the replica stood."""
+
+    def take(self) -> None:
+        """The step is done."""
+        self.step += 1
+        self.begun = self.exchanged = False
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a node that has stopped holds, for the others to fetch."""
+
+    stopped: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(first, stop, step, reach)."""
+    norms: set[int] = field(default_factory=set)
+    fetched: set[tuple[int, int]] = field(default_factory=set)
+    """(step, layer)."""
+
+    def take(self, copy: Copy, *, owner: bool, safe_step: int) -> None:
+        """A copy that is worked on no more."""
+        reach = copy.step + 1 if owner and copy.exchanged else copy.step
+        self.stopped.append((copy.first, copy.stop, copy.step, reach))
+        self.norms |= {s for s in (copy.step - 1, copy.step - 2) if s >= max(copy.born, safe_step)}
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """As it is said."""
+        out = [Holding(first=a, stop=b, step=s, reach=r) for a, b, s, r in self.stopped]
+        known = {(s, layer) for a, b, s, _ in self.stopped for layer in range(a, b)}
+        out += [
+            Holding(first=layer, stop=layer + 1, step=step, reach=step)
+            for step, layer in sorted(self.fetched - known)
+        ]
+        return tuple(out)
+
+    def known_norms(self) -> tuple[Norm, ...]:
+        """As it is said."""
+        return tuple(Norm(step=s, total_square=1.0) for s in sorted(self.norms))
+
+    def reach_to(self, base: int) -> None:
+        """Take the step that only lacked the norm."""
+        self.stopped = [(a, b, base if r == base else s, r) for a, b, s, r in self.stopped]
+
+    def layers_at(self, step: int) -> set[int]:
+        """Which are here as they are before `step`."""
+        here = {layer for a, b, s, _ in self.stopped if s == step for layer in range(a, b)}
+        return here | {layer for at, layer in self.fetched if at == step}
+
+    def clear(self) -> None:
+        """All go on."""
+        self.stopped, self.norms, self.fetched = [], set(), set()

@@ -1,0 +1,120 @@
+"""A scenario drawn from one seed.
+
+Rule: everything is drawn here, before the world begins, and stands in the scenario: the same seed
+is the same world on every machine. What a scenario says does not change with the release.
+"""
+
+import random
+
+from bamboo.sim.swarm.scenario import Fault, Scenario
+
+BURST = 0.6
+"""So many faults come soon after another, while what follows from that one is under way."""
+
+KINDS = {
+    "lose": 26,
+    "lose_zone": 4,
+    "notice": 12,
+    "advise": 2,
+    "join": 4,
+    "cut": 5,
+    "isolate": 4,
+    "freeze": 9,
+    "slow": 5,
+    "late": 5,
+    "repeat": 8,
+    "dies_speaking": 7,
+    "launcher_dies": 3,
+    "launcher_dies_speaking": 2,
+    "store_away": 4,
+    "store_wiped": 6,
+    "part_fails": 2,
+    "torn": 3,
+    "stop": 2,
+    "reconsider": 2,
+}
+"""Faults, each as often as its share."""
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    rng = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return round(low + (high - low) * rng.random(), 3)
+
+    pipelines = rng.choice((1, 1, 2, 2, 3))
+    stages = rng.choice((2, 3, 3, 4, 5)) if pipelines < 3 else rng.choice((2, 3))
+    elastic = rng.random() < 0.85
+    every = rng.choice((0, 0, 2, 3, 5))
+    step_s = between(0.3, 0.9)
+    heal_s = between(4.0, 14.0)
+    steps = int(heal_s / step_s) + rng.randrange(8, 24)
+    return Scenario(
+        seed=seed,
+        pipelines=pipelines,
+        stages=stages,
+        redundancy=rng.choice(("stash", "stash", "stash", "eager", "peer", "off")),
+        layers=stages + rng.randrange(4),
+        zones=rng.choice((1, 2, 3)),
+        apart=rng.random() < 0.25,
+        elastic=elastic,
+        pipelines_max=min(4, pipelines + rng.choice((0, 0, 1))) if elastic else pipelines,
+        timed_grids=rng.random() < 0.4,
+        standbys=rng.choice((0, 0, 1, 2)),
+        replaced=rng.random() < 0.6,
+        checkpoint_every=every,
+        resume_step=2 * every if every and elastic and rng.random() < 0.1 else 0,
+        steps=steps,
+        budget_step=rng.randrange(3, steps) if rng.random() < 0.12 else 0,
+        step_s=step_s,
+        read_s=between(0.01, 0.1),
+        say_s=between(0.005, 0.05),
+        commit_s=between(0.005, 0.1) if rng.random() < 0.3 else 0.0,
+        transfer_s=between(0.2, 2.0),
+        build_s=between(0.1, 1.2),
+        save_s=between(0.1, 1.5),
+        boot_s=between(0.5, 4.0),
+        patience_s=between(2.0, 8.0),
+        park_s=between(15.0, 25.0),
+        heal_s=heal_s,
+        faults=_faults(rng, heal_s),
+    )
+
+
+def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    for _ in range(rng.choice((0, 1, 2, 3, 4, 5, 6, 8, 10))):
+        at_s = 0.3 + (heal_s - 0.5) * rng.random()
+        if faults and rng.random() < BURST:
+            at_s = min(heal_s - 0.1, rng.choice(faults).at_s + 1.5 * rng.random() ** 2)
+        kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
+        faults.append(_fault(rng, round(at_s, 3), kind))
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:
+    who, other, for_s = rng.randrange(24), 0, 0.0
+    match kind:
+        case "lose":
+            other = rng.choice((0, 0, 0, 0, 1, 2))
+        case "lose_zone":
+            other, for_s = rng.choice((40, 70, 100)), round(0.5 * rng.random(), 3)
+        case "notice":
+            other = rng.choice((0, 0, 0, 50, 99, 100, 150))
+            for_s = round(rng.choice((0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3)
+        case "cut":
+            other, for_s = rng.randrange(24), round(6 * rng.random(), 3)
+        case "isolate" | "freeze":
+            for_s = round(7 * rng.random(), 3)
+        case "slow":
+            other = rng.choice((30, 50, 70))
+        case "late":
+            for_s = round(2 * rng.random(), 3)
+        case "repeat":
+            other, for_s = rng.randrange(6), round(2 * rng.random(), 3)
+        case "store_away":
+            for_s = round(4 * rng.random(), 3)
+        case "part_fails":
+            other = rng.randrange(1, 4)
+    return Fault(at_s=at_s, kind=kind, who=who, other=other, for_s=for_s)

@@ -1,0 +1,164 @@
+"""The launcher of a played world: it rents, ends what is not needed, waits, measures and stops.
+
+Rule: it decides nothing about the run but says what it sees, as `cli/launcher.py` does. A successor
+of one that died knows what the log says, and nothing else.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.effects import TerminateAll, TerminateInstance
+from bamboo.core.events import (
+    Pace,
+    PaceMeasured,
+    RunFailed,
+    Speed,
+    SpeedsMeasured,
+    StopRequested,
+)
+from bamboo.core.patience import Patience
+from bamboo.core.state import NodeStatus, Outcome, Phase, State
+from bamboo.sim.swarm.store import Entry
+from bamboo.sim.swarm.voice import Voice
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+
+FORMING_S = 60.0
+"""A run that has not begun by then ends."""
+MEASURES_EVERY = 2
+"""Rounds."""
+
+
+class Launcher(Voice):
+    """Reads with a delay of its own, and makes its rounds once a second."""
+
+    def __init__(self, world: "Cluster") -> None:
+        super().__init__(world, "launcher")
+        self.view: State = world.log.first
+        self._booting = 0
+        self._rounds = 0
+        self._asked_to_stop = False
+        self._patience = self._new_patience()
+
+    def _new_patience(self) -> Patience:
+        scenario = self.world.scenario
+        return Patience(patience_s=scenario.patience_s, park_s=scenario.park_s)
+
+    # ---------------------------------------------------------------- its life
+
+    def die(self) -> None:
+        """Its process ends; a successor begins some seconds later, from the log."""
+        if self.running:
+            self.running = False
+            self.world.agenda.after(3.0, self._succeed)
+
+    def overtaken(self) -> None:
+        """Its decisions count no more: it takes the new history."""
+        self.version, self.fills = 0, self.world.log.fills
+        self.view = self.world.log.first
+        self.hear()
+
+    def _succeed(self) -> None:
+        self.running = True
+        self.version, self.fills = 0, self.world.log.fills
+        self.view = self.world.log.first
+        self.outbox.clear()
+        self.said.clear()
+        self._posting = self._reading = False
+        self._asked_to_stop = False
+        self._patience = self._new_patience()
+        self.hear()
+
+    # ---------------------------------------------------------------- decisions
+
+    def read(self, entry: Entry) -> None:
+        self.view = entry.state
+        for effect in entry.to.get("fleet", ()):
+            if isinstance(effect, TerminateAll):
+                self.world.checkers.all_ended = True
+            elif isinstance(effect, TerminateInstance):
+                self._end(effect.instance)
+
+    def _end(self, instance: str) -> None:
+        for member in self.world.members:
+            if member.instance == instance and member.running:
+                self.world.checkers.terminated(member)
+                self.world.leaves(member)
+
+    # ---------------------------------------------------------------- its rounds
+
+    def sweep(self) -> None:
+        """Look after the fleet, and say what is to be said."""
+        if not self.awake or not self.world.log.there or self.view.phase is Phase.FINISHED:
+            return
+        self._rounds += 1
+        self._rent()
+        self._wait()
+        self._stop_for_budget()
+        if self._rounds % MEASURES_EVERY == 0:
+            self._measure()
+        late = self.view.phase is Phase.FORMING and self.world.now_s > FORMING_S
+        if late:
+            self.say(
+                RunFailed(
+                    reporter=self.name,
+                    outcome=Outcome.UNRECOVERABLE,
+                    reason="no capacity by the forming deadline",
+                )
+            )
+
+    def _rent(self) -> None:
+        """Replace what is lost or has a notice, and end what is gone or left over."""
+        world, state, scenario = self.world, self.view, self.world.scenario
+        nodes = {str(node.id): node for node in state.nodes}
+        here = self._booting
+        for member in world.members:
+            known = nodes.get(member.name)
+            leaves = known is not None and (
+                not known.status.live or known.notice_deadline_s is not None
+            )
+            if known is not None and known.status is NodeStatus.GONE and member.running:
+                self._end(member.instance)
+            here += member.running and not leaves
+        if state.stop_reason is not None or not (scenario.replaced or world.healed):
+            return
+        advised = sum(
+            n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes
+        )
+        wanted = scenario.pipelines_max * scenario.stages + scenario.standbys + advised
+        if not scenario.elastic:
+            wanted = scenario.pipelines * scenario.stages + scenario.standbys + advised
+        for _ in range(wanted - here):
+            self._booting += 1
+            world.agenda.after(scenario.boot_s * world.uniform(0.7, 2.0), self._boot)
+
+    def _boot(self) -> None:
+        self._booting -= 1
+        self.world.boot()
+
+    def _wait(self) -> None:
+        event = self._patience.due(self.view, now_s=self.world.now_s)
+        if event is not None:
+            self._patience.said(event, self.view)
+            self.say(event)
+
+    def _stop_for_budget(self) -> None:
+        step = self.world.scenario.budget_step
+        spent = 0 < step <= self.world.plane.done
+        if spent and self.view.stop_reason is None and not self._asked_to_stop:
+            self._asked_to_stop = True
+            self.say(StopRequested(reason="the budget is spent", outcome=Outcome.BUDGET))
+
+    def _measure(self) -> None:
+        world, state = self.world, self.view
+        if state.assignment is None or state.phase is not Phase.RUNNING:
+            return
+        if all(member.speed == 1.0 for member in world.members):
+            return
+        owners = [
+            m for m in map(world.member, sorted(set(state.assignment.owners))) if m is not None
+        ]
+        speeds = tuple(Speed(node=m.node, speed=m.speed) for m in owners)
+        self.say(SpeedsMeasured(reporter=self.name, era=state.era, speeds=speeds))
+        paces = tuple(Pace(node=m.node, microbatch_s=0.01 / m.speed) for m in owners)
+        self.say(PaceMeasured(reporter=self.name, era=state.era, paces=paces))

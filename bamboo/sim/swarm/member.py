@@ -1,0 +1,373 @@
+"""A node as its runtime behaves: it performs what is addressed to it and tells the truth.
+
+Rule: it decides nothing about membership. Its account of what it holds is its own; what it owns and
+shadows follows from the decisions that it has read, and from nothing else. See `bamboo/runtime`:
+`trainer` and `boundary` are what is modelled here, `rebuild` is in `rebuilding`.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.effects import (
+    AgreeBoundary,
+    CompleteCheckpoint,
+    Drain,
+    Effect,
+    End,
+    Fence,
+    GoOn,
+    HoldForStop,
+    Promote,
+    Quiesce,
+    QuiesceAfter,
+    Start,
+    Stay,
+    StopAt,
+)
+from bamboo.core.events import (
+    CaughtUp,
+    HandedOver,
+    NodeFinished,
+    NodeLeft,
+    ReplicaJoined,
+    StopReady,
+    Yielded,
+)
+from bamboo.core.state import Move, NodeStatus, Phase, State, Transfer
+from bamboo.ids import NodeId, ZoneId
+from bamboo.sim.swarm.copies import Copy
+from bamboo.sim.swarm.rebuilding import Rebuilding
+from bamboo.sim.swarm.saving import Saver
+from bamboo.sim.swarm.store import Entry
+from bamboo.sim.swarm.voice import Voice
+from bamboo.topology.slots import Slot
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+
+
+class Sending:
+    """A transfer as its source sees it."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self.transfer = transfer
+        self.sent = False
+        self.close_at: int | None = None
+        self.said = False
+
+
+class Member(Voice):
+    """One node, from its boot on."""
+
+    def __init__(self, world: "Cluster", node: NodeId, instance: str, zone: ZoneId) -> None:
+        super().__init__(world, node)
+        self.node, self.instance, self.zone = node, instance, zone
+        self.view: State = world.log.first
+        self.era = 0
+        """Of the layout that its copies are of."""
+        self.owned: dict[Slot, Copy] = {}
+        self.shadowed: dict[Slot, Copy] = {}
+        self.sending: dict[Slot, Sending] = {}
+        self.draining = self.stopping = False
+        self.last_step = world.scenario.steps - 1
+        self.yielding: dict[Slot, Move] = {}
+        self.rebuilding = Rebuilding(self)
+        self.saver = Saver(self)
+        self.speed = 1.0
+        self.read_salt = len(world.members)
+        """Which of several sources it takes."""
+        self._handed_over = False
+        self._yielded: set[tuple[Slot, int]] = set()
+        self._finished: tuple[Slot, ...] = ()
+
+    # ---------------------------------------------------------------- its life
+
+    def die(self) -> None:
+        self.world.lose(self)
+
+    def overtaken(self) -> None:
+        self.world.leaves(self)
+
+    # ---------------------------------------------------------------- decisions
+
+    def read(self, entry: Entry) -> None:
+        before, self.view = self.view, entry.state
+        state = entry.state
+        me = entry.nodes.get(self.name)
+        if me is not None and not me.status.live:
+            self.world.leaves(self)
+            return
+        if state.phase is Phase.FINISHED:
+            self._leave_in_order(me is not None)
+            return
+        if state.checkpoints is not before.checkpoints:
+            self.saver.known(state)
+        if state.reform is not None:
+            self._stop_for(state)
+        elif state.assignment is not None:
+            self.rebuilding.sync(state)
+            if self._concerned(before, state):
+                self._reassign(state)
+        for effect in entry.to.get(self.name, ()):
+            self._perform(effect, state)
+
+    def _leave_in_order(self, known: bool) -> None:
+        if known:
+            event = NodeLeft(node=self.node, reason="the run is over")
+            log = self.world.log
+            if log.there:
+                log.commit(self.name, log.decide(event, self.world.now_s))
+        self.world.leaves(self)
+
+    def _concerned(self, before: State, state: State) -> bool:
+        return (
+            before.assignment is not state.assignment
+            or before.transfers != state.transfers
+            or before.moves != state.moves
+            or before.reform is not None
+        )
+
+    def _stop_for(self, state: State) -> None:
+        self.sending.clear()
+        self.draining = self._handed_over = self.stopping = False
+        self.yielding = {}
+        self._finished = ()
+        reform, assignment = state.reform, state.assignment
+        assert reform is not None
+        if reform.base is None and assignment is not None:
+            for slot, copy in list(self.shadowed.items()):
+                if assignment.shadow(slot) == self.node:
+                    copy.joining = False  # it joined in the very decision that stops all
+                elif reform.planned:
+                    del self.shadowed[slot]
+        self.rebuilding.sync(state)
+
+    def _reassign(self, state: State) -> None:
+        assignment = state.assignment
+        assert assignment is not None
+        self.world.plane.changed()
+        for slot in [s for s in self.owned if assignment.owner(s) != self.node]:
+            copy = self.owned.pop(slot)  # moved at a boundary: the roles are exchanged
+            copy.begun = copy.exchanged = False
+            copy.hit = None
+            self.shadowed[slot] = copy
+            self._finished = ()
+        self._sync_transfers(state)
+        self.yielding = {move.slot: move for move in state.moves if move.source == self.node}
+
+    def _sync_transfers(self, state: State) -> None:
+        assignment = state.assignment
+        assert assignment is not None
+        mine = {t.slot: t for t in state.transfers if t.source == self.node}
+        for slot in [s for s, found in self.sending.items() if mine.get(s) != found.transfer]:
+            del self.sending[slot]
+        for slot, transfer in mine.items():
+            if slot not in self.sending:
+                self.sending[slot] = Sending(transfer)
+                delay_s = self.world.transfer_s()
+                self.world.agenda.after(delay_s, self._sent, transfer)
+        coming = {t.slot for t in state.transfers if t.receiver == self.node}
+        for slot, copy in list(self.shadowed.items()):
+            if assignment.shadow(slot) == self.node:
+                copy.joining = False
+            elif slot not in coming and assignment.owner(slot) != self.node:
+                del self.shadowed[slot]
+
+    def _sent(self, transfer: Transfer) -> None:
+        """The copy of a boundary has come to its receiver, if both still want that."""
+        found, world = self.sending.get(transfer.slot), self.world
+        if not self.running or found is None or found.transfer != transfer:
+            return
+        receiver = world.member(transfer.receiver)
+        copy = self.owned.get(transfer.slot)
+        ready = receiver is not None and receiver.awake and not world.apart(self, receiver)
+        if not ready or self.stopped or copy is None:
+            world.agenda.after(0.2, self._sent, transfer)
+            return
+        assert receiver is not None
+        if transfer not in receiver.view.transfers:
+            world.agenda.after(0.2, self._sent, transfer)
+            return
+        receiver.era = self.era
+        receiver.shadowed[transfer.slot] = Copy(
+            transfer.slot, copy.first, copy.stop, copy.step, joining=True, born=copy.step
+        )
+        found.sent = True
+        world.plane.changed()
+
+    # ---------------------------------------------------------------- effects
+
+    def _perform(self, effect: Effect, state: State) -> None:
+        match effect:
+            case Start():
+                self._start(state)
+            case Promote(slot=slot):
+                self._promote(slot)
+            case Drain():
+                self.draining = True
+            case Stay():
+                self.draining = self._handed_over = False
+            case HoldForStop():
+                self.stopping = True
+                self.say(StopReady(node=self.node, step=self.begun_step()))
+            case StopAt(step=step):
+                self.last_step, self.stopping = step, False
+            case AgreeBoundary(since=since):
+                self.rebuilding.agree(since)
+            case QuiesceAfter(since=since, step=step):
+                self.rebuilding.stop_after(since, step)
+            case Quiesce(since=since):
+                self.rebuilding.stop(since)
+            case GoOn(step=step):
+                self.rebuilding.go_on(state, step)
+            case CompleteCheckpoint():
+                self.saver.complete(effect, state)
+            case Fence() | End():
+                self.world.leaves(self)
+            case _:
+                pass
+
+    def _start(self, state: State) -> None:
+        self.install(state, 0)
+
+    def install(self, state: State, step: int) -> None:
+        """Own and shadow what the state says, as it is before `step`."""
+        assignment = state.assignment
+        assert assignment is not None
+        cut = self.world.cut(state)
+        self.era = state.era
+        self.world.plane.begins(state, step)
+        for mine, slots in (
+            (self.owned, assignment.owned_by(self.node)),
+            (self.shadowed, assignment.shadowed_by(self.node)),
+        ):
+            mine.clear()
+            for slot in slots:
+                first, stop = cut[slot.stage], cut[slot.stage + 1]
+                mine[slot] = Copy(slot, first, stop, step, born=step)
+        self._finished = ()
+
+    def _promote(self, slot: Slot) -> None:
+        copy = self.shadowed.pop(slot, None)
+        self.world.checkers.promoted(self, slot, copy)
+        assert copy is not None
+        copy.joining = False
+        copy.version = copy.step
+        copy.hit = max([copy.step, *(own.step for own in self.owned.values())])
+        self.owned[slot] = copy
+        self._finished = ()
+        self.world.plane.promoted(slot, copy.step)
+
+    # ---------------------------------------------------------------- between two operations
+
+    def begun_step(self) -> int:
+        """The last step that any owned slot has begun; -1 before the first."""
+        return max((c.step if c.begun else c.step - 1 for c in self.owned.values()), default=-1)
+
+    def may_begin(self, copy: Copy, safe_step: int) -> bool:
+        """Whether an owned slot may begin its step."""
+        rebuilding = self.rebuilding
+        if rebuilding.frozen or copy.step - 1 > safe_step:
+            return False
+        last = self.last_step
+        if rebuilding.boundary is not None:
+            last = min(last, rebuilding.boundary)
+        if copy.step > last or copy.slot in self.yielding:
+            return False
+        hold = self.draining or self.stopping or rebuilding.holding
+        return not hold or copy.step <= self.begun_step()
+
+    def serve(self, safe_step: int) -> None:
+        """Say what can be said by now."""
+        self.rebuilding.serve(safe_step)
+        owned = self.owned
+        if not owned and not self.draining:
+            return
+        for copy in owned.values():
+            if copy.hit is not None and copy.step > copy.hit and safe_step >= copy.version:
+                self._caught_up(copy)
+        for slot, move in self.yielding.items():
+            self._yield(slot, move, safe_step)
+        if self.draining and not self._handed_over and self._all_safe(safe_step):
+            self._handed_over = True
+            step = max((c.step for c in owned.values()), default=safe_step) - 1
+            self.say(HandedOver(node=self.node, step=step))
+        for found in self.sending.values():
+            self._follow_up(found)
+        through = all(copy.step > self.last_step for copy in owned.values())
+        if owned and through and self._finished != tuple(owned):
+            self._finish()
+
+    def _all_safe(self, safe_step: int) -> bool:
+        return all(not c.begun and safe_step >= c.step for c in self.owned.values())
+
+    def _caught_up(self, copy: Copy) -> None:
+        copy.hit = None
+        event = CaughtUp(
+            node=self.node,
+            slot=copy.slot,
+            step=copy.step - 1,
+            recomputed=1,
+            already_computed=0,
+            pause_s=0.1,
+        )
+        self.say(event)
+
+    def _yield(self, slot: Slot, move: Move, safe_step: int) -> None:
+        copy = self.owned.get(slot)
+        if copy is None or (slot, move.since) in self._yielded or copy.step > self.last_step:
+            return
+        if not copy.begun and safe_step >= copy.step:
+            self._yielded.add((slot, move.since))
+            event = Yielded(node=self.node, slot=slot, since=move.since, step=copy.step)
+            self.say(event)
+
+    def guarded(self, slot: Slot) -> NodeId | None:
+        """The receiver whose word counts for what is safe of a slot, if there is one."""
+        found = self.sending.get(slot)
+        return None if found is None or found.close_at is None else found.transfer.receiver
+
+    def _follow_up(self, found: Sending) -> None:
+        if not found.sent or found.said:
+            return
+        transfer = found.transfer
+        receiver, own = self.world.member(transfer.receiver), self.owned.get(transfer.slot)
+        copy = None if receiver is None else receiver.shadowed.get(transfer.slot)
+        if copy is None or own is None or copy.step == copy.born:
+            return  # it must have taken a step itself
+        if found.close_at is None and copy.step >= own.step - 1:
+            found.close_at = own.step
+        if found.close_at is None or copy.step < found.close_at:
+            return
+        found.said = True
+        event = ReplicaJoined(
+            node=self.node,
+            slot=transfer.slot,
+            receiver=transfer.receiver,
+            since=transfer.since,
+            step=copy.step,
+            bytes=1,
+        )
+        self.say(event)
+
+    def _finish(self) -> None:
+        for copy in self.owned.values():
+            if copy.hit is not None:
+                self._caught_up(copy)
+        self._finished = tuple(self.owned)
+        self.say(NodeFinished(node=self.node, step=self.last_step))
+
+    def stepped(self, copy: Copy) -> None:
+        """An owned slot has taken a step."""
+        if not self.rebuilding.frozen:
+            self.saver.boundary(copy)
+
+    @property
+    def void(self) -> bool:
+        """Whether it has read what the store lost, and does not know that yet."""
+        log = self.world.log
+        return self.fills != log.fills and self.version > min(log.kept[self.fills + 1 :])
+
+    def is_live_in(self, state: State) -> bool:
+        """Whether the run counts it."""
+        found = state.node(self.node)
+        return found is not None and found.status not in (NodeStatus.GONE, NodeStatus.LEFT)

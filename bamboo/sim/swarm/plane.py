@@ -1,0 +1,221 @@
+"""The steps themselves: who has begun, exchanged and taken which, over all nodes.
+
+    begin     an owner computes its step; nobody is two steps beyond the oldest copy that counts
+    exchange  all slots are in the step: its whole gradient is there, its squares go to all
+    take      an owner that has the squares of all slots takes the step
+    ship      shadows follow their owners
+
+Rule: letters are not modelled one by one. What a lost node may have taken with it is left to
+chance: squares that did not arrive, a gradient that its shadow got, or what only two neighbours
+had.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bamboo.core.state import State
+from bamboo.sim.swarm.copies import Copy
+from bamboo.topology.slots import Slot
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+    from bamboo.sim.swarm.member import Member
+
+MOST = 0.85
+"""Of those who could go on at one instant do so."""
+
+
+class Row:
+    """A slot with who acts as its owner and who follows it."""
+
+    __slots__ = ("copy", "follows", "owner", "slot")
+
+    def __init__(self, slot: Slot, owner: "Member", copy: Copy) -> None:
+        self.slot, self.owner, self.copy = slot, owner, copy
+        self.follows: list[tuple[Member, Copy]] = []
+
+
+class Plane:
+    """All copies of the layout of now."""
+
+    def __init__(self, world: "Cluster") -> None:
+        self._world = world
+        self._dirty = True
+        self._rows: list[Row] = []
+        self._whole = False
+        self._era = -1
+        self._phase = 0
+        self.base = 0
+        """The step that the layout of now began with."""
+        self.safe_step = 0
+        self.pruned = 0
+        """Nobody keeps letters of steps before this one."""
+        self.posted: dict[Slot, int] = {}
+        """The last step of which the squares of a slot went to all."""
+        self.stuck = False
+        """Whether letters are lost that nobody can repeat."""
+        self._hit: dict[int, set[Slot]] = {}
+        """By step, slots whose owner was lost in it."""
+        self.done = 0
+        """Steps that all slots have taken."""
+
+    def changed(self) -> None:
+        """Roles, or who is there, changed."""
+        self._dirty = True
+
+    def fell_back(self, state: State) -> None:
+        """The run is another one from `state` on."""
+        self._dirty = True
+        if state.era < self._era:
+            self._era, self.posted = -1, {}
+
+    def begins(self, state: State, base: int) -> None:
+        """A layout begins, seen by the first who goes on in it."""
+        if state.era == self._era:
+            return
+        self._era, self.base = state.era, base
+        self.safe_step = self.pruned = base
+        self.posted = dict.fromkeys(state.grid.slots(), base - 1)
+        self.stuck, self._hit = False, {}
+        self.done = base
+        self._dirty = True
+
+    def promoted(self, slot: Slot, step: int) -> None:
+        """A successor tells all what the steps came to that its replica had taken."""
+        self._dirty = True
+        if slot in self.posted:
+            self.posted[slot] = max(self.posted[slot], step - 1)
+
+    @property
+    def rows(self) -> list[Row]:
+        if self._dirty:
+            self._find_rows()
+        return self._rows
+
+    def _find_rows(self) -> None:
+        self._dirty = False
+        world = self._world
+        claims: dict[Slot, Member] = {}
+        for member in world.members:
+            if member.era != self._era or not member.awake or member.void:
+                continue
+            for slot in member.owned:
+                other = claims.get(slot)
+                if other is not None and other.view.generation == member.view.generation:
+                    world.checkers.two_owners(slot, member, other)
+                if other is None or member.view.generation > other.view.generation:
+                    claims[slot] = member
+        self._rows = []
+        for slot, owner in claims.items():
+            row = Row(slot, owner, owner.owned[slot])
+            row.follows = [
+                (m, m.shadowed[slot])
+                for m in world.members
+                if slot in m.shadowed and m.era == self._era
+            ]
+            self._rows.append(row)
+        self._whole = len(claims) == len(self.posted)
+
+    # ---------------------------------------------------------------- what is safe
+
+    def _safe_of(self, row: Row) -> int:
+        """The oldest copy of a slot that a loss may find named as its shadow."""
+        names = {
+            self._named(row.owner.view, row.slot),
+            self._named(self._world.log.state, row.slot),
+        }
+        names.add(row.owner.guarded(row.slot))
+        names -= {None, row.owner.node}
+        steps = []
+        for name in names:
+            member = self._world.member(name)
+            if member is None or member.era != self._era:
+                steps.append(self.base)
+                continue
+            copy = member.shadowed.get(row.slot) or member.owned.get(row.slot)
+            steps.append(self.base if copy is None else copy.step)
+        return min(steps, default=row.copy.step)
+
+    def _named(self, state: State, slot: Slot) -> str | None:
+        if state.assignment is None or state.era != self._era or slot not in self.posted:
+            return None
+        return state.assignment.shadow(slot)
+
+    # ---------------------------------------------------------------- time goes on
+
+    def tick(self) -> float:
+        """One part of a step; how long it takes, as a share of one."""
+        self._phase = (self._phase + 1) % 3
+        rows = self.rows
+        if rows:
+            if self._whole:
+                self.safe_step = max(self.safe_step, min(map(self._safe_of, rows)))
+                self.pruned = max(self.pruned, self.safe_step)
+            (self._compute, self._take, self._ship)[self._phase](rows)
+        return (0.7, 0.1, 0.2)[self._phase]
+
+    def _compute(self, rows: list[Row]) -> None:
+        for row in rows:
+            if not row.copy.begun and row.owner.may_begin(row.copy, self.safe_step):
+                row.copy.begun = True
+        low = min(row.copy.step for row in rows)
+        if not self._whole or self.stuck or self._world.any_apart(r.owner for r in rows):
+            return
+        if all(row.copy.begun or row.copy.step > low for row in rows):
+            for row in self._some(rows, low):
+                if row.copy.begun and not row.owner.rebuilding.frozen:
+                    row.copy.exchanged = True
+                    self.posted[row.slot] = max(self.posted[row.slot], low)
+
+    def _take(self, rows: list[Row]) -> None:
+        low = min(row.copy.step for row in rows)
+        if min(self.posted.values()) < low:
+            return
+        for row in self._some(rows, low):
+            if row.copy.exchanged:
+                self._world.checkers.stepped(row.owner, row.copy)
+                row.copy.take()
+                row.owner.stepped(row.copy)
+        if self._whole:
+            self.done = max(self.done, min(row.copy.step for row in rows))
+
+    def _ship(self, rows: list[Row]) -> None:
+        for row in rows:
+            for member, copy in row.follows:
+                behind = copy.step < row.copy.step and member.awake
+                if behind and self._world.chance(MOST) and not self._world.apart(row.owner, member):
+                    copy.step += 1
+
+    def _some(self, rows: list[Row], low: int) -> Iterator[Row]:
+        for row in rows:
+            if row.copy.step == low and self._world.chance(MOST):
+                yield row
+
+    # ---------------------------------------------------------------- losses
+
+    def loses(self, member: "Member") -> None:
+        """What was on its way from a node that is lost may arrive, or not."""
+        self._dirty = True
+        if member.era != self._era:
+            return
+        for slot, copy in member.owned.items():
+            if copy.exchanged and self._world.chance(0.5):
+                self.posted[slot] = min(self.posted[slot], copy.step - 1)
+            knows = copy.exchanged and min(self.posted.values()) >= copy.step
+            has_shipped = copy.step + (1 if knows and self._world.chance(0.3) else 0)
+            for other in self._world.members:
+                theirs = other.shadowed.get(slot)
+                if theirs is None or other.era != self._era or not other.running:
+                    continue
+                if theirs.step < has_shipped and self._world.chance(0.5):
+                    theirs.step += 1
+            self._hit_in(slot, copy)
+
+    def _hit_in(self, slot: Slot, copy: Copy) -> None:
+        """Two neighbours lost within one step may take with them what only they had."""
+        hit = self._hit.setdefault(copy.step, set())
+        near = {(slot.stage + 1), (slot.stage - 1)}
+        for other in hit | self._hit.get(copy.step - 1, set()):
+            if other.pipeline == slot.pipeline and other.stage in near and self._world.chance(0.5):
+                self.stuck = True
+        hit.add(slot)

@@ -1,0 +1,152 @@
+"""A node's part in a reconfiguration: stop, say what is here, fetch what is lacking, go on.
+
+Rule: what is said to be here is what its own account has. A layer comes only from a node that has
+it and is there; see `bamboo/runtime/rebuild.py`, which this follows.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.base import holders
+from bamboo.core.events import BoundaryReady, CheckpointDamaged, LayoutBuilt, Quiesced
+from bamboo.core.state import Reform, State
+from bamboo.ids import NodeId
+from bamboo.sim.swarm.copies import Kept
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.member import Member
+
+AGAIN_S = 0.3
+"""After so long a source that does not answer is asked again."""
+
+
+class Rebuilding:
+    """The reconfigurations of one node."""
+
+    def __init__(self, member: "Member") -> None:
+        self._me = member
+        self.kept = Kept()
+        self.holding = self.frozen = False
+        self.boundary: int | None = None
+        self.since = -1
+        self.building = -1
+        self._stopping = False
+
+    # ---------------------------------------------------------------- stopping
+
+    def agree(self, since: int) -> None:
+        """Begin no step, and say which was begun last."""
+        self.since, self.holding = since, True
+        step = self._me.begun_step()
+        self._me.say(BoundaryReady(node=self._me.node, since=since, step=step))
+
+    def stop_after(self, since: int, step: int) -> None:
+        """Finish `step`, then stop."""
+        self.since, self.holding, self._stopping = since, False, True
+        self.boundary = step
+
+    def stop(self, since: int) -> None:
+        """Stop with what is here."""
+        self.since, self.holding, self._stopping = since, False, True
+        self.boundary, self.frozen = None, True
+
+    def serve(self, safe_step: int) -> None:
+        """Say what is here, once nothing moves any more."""
+        if not self._stopping or not (self.frozen or self._at_boundary(safe_step)):
+            return
+        me = self._me
+        self._stopping, self.frozen = False, True
+        for owner, copies in ((True, me.owned), (False, me.shadowed)):
+            for copy in copies.values():
+                self.kept.take(copy, owner=owner, safe_step=me.world.plane.safe_step)
+        me.owned.clear()
+        me.shadowed.clear()
+        me.world.plane.changed()
+        event = Quiesced(
+            node=me.node,
+            since=self.since,
+            holdings=self.kept.holdings(),
+            norms=self.kept.known_norms(),
+        )
+        me.world.checkers.quiesced(me, self.since, self.kept)
+        me.say(event)
+
+    def _at_boundary(self, safe_step: int) -> bool:
+        if self.boundary is None:
+            return False
+        copies = [*self._me.owned.values(), *self._me.shadowed.values()]
+        there = all(copy.step > self.boundary and not copy.begun for copy in copies)
+        return there and (not copies or safe_step > self.boundary)
+
+    # ---------------------------------------------------------------- the new layout
+
+    def sync(self, state: State) -> None:
+        """Begin to build what has been decided, once."""
+        reform = state.reform
+        if reform is None:
+            assignment = state.assignment
+            out = assignment is None or self._me.node not in assignment.members()
+            if out and (self.since >= 0 or self.building >= 0):
+                self._clear()  # who is in it is told to go on
+            return
+        if reform.base is None or self.building == reform.since:
+            return
+        self.building = reform.since
+        if reform.total_square is not None:
+            self.kept.reach_to(reform.base)
+        if self._needed(state):
+            self._me.world.agenda.after(self._me.world.build_s(), self._fetch, state, reform)
+
+    def _needed(self, state: State) -> set[int]:
+        assignment, me = state.assignment, self._me
+        assert assignment is not None
+        cut = me.world.cut(state)
+        slots = (*assignment.owned_by(me.node), *assignment.shadowed_by(me.node))
+        return {layer for s in slots for layer in range(cut[s.stage], cut[s.stage + 1])}
+
+    def _fetch(self, state: State, reform: Reform) -> None:
+        """Everything has come, or what has not is asked for again."""
+        me, base = self._me, reform.base
+        assert base is not None
+        if not me.running or self.building != reform.since:
+            return
+        if me.stopped:
+            me.world.agenda.after(AGAIN_S, self._fetch, state, reform)
+            return
+        found = holders(reform)
+        missing = self._needed(state) - self.kept.layers_at(base)
+        stored = {layer for layer in missing if layer not in found}
+        if stored and base > 0 and not me.world.vault.whole(base):
+            why = "it is not what was written"
+            me.say(CheckpointDamaged(node=me.node, step=base, reason=why))
+            return
+        self.kept.fetched |= {(base, layer) for layer in stored}
+        for layer in missing - stored:
+            if self._can_be_had(layer, base, found[layer], reform.since):
+                self.kept.fetched.add((base, layer))
+        if self._needed(state) - self.kept.layers_at(base):
+            me.world.agenda.after(AGAIN_S, self._fetch, state, reform)
+            return
+        me.say(LayoutBuilt(node=me.node, since=reform.since, bytes=len(missing)))
+
+    def _can_be_had(self, layer: int, base: int, sources: tuple[NodeId, ...], since: int) -> bool:
+        """From the source that it is asked of; whoever is not there is found lost by others."""
+        world = self._me.world
+        source = world.member(sources[(layer + self._me.read_salt) % len(sources)])
+        if source is None or not source.awake or world.apart(self._me, source):
+            return False
+        theirs = source.rebuilding
+        return theirs.building == since and layer in theirs.kept.layers_at(base)
+
+    def go_on(self, state: State, base: int) -> None:
+        """Train in the new layout."""
+        me = self._me
+        me.world.checkers.goes_on(me, state, base, self._needed(state), self.kept)
+        me.install(state, base)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.since = self.building = -1
+        self.holding = self._stopping = self.frozen = False
+        self.boundary = None
+        self.kept.clear()
+        self._me.world.plane.changed()

@@ -1,0 +1,77 @@
+"""One seed, or one scenario, played: green, or which checker was not content, when and why.
+
+Rule: a broken assertion, a misuse or any other error of the core is a finding like a checker's: in
+production it would end the process that met it.
+"""
+
+import traceback
+from dataclasses import dataclass
+
+from bamboo.core.state import Phase
+from bamboo.errors import CoreMisuse
+from bamboo.sim.swarm.checkers import Red
+from bamboo.sim.swarm.cluster import Cluster
+from bamboo.sim.swarm.draw import draw
+from bamboo.sim.swarm.scenario import Scenario
+
+AFTER_S = 120.0
+"""A world has so much time beyond what its steps need, after it has healed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How a play came out."""
+
+    seed: int
+    checker: str = ""
+    """Which one was not content; empty: green."""
+    at_s: float = 0.0
+    sentence: str = ""
+    outcome: str = ""
+    """Of the run."""
+    events: int = 0
+    """Decisions that were asked for."""
+    where: str = ""
+    """For an error: where it was raised."""
+
+    @property
+    def green(self) -> bool:
+        return not self.checker
+
+
+def play(scenario: Scenario) -> Verdict:
+    """Play one scenario to its end, or to the first checker that is not content."""
+    world = Cluster(scenario)
+    at_most_s = scenario.heal_s + AFTER_S + 6 * scenario.steps * scenario.step_s
+    found: tuple[str, str, str] = ("", "", "")
+    try:
+        world.agenda.run(until_s=at_most_s, over=lambda: world.is_over)
+        world.checkers.over(world.log.state)
+    except Red as red:
+        found = red.checker, red.sentence, ""
+    except (
+        CoreMisuse,
+        AssertionError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{last.filename.rsplit('/', 1)[-1]}:{last.lineno}"
+        found = type(error).__name__, str(error), where
+    state = world.log.state
+    return Verdict(
+        seed=scenario.seed,
+        checker=found[0],
+        at_s=round(world.now_s, 3),
+        sentence=found[1],
+        outcome=str(state.outcome) if state.phase is Phase.FINISHED else "",
+        events=world.log.asked,
+        where=found[2],
+    )
+
+
+def play_seed(seed: int) -> Verdict:
+    """Play the scenario of a seed."""
+    return play(draw(seed))

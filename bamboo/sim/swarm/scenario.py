@@ -1,0 +1,135 @@
+"""One world to be played: its parameters and its faults, as a value and as a text.
+
+    scenario v1                       # comments are for people
+    seed 17
+    pipelines 2
+    fault 3.25 stop_process who=4 for_s=6
+
+Rule: everything that a play depends on stands here, so a text is played the same everywhere. A
+line that is not understood is an error with its number.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from bamboo.errors import InputError
+
+HEAD = "scenario v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that happens to the world. `who` and `other` count through those who are there
+    when it does."""
+
+    at_s: float
+    kind: str
+    who: int = 0
+    other: int = 0
+    for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The parameters of a world; times in seconds."""
+
+    seed: int = 0
+    """Of what is left to chance within the world: who is how late."""
+    pipelines: int = 1
+    stages: int = 2
+    redundancy: str = "stash"
+    layers: int = 4
+    zones: int = 1
+    apart: bool = False
+    """Whether neighbours lie in different zones."""
+    elastic: bool = True
+    pipelines_max: int = 1
+    timed_grids: bool = False
+    """Whether the core knows how long the steps of each grid take."""
+    standbys: int = 0
+    replaced: bool = True
+    """Whether lost nodes are replaced before the world heals."""
+    checkpoint_every: int = 0
+    resume_step: int = 0
+    """Begun from a checkpoint of this step; 0: from the beginning."""
+    steps: int = 20
+    budget_step: int = 0
+    """The budget is spent at this step; 0: there is enough."""
+    step_s: float = 0.6
+    read_s: float = 0.05
+    """What most need to read a decision; some need ten times as long."""
+    say_s: float = 0.02
+    commit_s: float = 0.0
+    """From deciding to committing; others may be faster then."""
+    transfer_s: float = 1.0
+    build_s: float = 0.5
+    save_s: float = 0.5
+    boot_s: float = 2.0
+    patience_s: float = 5.0
+    park_s: float = 20.0
+    heal_s: float = 12.0
+    """From here on nothing more goes wrong."""
+    faults: tuple[Fault, ...] = ()
+
+
+def to_text(scenario: Scenario, comments: tuple[str, ...] = ()) -> str:
+    """The text of a scenario; what is as always is left out."""
+    lines = [HEAD, *(f"# {line}" for line in comments)]
+    usual = Scenario()
+    for field in fields(Scenario):
+        value = getattr(scenario, field.name)
+        if field.name != "faults" and value != getattr(usual, field.name):
+            lines.append(f"{field.name} {_written(value)}")
+    for fault in scenario.faults:
+        words = [f"fault {fault.at_s:g} {fault.kind}"]
+        none = Fault(at_s=0.0, kind="")
+        words += [
+            f"{name}={_written(getattr(fault, name))}"
+            for name in ("who", "other", "for_s")
+            if getattr(fault, name) != getattr(none, name)
+        ]
+        lines.append(" ".join(words))
+    return "\n".join(lines) + "\n"
+
+
+def from_text(text: str) -> Scenario:
+    """Read what `to_text` wrote. Raises InputError with the line that is not understood."""
+    lines = [line.split("#", 1)[0].strip() for line in text.splitlines()]
+    if not lines or lines[0] != HEAD:
+        raise InputError(f"line 1 is not {HEAD!r}; this is no scenario")
+    kinds: dict[str, type] = {f.name: type(getattr(Scenario(), f.name)) for f in fields(Scenario)}
+    found: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for number, line in enumerate(lines[1:], 2):
+        if not line:
+            continue
+        name, _, rest = line.partition(" ")
+        try:
+            if name == "fault":
+                faults.append(_fault(rest))
+            else:
+                found[name] = _read(kinds[name], rest.strip())
+        except (KeyError, ValueError) as error:
+            raise InputError(f"line {number}: {line!r} is not understood: {error}") from error
+    return replace(Scenario(**found), faults=tuple(faults))
+
+
+def _fault(text: str) -> Fault:
+    at, kind, *rest = text.split()
+    given: dict[str, Any] = {}
+    for word in rest:
+        name, value = word.split("=")
+        given[name] = {"who": int, "other": int, "for_s": float}[name](value)
+    return Fault(at_s=float(at), kind=kind, **given)
+
+
+def _read(kind: type, text: str) -> Any:
+    if kind is bool:
+        return {"yes": True, "no": False}[text]
+    return kind(text)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

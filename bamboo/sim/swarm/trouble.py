@@ -1,0 +1,218 @@
+"""What goes wrong in a played world: each kind of fault, done.
+
+Rule: a fault is done to whoever is there when its time comes, so that it means something in every
+world; where there is nobody it does nothing. When the world heals, what lasts is over.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bamboo.core.events import (
+    NoticeReceived,
+    RebalanceAdvised,
+    Reconsider,
+    StopRequested,
+)
+from bamboo.core.state import Outcome, Phase
+from bamboo.sim.swarm.scenario import Fault
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+    from bamboo.sim.swarm.member import Member
+
+
+class Trouble:
+    """The faults of one world."""
+
+    def __init__(self, world: "Cluster") -> None:
+        self._world = world
+        self.stop_asked = False
+        for fault in world.scenario.faults:
+            world.agenda.after(fault.at_s, self._do, fault)
+        world.agenda.after(world.scenario.heal_s, self._heal)
+
+    def _do(self, fault: Fault) -> None:
+        if self._world.log.state.phase is not Phase.FINISHED and not self._world.healed:
+            KINDS[fault.kind](self, fault)
+
+    def _heal(self) -> None:
+        world = self._world
+        for member in world.members:
+            world.wake(member)
+            member.late_s, member.speed, member.dies_speaking = 0.0, 1.0, False
+        world.launcher.dies_speaking = False
+        world.heal_cuts()
+        world.log.up = True
+        world.log.comes_back()
+
+    def _who(self, index: int) -> "Member | None":
+        """One of the nodes that run, those with a part in the run first."""
+        running = self._world.running()
+        return running[index % len(running)] if running else None
+
+    # ---------------------------------------------------------------- losses
+
+    def lose(self, fault: Fault) -> None:
+        """A node, and so many others at the same instant that follow it in its ring."""
+        world, first = self._world, self._who(fault.who)
+        if first is None:
+            return
+        victims = [first]
+        assignment = world.log.state.assignment
+        if fault.other and assignment is not None and assignment.owned_by(first.node):
+            slot = assignment.owned_by(first.node)[0]
+            for _ in range(fault.other):
+                slot = assignment.grid.protected(slot)
+                other = world.member(assignment.owner(slot))
+                if other is not None:
+                    victims.append(other)
+        for victim in victims:
+            world.lose(victim)
+
+    def lose_zone(self, fault: Fault) -> None:
+        """So many of a hundred nodes of a zone, within a moment."""
+        world = self._world
+        zone = f"z{fault.who % world.scenario.zones}"
+        for member in world.running():
+            if member.zone == zone and world.chance(fault.other / 100):
+                world.agenda.after(world.uniform(0.0, fault.for_s), world.lose, member)
+
+    def notice(self, fault: Fault) -> None:
+        """The cloud takes a node in `for_s`; its agent says so after `other` hundredths of that,
+        from 100 on the node is not taken after all."""
+        world, member = self._world, self._who(fault.who)
+        if member is None:
+            return
+        event = NoticeReceived(node=member.node, deadline_s=world.now_s + fault.for_s)
+        taken = fault.other < 100
+        late_s = fault.for_s * (fault.other % 100) / 100
+        world.agenda.after(late_s, member.say_apart, event)
+        if taken:
+            world.agenda.after(fault.for_s, world.lose, member)
+
+    def advise(self, fault: Fault) -> None:
+        member = self._who(fault.who)
+        if member is not None:
+            member.say_apart(RebalanceAdvised(node=member.node))
+
+    def join(self, fault: Fault) -> None:
+        """A node that nobody asked for."""
+        self._world.boot()
+
+    # ---------------------------------------------------------------- the network
+
+    def cut(self, fault: Fault) -> None:
+        """Two nodes do not reach each other for a while."""
+        one, other = self._who(fault.who), self._who(fault.other)
+        if one is not None and other is not None and one is not other:
+            self._world.cut_off(one, other)
+            self._world.agenda.after(fault.for_s, self._world.join_up, one, other)
+
+    def isolate(self, fault: Fault) -> None:
+        """A node reaches none of the others for a while."""
+        world, one = self._world, self._who(fault.who)
+        for other in world.running():
+            if one is not None and one is not other:
+                world.cut_off(one, other)
+                world.agenda.after(fault.for_s, world.join_up, one, other)
+
+    # ---------------------------------------------------------------- processes
+
+    def freeze(self, fault: Fault) -> None:
+        """A node is stopped, and wakes up later."""
+        member = self._who(fault.who)
+        if member is not None:
+            self._world.stand_still(member)
+            self._world.agenda.after(fault.for_s, self._world.wake, member)
+
+    def slow(self, fault: Fault) -> None:
+        """A node does so many hundredths of what it should."""
+        member = self._who(fault.who)
+        if member is not None:
+            member.speed = max(1, fault.other) / 100
+
+    def late(self, fault: Fault) -> None:
+        """What a node says comes later from now on."""
+        member = self._who(fault.who)
+        if member is not None:
+            member.late_s = fault.for_s
+
+    def repeat(self, fault: Fault) -> None:
+        """A node says again what it has said before."""
+        member = self._who(fault.who)
+        if member is not None and member.said:
+            said = member.said[-1 - fault.other % len(member.said)]
+            self._world.agenda.after(fault.for_s, member.say_apart, said.event)
+
+    def dies_speaking(self, fault: Fault) -> None:
+        """A node dies between what it says next and what would follow from it."""
+        member = self._who(fault.who)
+        if member is not None:
+            member.dies_speaking = True
+
+    def launcher_dies(self, fault: Fault) -> None:
+        self._world.launcher.die()
+
+    def launcher_dies_speaking(self, fault: Fault) -> None:
+        self._world.launcher.dies_speaking = True
+
+    # ---------------------------------------------------------------- stores
+
+    def store_away(self, fault: Fault) -> None:
+        """The store does not answer for a while."""
+        self._world.log.up = False
+        self._world.agenda.after(fault.for_s, self._store_back)
+
+    def _store_back(self) -> None:
+        self._world.log.up = True
+        self._world.log.comes_back()
+
+    def store_wiped(self, fault: Fault) -> None:
+        """The store loses the run."""
+        self._world.lose_store()
+
+    def part_fails(self, fault: Fault) -> None:
+        """The next parts of checkpoints cannot be stored."""
+        self._world.vault.failing = fault.other
+
+    def torn(self, fault: Fault) -> None:
+        """The newest checkpoint is not what was written."""
+        vault = self._world.vault
+        if vault.there:
+            vault.torn.add(max(vault.there))
+
+    # ---------------------------------------------------------------- people
+
+    def stop(self, fault: Fault) -> None:
+        """Somebody wants the run to end."""
+        self.stop_asked = True
+        self._world.launcher.say(StopRequested(reason="enough", outcome=Outcome.STOPPED))
+
+    def reconsider(self, fault: Fault) -> None:
+        """Somebody holds that another layout would be better."""
+        self._world.launcher.say(Reconsider(reporter="cli", reason="it may pay"))
+
+
+KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
+    "lose": Trouble.lose,
+    "lose_zone": Trouble.lose_zone,
+    "notice": Trouble.notice,
+    "advise": Trouble.advise,
+    "join": Trouble.join,
+    "cut": Trouble.cut,
+    "isolate": Trouble.isolate,
+    "freeze": Trouble.freeze,
+    "slow": Trouble.slow,
+    "late": Trouble.late,
+    "repeat": Trouble.repeat,
+    "dies_speaking": Trouble.dies_speaking,
+    "launcher_dies": Trouble.launcher_dies,
+    "launcher_dies_speaking": Trouble.launcher_dies_speaking,
+    "store_away": Trouble.store_away,
+    "store_wiped": Trouble.store_wiped,
+    "part_fails": Trouble.part_fails,
+    "torn": Trouble.torn,
+    "stop": Trouble.stop,
+    "reconsider": Trouble.reconsider,
+}
+"""Every kind of fault by its name in a scenario."""

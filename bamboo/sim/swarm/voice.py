@@ -1,0 +1,166 @@
+"""Whoever reads the log and speaks to it: a node, or the launcher.
+
+Rule: each reads with its own delay, in order, and performs what is addressed to it once, on first
+reading it. What it says waits in order while the store is away, and is said again to a store that
+lost it. Who had read what the store then lost says nothing any more.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bamboo.core.events import Event
+from bamboo.sim.swarm.store import Decision, Entry
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+
+SLOW_READER = 10.0
+"""Times the usual."""
+
+
+@dataclass(slots=True)
+class Said:
+    """An event that was appended, or found stale, at that version of that fill."""
+
+    event: Event
+    version: int
+    fills: int
+
+
+class Voice:
+    """One reader and speaker of the log."""
+
+    def __init__(self, world: "Cluster", name: str) -> None:
+        self.world, self.name = world, name
+        self.running = True
+        self.stopped = False
+        """Its process is stopped, or sees and says nothing for another reason."""
+        self.version = 0
+        self.fills = world.log.fills
+        self.said: list[Said] = []
+        self.outbox: deque[Event] = deque()
+        self.late_s = 0.0
+        """What it says comes so much later."""
+        self.dies_speaking = False
+        """It dies as soon as what it says next is committed, before it reads that."""
+        self.read_s = world.read_s()
+        self._posting = False
+        self._reading = False
+
+    @property
+    def awake(self) -> bool:
+        return self.running and not self.stopped
+
+    # ---------------------------------------------------------------- to speak
+
+    def say(self, event: Event) -> None:
+        """Have it appended, after what was said before."""
+        self.outbox.append(event)
+        if not self._posting:
+            self._posting = True
+            self.world.agenda.after(self.world.say_s() + self.late_s, self._post)
+
+    def _post(self) -> None:
+        if not self.running:
+            return
+        log = self.world.log
+        if self.stopped or not log.there:
+            self._posting = False
+            if not self.stopped:
+                log.when_there(self.post_on)
+            return
+        if not self.outbox:
+            self._posting = False
+            return
+        decision = log.decide(self.outbox.popleft(), self.world.now_s)
+        if self.world.scenario.commit_s:
+            self.world.agenda.after(self.world.commit_s(), self._commit, decision)
+        else:
+            self._commit(decision)
+
+    def post_on(self) -> None:
+        """Go on with what waits."""
+        if self.outbox and not self._posting:
+            self._posting = True
+            self.world.agenda.after(self.world.say_s() + self.late_s, self._post)
+
+    def _commit(self, decision: Decision) -> None:
+        log = self.world.log
+        if not self.running:
+            return
+        if self.stopped or not log.there or not log.commit(self.name, decision):
+            self.outbox.appendleft(decision.event)
+            self._post()  # somebody was faster: what it means is decided again
+            return
+        self.said.append(Said(decision.event, log.state.version, log.fills))
+        changed = decision.decided.state is not decision.before
+        if changed and self.dies_speaking:
+            self.die()
+            return
+        if self.outbox:
+            self.world.agenda.after(self.world.say_s() + self.late_s, self._post)
+        else:
+            self._posting = False
+
+    def say_apart(self, event: Event) -> None:
+        """Have it appended by a thread of its own: before or after what else is said."""
+        self.world.agenda.after(self.world.say_s() + self.late_s, self._append, event)
+
+    def _append(self, event: Event) -> None:
+        log = self.world.log
+        if not self.running:
+            return
+        if self.stopped or not log.there:
+            self.world.agenda.after(1.0, self._append, event)
+            return
+        log.commit(self.name, log.decide(event, self.world.now_s))
+        self.said.append(Said(event, log.state.version, log.fills))
+
+    # ---------------------------------------------------------------- to read
+
+    def hear(self) -> None:
+        """There is something to be read."""
+        if not self._reading:
+            self._reading = True
+            self.world.agenda.after(self.read_s, self._read_all)
+
+    def _read_all(self) -> None:
+        self._reading = False
+        log = self.world.log
+        if not self.awake:
+            return
+        if not log.there:
+            log.when_there(self.hear)
+            return
+        if self.fills != log.fills:
+            if self.version > min(log.kept[self.fills + 1 :]):
+                self.overtaken()
+                return
+            self._say_again()
+        for entry in log.entries[self.version :]:
+            self.version = entry.version
+            self.read(entry)
+            if not self.running:
+                return
+
+    def _say_again(self) -> None:
+        """What a store lost is said again, before anything else."""
+        log = self.world.log
+        lost = [s for s in self.said if s.version > min(log.kept[s.fills + 1 :], default=s.version)]
+        self.said = [s for s in self.said if s not in lost]
+        self.fills = log.fills
+        self.outbox.extendleft(s.event for s in reversed(lost))
+        self.post_on()
+
+    def read(self, entry: Entry) -> None:
+        """Take a decision in, and perform what is addressed here."""
+        raise NotImplementedError
+
+    def die(self) -> None:
+        """The process ends without a word."""
+        raise NotImplementedError
+
+    def overtaken(self) -> None:
+        """The store lost what was read here: it counts no more."""
+        raise NotImplementedError
