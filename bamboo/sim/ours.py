@@ -44,7 +44,6 @@ from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
-from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.kernel import Entry
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
@@ -93,7 +92,7 @@ class Ours:
         self._patience = Patience(patience_s=patience_s, park_s=park_s)
         self._patience_entry: Entry | None = None
         self._pauses = pauses or Pauses()
-        self._boundaries = Boundaries(world.kernel, world.progress)
+        self._boundaries = world.boundaries
         self._link_free_s: dict[NodeId, float] = {}
         self._holdings = Holdings()
         self.transitions = 0
