@@ -44,8 +44,12 @@ COMMON = (
 )
 JOBS = {
     "spare": Job(
-        keys=("cluster.pipelines=2", "cluster.stages=3", "cluster.standbys=2")
-        + ("cluster.redundancy=stash",),
+        keys=(
+            "cluster.pipelines=2",
+            "cluster.stages=3",
+            "cluster.standbys=2",
+            "cluster.redundancy=stash",
+        ),
         time_scale=60.0,
         hours=3.0,
     ),
