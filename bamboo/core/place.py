@@ -31,6 +31,13 @@ def layout_for(nodes: int, policy: Policy) -> ModelLayout:
     )
 
 
+def nodes_wanted(available: int, policy: Policy, *, standbys: int) -> int:
+    """How many of so many nodes that are to be had a run should have: those of the grid that they
+    are enough for, and the standbys; what is beyond would be paid for nothing."""
+    grid = layout_for(available, policy).grid
+    return min(available, grid.size + standbys)
+
+
 def _fastest(nodes: int, policy: Policy) -> Grid | None:
     """By the planner's figures; None where they have none for so few nodes."""
     able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
