@@ -52,12 +52,14 @@ def order_completion(decided: Transition) -> Transition:
     state = decided.state
     if state.phase is Phase.FINISHED or state.reform is not None:
         return decided
+    whole = [saving for saving in state.saving if len(saving.stages) == state.grid.stages]
+    if not whole:
+        return decided
     members = {node.id for node in live_members(state)}
     effects: list[Effect] = []
     out = []
     for saving in state.saving:
-        whole = len(saving.stages) == state.grid.stages
-        if whole and saving.committer not in members and members:
+        if saving in whole and saving.committer not in members and members:
             saving = replace(saving, committer=min(members))
             effects.append(
                 CompleteCheckpoint(to=min(members), step=saving.step, era=state.era),

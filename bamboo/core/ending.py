@@ -21,6 +21,7 @@ from bamboo.core.transition import (
     stale,
 )
 from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
 
 
 def end(
@@ -129,7 +130,7 @@ def fail_run(state: State, event: RunFailed) -> Transition:
     """End the run for a reason that no failover mends."""
     if event.outcome is Outcome.DONE:
         raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
-    reporter = next((node for node in state.nodes if node.id == event.reporter), None)
+    reporter = state.node(NodeId(event.reporter))
     if reporter is not None and not reporter.status.live:
         return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
     return end(state, state, event.outcome, f"{event.reason} (says {event.reporter})")

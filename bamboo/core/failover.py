@@ -35,7 +35,7 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     """A live node is gone for ever, `how` being a clause for the reason."""
     reason = f"{describe(state, node.id)} is gone: {how}"
     terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
-    without = with_status(state, node.id, NodeStatus.GONE)
+    without = with_status(state, NodeStatus.GONE, node.id)
     fence = Fence(to=node.id)
     if state.reform is not None:
         return lose_while_reforming(without, node.id, (fence, terminate), reason)
@@ -75,7 +75,7 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
             raise CoreMisuse(f"HandedOver from {event.node}, which was never told to drain")
         return stale(state, f"{event.node} has nobody to hand over to any more; it stays")
     reason = f"{describe(state, event.node)} handed over after step {event.step}"
-    without = with_status(state, event.node, NodeStatus.LEFT)
+    without = with_status(state, NodeStatus.LEFT, event.node)
     after, effects, words = pass_on(without, event.node, planned=True, now_s=now_s)
     return changed(state, after, (*effects, End(to=event.node)), f"{reason}; {words}")
 
@@ -129,12 +129,11 @@ def pass_on(
         finished=tuple(node for node in state.finished if node not in owing),
         stop_ready=tuple(entry for entry in state.stop_ready if entry[0] != leaver),
     )
+    members = [node.id for node in live_members(after)] if heirs else []
     effects: list[Effect] = []
     for slot, to in heirs.items():
         effects.append(Promote(to=to, slot=slot, victim=leaver))
-        effects += [
-            Resend(to=node.id, slot=slot, owner=to) for node in live_members(after) if node.id != to
-        ]
+        effects += [Resend(to=node, slot=slot, owner=to) for node in members if node != to]
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
     words = words or ["it had replicas only"]
     after, stays = _take_back_drains(after)
@@ -163,8 +162,11 @@ def settled_phase(state: State) -> Phase:
         return state.phase
     if state.failovers:
         return Phase.FAILING_OVER
-    bare = None in assigned(state).shadows
-    return Phase.DEGRADED if bare and state.redundancy not in BARE_MODES else Phase.RUNNING
+    if state.redundancy in BARE_MODES:
+        return Phase.RUNNING
+    assignment = assigned(state)
+    bare = any(assignment.shadows[number] is None for number in assignment.roles.astray)
+    return Phase.DEGRADED if bare else Phase.RUNNING
 
 
 def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:
@@ -178,10 +180,10 @@ def _take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Draining nodes that lost the shadow of something they own go on as members."""
     assignment = assigned(state)
     effects: list[Effect] = []
-    for node in state.nodes:
+    for node in state.set_aside():
         if node.status is NodeStatus.DRAINING and any(
             assignment.shadow(slot) is None for slot in assignment.owned_by(node.id)
         ):
-            state = with_status(state, node.id, NodeStatus.MEMBER)
+            state = with_status(state, NodeStatus.MEMBER, node.id)
             effects.append(Stay(to=node.id))
     return state, tuple(effects)

@@ -58,14 +58,10 @@ def begin_reform(
     nothing is lost that any node held, as in every planned one."""
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
-    nodes = tuple(
-        replace(n, status=NodeStatus.MEMBER) if n.status is NodeStatus.DRAINING else n
-        for n in state.nodes
-    )
+    draining = [n.id for n in state.set_aside() if n.status is NodeStatus.DRAINING]
     after = replace(
-        state,
+        with_status(state, NodeStatus.MEMBER, *draining),
         generation=state.generation + 1,
-        nodes=nodes,
         phase=Phase.RECONFIGURING,
         failovers=(),
         transfers=(),
@@ -100,7 +96,7 @@ def lose_while_reforming(
 ) -> Transition:
     """`node` is gone (its status says so already) in the middle of a reconfiguration."""
     reform = _reform(state)
-    needed = state.assignment is not None and node in state.assignment.members()
+    needed = state.assignment is not None and state.assignment.roles.has(node)
     report = next((r for r in reform.reports if r.node == node), None)
     if reform.base is None:
         held = needed if report is None else bool(report.holdings)
@@ -174,8 +170,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     reform, assignment = state.reform, state.assignment
     if reform is None or reform.since != event.since or reform.base is None:
         return stale(state, f"{event.node} speaks of a reconfiguration that is over")
-    node = state.node(event.node)
-    if node is None or not node.status.live or assignment is None:
+    if assignment is None or not _is_live(state, event.node):
         return stale(state, f"{event.node} is away: its report does not count")
     if any(one.node == event.node for one in reform.rebuilt):
         return stale(state, f"{event.node} has said so already")
@@ -203,11 +198,10 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     if state is before or reform is None or reform.base is not None:
         return decided
     said = {report.node for report in reform.reports}
-    live = {node.id: node for node in state.live_nodes()}
-    waiting = [node for node in reform.asked if node in live and node not in said]
+    waiting = sum(node not in said and _is_live(state, node) for node in reform.asked)
     if waiting:
-        return _with(decided, state, f"waiting for {len(waiting)} to stop")
-    reports = tuple(report for report in reform.reports if report.node in live)
+        return _with(decided, state, f"waiting for {waiting} to stop")
+    reports = tuple(report for report in reform.reports if _is_live(state, report.node))
     state = replace(state, reform=replace(reform, reports=reports))
     base = find_base(state, policy)
     if base is None:
@@ -230,8 +224,13 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
     """Who may be given something: live nodes without a notice, else all live ones."""
-    live = state.live_nodes()
-    return tuple(n for n in live if n.notice_deadline_s is None) or live
+    return tuple(n for n in state.nodes if n.usable) or state.live_nodes()
+
+
+def usable_number(state: State) -> int:
+    """How many `usable_nodes` there are."""
+    found = state.roll.found
+    return len(found.usable) or found.live
 
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
@@ -243,11 +242,8 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
     assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
-    for node in nodes:
-        if node.id in roles:
-            state = with_status(state, node.id, NodeStatus.MEMBER)
     after = replace(
-        state,
+        with_status(state, NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)),
         generation=generation,
         era=generation,
         grid=layout.grid,
@@ -291,12 +287,11 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     effects: list[Effect] = [
         GoOn(to=node.id, step=base) for node in state.live_nodes() if node.id in roles
     ]
-    for node in state.live_nodes():
-        if node.id not in roles and node.notice_deadline_s is not None:
-            state = with_status(state, node.id, NodeStatus.LEFT)
-            effects.append(End(to=node.id))
-        elif node.id not in roles:
-            state = with_status(state, node.id, NodeStatus.READY)
+    idle = [node for node in state.live_nodes() if node.id not in roles]
+    leaving = [node.id for node in idle if not node.usable]
+    effects += [End(to=node) for node in leaving]
+    state = with_status(state, NodeStatus.LEFT, *leaving)
+    state = with_status(state, NodeStatus.READY, *(node.id for node in idle if node.usable))
     after = replace(state, reform=None, generation=state.generation + 1)
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
@@ -310,6 +305,11 @@ def at_rest(state: State) -> bool:
     return training and not any(busy) and state.stop_reason is None
 
 
+def _is_live(state: State, node: NodeId) -> bool:
+    found = state.node(node)
+    return found is not None and found.status.live
+
+
 def _void(state: State, node: NodeId, since: int) -> str | None:
     """Why a report about a reconfiguration does not count, or None."""
     if state.reform is None or state.reform.since != since:
@@ -319,10 +319,7 @@ def _void(state: State, node: NodeId, since: int) -> str | None:
 
 def void_member(state: State, node: NodeId) -> str | None:
     """Why a node's word does not count, or None."""
-    found = state.node(node)
-    if found is None or not found.status.live:
-        return f"{node} is away: its report does not count"
-    return None
+    return None if _is_live(state, node) else f"{node} is away: its report does not count"
 
 
 def _with(decided: Transition, state: State, words: str) -> Transition:

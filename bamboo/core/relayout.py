@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from bamboo.core.ending import end
 from bamboo.core.events import Reconsider, Stalled
-from bamboo.core.place import layout_for
+from bamboo.core.place import grid_for, layout_for
 from bamboo.core.policy import Policy
-from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_nodes, void_member
-from bamboo.core.state import Outcome, State
-from bamboo.core.transition import Transition, changed, live_members, stale
+from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_number, void_member
+from bamboo.core.state import NodeStatus, Outcome, State
+from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.strategy import BARE_MODES
 
 
@@ -28,9 +28,9 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
         return changed(state, after, (), f"{event.reason}: go on with those who are there")
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
-    better = layout_for(len(usable_nodes(state)), policy)
+    better = layout_for(usable_number(state), policy)
     if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
-        return stale(state, f"{grid_words(state)} suits the {len(state.live_nodes())} nodes best")
+        return stale(state, f"{grid_words(state)} suits the {state.roll.found.live} nodes best")
     after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
     return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
 
@@ -70,13 +70,12 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
 
 def _wanted(state: State, policy: Policy) -> str:
     """Why another layout is wanted now, "" if none is."""
-    better = layout_for(len(usable_nodes(state)), policy).grid
+    better = grid_for(usable_number(state), policy)
     whole = better.stages == policy.stages
     more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
     if whole and more and better.size > state.grid.size:
         return f"there are nodes for {better.pipelines} x {better.stages}"
-    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
-    leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
-    if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
-        return f"{len(leaving)} nodes with a notice can go"
-    return ""
+    if state.redundancy not in BARE_MODES or len(state.roll.found.usable) < policy.stages:
+        return ""
+    leaving = [n for n in state.set_aside() if n.status is not NodeStatus.READY and not n.usable]
+    return f"{len(leaving)} nodes with a notice can go" if leaving else ""

@@ -1,12 +1,16 @@
 """The membership state: the one document all members agree on, changed only by `transition`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
@@ -47,7 +51,7 @@ class NodeStatus(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self not in (NodeStatus.GONE, NodeStatus.LEFT)
+        return self is not NodeStatus.GONE and self is not NodeStatus.LEFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,79 @@ class Node:
     advised: bool = False
     """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
     node more for it."""
+
+    @property
+    def usable(self) -> bool:
+        """Live, and the cloud has not said that it takes it."""
+        return self.status.live and self.notice_deadline_s is None
+
+
+class Nodes(tuple[Node, ...]):
+    """The nodes in the order in which they joined, equal to any tuple of the same.
+
+    What every decision asks of them is found once, and is corrected, not found anew, for those made
+    of these by `having`.
+    """
+
+    _found: "_Found | None" = None
+
+    @property
+    def found(self) -> "_Found":
+        """Where each is, and which are what."""
+        if self._found is None:
+            self._found = _Found(
+                at={node.id: place for place, node in reversed(tuple(enumerate(self)))},
+                zones={node.id: node.zone for node in self},
+                live=sum(node.status.live for node in self),
+                usable=frozenset(node.id for node in self if node.usable),
+                set_aside=frozenset(place for place, node in enumerate(self) if _set_aside(node)),
+            )
+        return self._found
+
+    def having(self, *changed: Node) -> "Nodes":
+        """The same, with these in place of those of the same ids; new ones come last."""
+        found, nodes = self.found, list(self)
+        at, zones, live = found.at, found.zones, found.live
+        if new := [node for node in changed if node.id not in at]:
+            at = {**at, **{node.id: place for place, node in enumerate(new, len(nodes))}}
+            zones = {**zones, **{node.id: node.zone for node in new}}
+            nodes += new
+            live += sum(node.status.live for node in new)
+        places = {at[node.id]: node for node in changed}
+        for place, node in places.items():
+            live += node.status.live - nodes[place].status.live
+            nodes[place] = node
+        after = Nodes(nodes)
+        after._found = _Found(
+            at=at,
+            zones=zones,
+            live=live,
+            usable=_corrected(found.usable, {n.id: n.usable for n in changed}),
+            set_aside=_corrected(found.set_aside, {p: _set_aside(n) for p, n in places.items()}),
+        )
+        return after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Found:
+    at: Mapping[NodeId, int]
+    zones: Mapping[NodeId, ZoneId]
+    live: int
+    usable: frozenset[NodeId]
+    set_aside: frozenset[int]
+    """Places of the live nodes that are no members like most: that stand by, drain or have had a
+    notice. They are few in a run that trains."""
+
+
+def _set_aside(node: Node) -> bool:
+    return node.status.live and (node.status is not NodeStatus.MEMBER or not node.usable)
+
+
+def _corrected(those: frozenset[T], is_one: Mapping[T, bool]) -> frozenset[T]:
+    """`those`, with every key of `is_one` among them or not, as it says."""
+    more = {key for key, one in is_one.items() if one and key not in those}
+    fewer = {key for key, one in is_one.items() if not one and key in those}
+    return (those | more) - fewer if more or fewer else those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +323,31 @@ class State:
     """Why the state is what it is: the reason of the last transition that changed it, and from
     the end of the run on the reason of its end."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, Nodes):
+            object.__setattr__(self, "nodes", Nodes(self.nodes))
+
+    @property
+    def roll(self) -> Nodes:
+        """`nodes`, with what is known of them."""
+        assert isinstance(self.nodes, Nodes), "any other tuple is made one at once"
+        return self.nodes
+
     def node(self, node: NodeId) -> Node | None:
         """The node of that id, or None."""
-        return next((n for n in self.nodes if n.id == node), None)
+        place = self.roll.found.at.get(node)
+        return None if place is None else self.nodes[place]
+
+    def with_nodes(self, *nodes: Node) -> "State":
+        """The state with these in place of those of the same ids, or joined last."""
+        return replace(self, nodes=self.roll.having(*nodes)) if nodes else self
 
     def live_nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.status.live)
+
+    def set_aside(self) -> tuple[Node, ...]:
+        """Live nodes that stand by, drain or have had a notice; in order of joining."""
+        return tuple(self.nodes[place] for place in sorted(self.roll.found.set_aside))
 
     def participants(self) -> frozenset[NodeId]:
         """Nodes between which letters go: owners, shadows, receivers of transfers; while all is
@@ -259,8 +355,27 @@ class State:
         if self.assignment is None:
             return frozenset()
         if self.reform is not None:
-            return frozenset(node.id for node in self.live_nodes())
-        return self.assignment.members() | {t.receiver for t in self.transfers}
+            noticed = (node.id for node in self.set_aside() if not node.usable)
+            return self.roll.found.usable.union(noticed)
+        return self.assignment.members() | self._receivers()
+
+    def same_participants(self, before: "State") -> bool:
+        """Whether they are the same as those of `before`: where nobody's place is another, only
+        those who have none yet need be compared."""
+        placed = self.assignment is before.assignment
+        if placed and self.reform is None and before.reform is None:
+            return self._receivers() == before._receivers()
+        if placed and self.reform is not None and before.reform is not None:
+            return self.nodes is before.nodes or self.participants() == before.participants()
+        return self.participants() == before.participants()
+
+    def _receivers(self) -> frozenset[NodeId]:
+        """Who is being sent a replica and has no place in the assignment."""
+        return frozenset(
+            transfer.receiver
+            for transfer in self.transfers
+            if self.assignment is None or not self.assignment.roles.has(transfer.receiver)
+        )
 
 
 def initial_state(

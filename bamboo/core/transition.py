@@ -13,6 +13,8 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
 
+_WORKING = (NodeStatus.MEMBER, NodeStatus.DRAINING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
@@ -37,15 +39,17 @@ def changed(before: State, after: State, effects: Iterable[Effect], reason: str)
     return Transition(state=state, effects=tuple(effects), reason=reason)
 
 
-def with_status(state: State, node: NodeId, status: NodeStatus) -> State:
-    """The state with one node's status changed."""
-    nodes = tuple(replace(n, status=status) if n.id == node else n for n in state.nodes)
-    return replace(state, nodes=nodes)
+def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
+    """The state with the status of some nodes changed."""
+    found = (state.node(node) for node in nodes)
+    return state.with_nodes(
+        *(replace(n, status=status) for n in found if n is not None and n.status is not status)
+    )
 
 
 def live_members(state: State) -> tuple[Node, ...]:
     """The live nodes that own something: members, draining ones included, without standbys."""
-    return tuple(n for n in state.live_nodes() if n.status is not NodeStatus.READY)
+    return tuple(node for node in state.nodes if node.status in _WORKING)
 
 
 def acting_member(state: State, node: NodeId, event: str) -> Node:
