@@ -47,7 +47,7 @@ def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
     idle = _idle(state, assignment)
     going = _going(state, assignment, idle)
     usable = found.usable - going if going else found.usable
-    barred = going.union(node.id for node in state.set_aside() if not node.usable)
+    barred = going.union(node.id for node in state.roll.aside if not node.usable)
     owners = _owners(state, assignment, usable, idle - going, sorted(barred), apart=apart)
     if state.redundancy in BARE_MODES:
         return Lacks(owners=owners, shadows={})
@@ -66,7 +66,7 @@ def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
 def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
     """Usable nodes that own nothing: standbys, and members that have replicas only."""
     roles = assignment.roles
-    waiting = (n.id for n in state.set_aside() if n.usable and n.id not in roles.owned)
+    waiting = (n.id for n in state.roll.aside if n.usable and n.id not in roles.owned)
     return (roles.landless & state.roll.found.usable).union(waiting)
 
 

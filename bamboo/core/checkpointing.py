@@ -44,7 +44,7 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
         return stale(state, f"{BEGUN} later ones than that of step {event.step} are in the making")
     after = replace(state, saving=tuple(kept))
     reason = f"stage {event.stage} as it was before step {event.step} is stored"
-    return changed(state, after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
+    return changed(after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
 
 
 def order_completion(decided: Transition) -> Transition:
@@ -86,7 +86,7 @@ def complete(state: State, event: CheckpointDone) -> Transition:
         checkpoints=tuple(kept),
         saving=tuple(s for s in state.saving if s.step > event.step),
     )
-    return changed(state, after, (), f"the checkpoint of step {event.step} is complete")
+    return changed(after, (), f"the checkpoint of step {event.step} is complete")
 
 
 def give_up(state: State, event: CheckpointFailed) -> Transition:
@@ -95,7 +95,7 @@ def give_up(state: State, event: CheckpointFailed) -> Transition:
         return stale(state, why)
     after = replace(state, saving=tuple(s for s in state.saving if s.step != event.step))
     reason = f"the checkpoint of step {event.step} failed, training goes on: {event.reason}"
-    return changed(state, after, (), reason)
+    return changed(after, (), reason)
 
 
 def reject(state: State, event: CheckpointDamaged) -> Transition:
@@ -110,9 +110,9 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
     reason = f"the checkpoint of step {event.step} is passed over: {event.reason}"
     reform = state.reform
     if reform is None or not reform.checkpoint or reform.base != event.step:
-        return changed(state, after, (), reason)
+        return changed(after, (), reason)
     again, orders = begin_reform(after, why=reform.why, planned=False, forced=reform.forced)
-    return changed(state, again, orders, reason)
+    return changed(again, orders, reason)
 
 
 def _void(state: State, node: NodeId, era: int) -> str | None:

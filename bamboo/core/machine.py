@@ -77,6 +77,7 @@ from bamboo.core.transition import (
     changed,
     describe,
     name_slots,
+    numbered,
     stale,
     with_status,
 )
@@ -101,7 +102,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
     decided = protect(state, settle(state, decided, policy), apart=policy.apart)
-    return order_completion(improve(state, decided, policy))
+    return numbered(state, order_completion(improve(state, decided, policy)))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -185,14 +186,14 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     joined = state.with_nodes(node)
     reason = f"node {event.node} joined in zone {event.zone}"
     if state.phase is not Phase.FORMING:
-        return changed(state, joined, (), f"{reason}; it stands by")
+        return changed(joined, (), f"{reason}; it stands by")
     if joined.roll.found.live < state.grid.size:
         here = joined.roll.found.live
-        return changed(state, joined, (), f"{reason}: {here} of {state.grid.size}")
+        return changed(joined, (), f"{reason}: {here} of {state.grid.size}")
     if state.checkpoints and policy.elastic:
         newest = state.checkpoints[-1].step
         after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
-        return changed(state, after, orders, f"{reason}, the last one")
+        return changed(after, orders, f"{reason}, the last one")
     assignment = assign(joined.live_nodes(), state.grid, state.redundancy, apart=policy.apart)
     after = replace(
         with_status(joined, NodeStatus.MEMBER, *assignment.owners),
@@ -203,7 +204,7 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     )
     effects = tuple(Start(to=owner) for owner in assignment.owners)
     grid = f"{state.grid.pipelines} x {state.grid.stages}"
-    return changed(state, after, effects, f"{reason}, the last one: training starts on {grid}")
+    return changed(after, effects, f"{reason}, the last one: training starts on {grid}")
 
 
 def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -> Transition:
@@ -236,23 +237,23 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
     if state.reform is not None:  # who has no slot in the end leaves then
-        return changed(state, noted, (), f"{reason}; all is being laid out anew")
+        return changed(noted, (), f"{reason}; all is being laid out anew")
     if node.status is NodeStatus.READY:
         after = with_status(noted, NodeStatus.LEFT, node.id)
-        return changed(state, after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
+        return changed(after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
     if state.redundancy in BARE_MODES and _can_spare(noted, policy):
         after, orders = begin_reform(noted, why=reason, planned=True)
-        return changed(state, after, orders, f"{reason}; a new layout at the next boundary")
+        return changed(after, orders, f"{reason}; a new layout at the next boundary")
     assignment = assigned(state)
     slots = assignment.owned_by(node.id)
     to = [heir(state, assignment, slot) for slot in slots]
     if any(shadow is None or _under_notice(state, shadow) for shadow in to):
         words = f"no shadow stays to hand {name_slots(state, slots)} over to, so it goes on"
-        return changed(state, noted, (), f"{reason}; {words}")
+        return changed(noted, (), f"{reason}; {words}")
     after = with_status(noted, NodeStatus.DRAINING, node.id)
     what = name_slots(state, slots) if slots else "its replicas"
     reason = f"{reason}; it hands {what} over at the next step boundary"
-    return changed(state, after, (Drain(to=node.id),), reason)
+    return changed(after, (Drain(to=node.id),), reason)
 
 
 def _advise(state: State, event: RebalanceAdvised) -> Transition:
@@ -266,7 +267,7 @@ def _advise(state: State, event: RebalanceAdvised) -> Transition:
         return stale(state, f"node {event.node} has one to come for it already")
     advised = state.with_nodes(replace(node, advised=True))
     reason = f"the cloud may soon take {describe(state, node.id)}: one more node is to stand by"
-    return changed(state, advised, (), reason)
+    return changed(advised, (), reason)
 
 
 def _can_spare(state: State, policy: Policy) -> bool:
@@ -289,4 +290,4 @@ def _leave(state: State, event: NodeLeft, *, now_s: float, policy: Policy) -> Tr
     if state.phase is not Phase.FINISHED:
         return lose(state, node, how=f"it left, {event.reason}", now_s=now_s, policy=policy)
     after = with_status(state, NodeStatus.LEFT, node.id)
-    return changed(state, after, (), f"node {event.node} left: {event.reason}")
+    return changed(after, (), f"node {event.node} left: {event.reason}")

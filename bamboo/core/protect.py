@@ -39,7 +39,10 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
     if state is before or state.assignment is None or state.phase is Phase.FINISHED:
         return decided
     if state.reform is not None:
-        return _with_generation(before, decided)
+        generation = _generation(before, state)
+        if generation == state.generation:
+            return decided
+        return replace(decided, state=replace(state, generation=generation))
     state = _with_roles(before, _without_void(state))
     state, effects, words = dismiss(state)
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
@@ -47,21 +50,21 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
         state, drains, drained = _drain_protected(state)
         effects = (*effects, *drains)
         words += [*begun, *drained]
-    state = _with_generation(before, replace(decided, state=state)).state
-    reason = "; ".join([decided.reason, *words])
+    generation = _generation(before, state)
     phase = settled_phase(state)
-    if words or phase is not state.phase or state.sentence != reason:
-        state = replace(state, phase=phase, sentence=reason)
+    if (generation, phase) != (state.generation, state.phase):
+        state = replace(state, generation=generation, phase=phase)
     if state is decided.state:
         return decided
+    reason = "; ".join([decided.reason, *words])
     return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
 
 
-def _with_generation(before: State, decided: Transition) -> Transition:
-    state = decided.state
+def _generation(before: State, state: State) -> int:
+    """That of `state`; the next one where others take part now and nobody has raised it yet."""
     if state.generation != before.generation or state.same_participants(before):
-        return decided
-    return replace(decided, state=replace(state, generation=before.generation + 1))
+        return state.generation
+    return before.generation + 1
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:
@@ -88,7 +91,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
         f"node {event.receiver} shadows {name_slots(state, (event.slot,))} from step {event.step} "
         f"on: {event.bytes / 1e6:.1f} MB were sent"
     )
-    return changed(state, after, (), reason)
+    return changed(after, (), reason)
 
 
 def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
@@ -111,13 +114,14 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
         moves=tuple(m for m in state.moves if m is not move),
         finished=tuple(n for n in state.finished if n not in owing),
     )
-    resends = (Resend(to=n.id, slot=slot, owner=to) for n in live_members(after) if n.id != to)
-    effects: tuple[Effect, ...] = (Promote(to=to, slot=slot, victim=event.node), *resends)
+    others = [node.id for node in live_members(after) if node.id != to]
+    effects: list[Effect] = [Promote(to=to, slot=slot, victim=event.node)]
+    effects += [Resend(to=node, slot=slot, owner=to) for node in others]
     reason = (
         f"node {to} takes {name_slots(state, (slot,))} over from {event.node}, which shadows it "
         f"from now on, before step {event.step}"
     )
-    return changed(state, after, effects, reason)
+    return changed(after, effects, reason)
 
 
 def _without_void(state: State) -> State:
@@ -154,12 +158,13 @@ def _with_roles(before: State, state: State) -> State:
     """Standbys that got a replica are members; members that gave all away stand by again."""
     if state.assignment is before.assignment:
         return state
-    roles, usable = assigned(state).roles, state.roll.found.usable
-    aside = state.set_aside()
+    roles, aside = assigned(state).roles, state.roll.aside
     called = [n for n in aside if n.status is NodeStatus.READY and roles.has(n.id)]
-    bare = [state.node(n) for n in usable.difference(roles.owned, roles.shadowed)]
-    rest = (n for n in (*bare, *aside) if n is not None and not roles.has(n.id))
-    freed = [n for n in rest if n.status is NodeStatus.MEMBER]
+    # Whoever has a role is live. So where as many have one as could, nobody need be looked for.
+    plain = state.roll.found.live - len(aside)
+    busy = len(roles) - sum(roles.has(n.id) for n in aside)
+    among = state.nodes if busy < plain else aside
+    freed = [n for n in among if n.status is NodeStatus.MEMBER and not roles.has(n.id)]
     return state.with_nodes(
         *(replace(n, status=NodeStatus.MEMBER) for n in called),
         *(replace(n, status=NodeStatus.READY) for n in freed),
@@ -169,7 +174,7 @@ def _with_roles(before: State, state: State) -> State:
 def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
     """Begin a transfer or a move for every slot that is not yet as aimed at."""
     assignment = assigned(state)
-    since = state.version
+    since = state.version + 1
     busy = {t.slot for t in state.transfers} | {m.slot for m in state.moves}
     hit = {f.slot for f in state.failovers}
     transfers, moves = list(state.transfers), list(state.moves)
@@ -200,7 +205,7 @@ def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]
     assignment = assigned(state)
     effects: list[Effect] = []
     words: list[str] = []
-    for node in state.set_aside():
+    for node in state.roll.aside:
         if node.status is not NodeStatus.MEMBER:
             continue
         slots = assignment.owned_by(node.id)

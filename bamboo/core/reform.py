@@ -54,11 +54,11 @@ from bamboo.ids import NodeId
 def begin_reform(
     state: State, *, why: str, planned: bool, forced: bool = False, intact: bool = False
 ) -> tuple[State, tuple[Effect, ...]]:
-    """`state`, whose version is still that before the change, with a new round begun. `intact`:
-    nothing is lost that any node held, as in every planned one."""
+    """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
+    planned one."""
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
-    draining = [n.id for n in state.set_aside() if n.status is NodeStatus.DRAINING]
+    draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
     after = replace(
         with_status(state, NodeStatus.MEMBER, *draining),
         generation=state.generation + 1,
@@ -102,15 +102,15 @@ def lose_while_reforming(
         held = needed if report is None else bool(report.holdings)
         if not reform.planned:
             after = replace(state, reform=replace(reform, intact=reform.intact and not held))
-            return changed(state, after, effects, words)  # `settle` goes on without it
+            return changed(after, effects, words)  # `settle` goes on without it
         if not held:
             asked = tuple(other for other in reform.asked if other != node)
             after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
-            return changed(state, after, (*effects, *orders), f"{words}; it held nothing{more}")
+            return changed(after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
         held = report is not None and bool(report.holdings)  # else it came later, with nothing
         if not held and not needed:
-            return changed(state, state, effects, f"{words}; it held nothing and gets nothing")
+            return changed(state, effects, f"{words}; it held nothing and gets nothing")
     after, orders = begin_reform(
         state,
         why=reform.why,
@@ -118,7 +118,7 @@ def lose_while_reforming(
         forced=reform.forced,
         intact=reform.intact and not held,
     )
-    return changed(state, after, (*effects, *orders), f"{words}; everybody stops where he is")
+    return changed(after, (*effects, *orders), f"{words}; everybody stops where he is")
 
 
 # ---------------------------------------------------------------- what the nodes say
@@ -129,12 +129,12 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reform = _reform(state)
-    if any(node == event.node for node, _ in reform.ready):
+    if event.node in dict(reform.ready):
         return stale(state, f"{event.node} has answered already")
     noted = replace(reform, ready=(*reform.ready, (event.node, event.step)))
     after, orders, words = _fix_boundary(state, noted)
     reason = f"node {event.node} {begun_words(event.step, words)}"
-    return changed(state, after, orders, reason)
+    return changed(after, orders, reason)
 
 
 def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ...], str]:
@@ -143,9 +143,9 @@ def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ..
     if reform.boundary is not None:
         return after, (), ""
     answers = dict(reform.ready)
-    waiting = [node for node in reform.asked if node not in answers]
+    waiting = len(reform.asked) - sum(map(answers.__contains__, reform.asked))
     if waiting or not reform.asked:
-        return after, (), f"; waiting for {len(waiting)} more"
+        return after, (), f"; waiting for {waiting} more"
     step = max(answers[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
     after = replace(state, reform=replace(reform, boundary=step))
@@ -162,7 +162,7 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
     report = Report(node=event.node, holdings=event.holdings, norms=event.norms)
     after = replace(state, reform=replace(reform, reports=(*reform.reports, report)))
     layers = sum(h.stop - h.first for h in event.holdings)
-    return changed(state, after, (), f"node {event.node} has stopped and holds {layers} layers")
+    return changed(after, (), f"node {event.node} has stopped and holds {layers} layers")
 
 
 def note_built(state: State, event: LayoutBuilt) -> Transition:
@@ -179,14 +179,14 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     missing = assignment.members().difference(one.node for one in rebuilt)
     reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
     if missing:
-        return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")
+        return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     after, effects = _go_on(noted, reform.base)
     moved = sum(one.bytes for one in rebuilt)
     reason = (
         f"all go on from step {reform.base} on {grid_words(after)}: {reform.why}; "
         f"{moved / 1e6:.1f} MB were sent"
     )
-    return changed(state, after, effects, reason)
+    return changed(after, effects, reason)
 
 
 # ---------------------------------------------------------------- the decision
@@ -198,20 +198,21 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     if state is before or reform is None or reform.base is not None:
         return decided
     said = {report.node for report in reform.reports}
-    waiting = sum(node not in said and _is_live(state, node) for node in reform.asked)
-    if waiting:
+    live = state.live_ids()
+    silent = live - said if said else live
+    if waiting := sum(map(silent.__contains__, reform.asked)):
         return _with(decided, state, f"waiting for {waiting} to stop")
-    reports = tuple(report for report in reform.reports if _is_live(state, report.node))
+    reports = tuple(report for report in reform.reports if report.node in live)
     state = replace(state, reform=replace(reform, reports=reports))
     base = find_base(state, policy)
     if base is None:
         words = "no step is left of which every layer is there, and there is no checkpoint"
-        return _end_here(before, decided, state, Outcome.UNRECOVERABLE, words)
+        return _end_here(decided, state, Outcome.UNRECOVERABLE, words)
     nodes = usable_nodes(state)
     if not nodes or (base.checkpoint and len(nodes) < policy.stages and not reform.forced):
         if state.stop_reason is not None and state.stop_outcome is not None:
             words = f"stopped while it waits for nodes: {state.stop_reason}"
-            return _end_here(before, decided, state, state.stop_outcome, words)
+            return _end_here(decided, state, state.stop_outcome, words)
         # Whoever lost patience did so with those who were there then.
         forced = reform.forced and bool(nodes)
         held = replace(_reform(state), checkpoint=base.checkpoint, forced=forced)
@@ -269,11 +270,10 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
 
 
 def _end_here(
-    before: State, decided: Transition, state: State, outcome: Outcome, words: str
+    decided: Transition, state: State, outcome: Outcome, words: str
 ) -> Transition:
     """The run is over instead of going on in a new layout."""
-    over = replace(state, reform=None, version=before.version)
-    ended = end(over, over, outcome, f"{decided.reason}; {words}")
+    ended = end(replace(state, reform=None), outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
     assert ended.effects[-1] == TerminateAll(to=FLEET)
     return replace(ended, effects=(*orders, *ended.effects))
@@ -323,8 +323,7 @@ def void_member(state: State, node: NodeId) -> str | None:
 
 
 def _with(decided: Transition, state: State, words: str) -> Transition:
-    reason = f"{decided.reason}; {words}"
-    return replace(decided, state=replace(state, sentence=reason), reason=reason)
+    return replace(decided, state=state, reason=f"{decided.reason}; {words}")
 
 
 def _next(before: State) -> int:

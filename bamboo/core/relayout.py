@@ -25,14 +25,14 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
         if reform.base is not None or reform.forced:
             return stale(state, "that is being done already")
         after = replace(state, reform=replace(reform, forced=True))
-        return changed(state, after, (), f"{event.reason}: go on with those who are there")
+        return changed(after, (), f"{event.reason}: go on with those who are there")
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
     better = layout_for(usable_number(state), policy)
     if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
         return stale(state, f"{grid_words(state)} suits the {state.roll.found.live} nodes best")
     after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
-    return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
+    return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
 
 
 def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
@@ -44,10 +44,10 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
         return stale(state, "the layout is another one by now")
     again = state.stalled_step is not None and abs(event.step - state.stalled_step) <= 1
     if state.finished or not policy.elastic or again:
-        return end(state, state, Outcome.FAULT, event.reason)
+        return end(state, Outcome.FAULT, event.reason)
     noted = replace(state, stalled_step=event.step)
     after, orders = begin_reform(noted, why=event.reason, planned=False)
-    return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
+    return changed(after, orders, f"{event.reason}; all stop and do the step again")
 
 
 def improve(before: State, decided: Transition, policy: Policy) -> Transition:
@@ -59,12 +59,9 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
     why = _wanted(state, policy)
     if not why:
         return decided
-    # Its version is that of the change already; the round is named by the version it ends as.
-    after, orders = begin_reform(
-        replace(state, version=state.version - 1), why=why, planned=True, forced=False
-    )
+    after, orders = begin_reform(state, why=why, planned=True)
+    after = replace(after, generation=before.generation + 1)
     reason = f"{decided.reason}; {why}: a new layout at the next boundary"
-    after = replace(after, version=state.version, generation=before.generation + 1, sentence=reason)
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
 
 
@@ -77,5 +74,5 @@ def _wanted(state: State, policy: Policy) -> str:
         return f"there are nodes for {better.pipelines} x {better.stages}"
     if state.redundancy not in BARE_MODES or len(state.roll.found.usable) < policy.stages:
         return ""
-    leaving = [n for n in state.set_aside() if n.status is not NodeStatus.READY and not n.usable]
+    leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""

@@ -85,6 +85,7 @@ class Nodes(tuple[Node, ...]):
     """
 
     _found: "_Found | None" = None
+    _aside: tuple[Node, ...] | None = None
 
     @property
     def found(self) -> "_Found":
@@ -98,6 +99,13 @@ class Nodes(tuple[Node, ...]):
                 set_aside=frozenset(place for place, node in enumerate(self) if _set_aside(node)),
             )
         return self._found
+
+    @property
+    def aside(self) -> tuple[Node, ...]:
+        """Live nodes that stand by, drain or have had a notice; in order of joining."""
+        if self._aside is None:
+            self._aside = tuple(self[place] for place in sorted(self.found.set_aside))
+        return self._aside
 
     def having(self, *changed: Node) -> "Nodes":
         """The same, with these in place of those of the same ids; new ones come last."""
@@ -142,7 +150,8 @@ def _corrected(those: frozenset[T], is_one: Mapping[T, bool]) -> frozenset[T]:
     """`those`, with every key of `is_one` among them or not, as it says."""
     more = {key for key, one in is_one.items() if one and key not in those}
     fewer = {key for key, one in is_one.items() if not one and key in those}
-    return (those | more) - fewer if more or fewer else those
+    those = those | more if more else those
+    return those - fewer if fewer else those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,9 +354,11 @@ class State:
     def live_nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.status.live)
 
-    def set_aside(self) -> tuple[Node, ...]:
-        """Live nodes that stand by, drain or have had a notice; in order of joining."""
-        return tuple(self.nodes[place] for place in sorted(self.roll.found.set_aside))
+    def live_ids(self) -> frozenset[NodeId]:
+        """The ids of `live_nodes`."""
+        noticed = [node.id for node in self.roll.aside if not node.usable]
+        usable = self.roll.found.usable
+        return usable.union(noticed) if noticed else usable
 
     def participants(self) -> frozenset[NodeId]:
         """Nodes between which letters go: owners, shadows, receivers of transfers; while all is
@@ -355,8 +366,7 @@ class State:
         if self.assignment is None:
             return frozenset()
         if self.reform is not None:
-            noticed = (node.id for node in self.set_aside() if not node.usable)
-            return self.roll.found.usable.union(noticed)
+            return self.live_ids()
         return self.assignment.members() | self._receivers()
 
     def same_participants(self, before: "State") -> bool:

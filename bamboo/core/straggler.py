@@ -57,11 +57,11 @@ def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
             retiring=leaver,
         )
         reason = f"{_named(state, leaver, shares)}: a standby takes its place"
-        return changed(state, noted, (), reason)
+        return changed(noted, (), reason)
     if noted == state:
         return stale(state, "nobody is slower than was known")
     names = [_named(state, slow.node, shares) for slow in noted.slow]
-    return changed(state, noted, (), "; ".join(names) or "nobody is slow any more")
+    return changed(noted, (), "; ".join(names) or "nobody is slow any more")
 
 
 def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
@@ -107,7 +107,7 @@ def _to_replace(
     """The slowest that was slow for long enough, if there are standbys for all that it owns."""
     if state.retiring is not None:
         return None
-    standbys = sum(n.status is NodeStatus.READY and n.usable for n in state.set_aside())
+    standbys = sum(n.status is NodeStatus.READY and n.usable for n in state.roll.aside)
     able = []
     for slow in state.slow:
         node, slots = state.node(slow.node), assignment.owned_by(slow.node)

@@ -1,7 +1,8 @@
 """What one event did to the state, and the few ways to say it.
 
-Rule: a change raises `version` by one and keeps its reason as the state's `sentence`; an event
-that changes nothing returns the very same state object, with a reason why not.
+Rule: a change is another state object, an event that changes nothing returns the very same one, with
+a reason why not. While it is decided the state's version and sentence are those before the change;
+`numbered` raises the one by one, and makes the reason the other, when all is decided.
 """
 
 from collections.abc import Iterable
@@ -31,12 +32,19 @@ def stale(state: State, reason: str) -> Transition:
     return Transition(state=state, effects=(), reason=reason)
 
 
-def changed(before: State, after: State, effects: Iterable[Effect], reason: str) -> Transition:
-    """`after` becomes the next version of `before`. What happens after the end of a run does not
-    hide why it ended."""
-    sentence = before.sentence if before.phase is Phase.FINISHED else reason
-    state = replace(after, version=before.version + 1, sentence=sentence)
-    return Transition(state=state, effects=tuple(effects), reason=reason)
+def changed(after: State, effects: Iterable[Effect], reason: str) -> Transition:
+    """The event leads to `after`."""
+    return Transition(state=after, effects=tuple(effects), reason=reason)
+
+
+def numbered(before: State, decided: Transition) -> Transition:
+    """What was decided, as the next version of `before`. What happens after the end of a run does
+    not hide why it ended."""
+    if decided.state is before:
+        return decided
+    sentence = before.sentence if before.phase is Phase.FINISHED else decided.reason
+    state = replace(decided.state, version=before.version + 1, sentence=sentence)
+    return replace(decided, state=state)
 
 
 def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
@@ -47,9 +55,9 @@ def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
     )
 
 
-def live_members(state: State) -> tuple[Node, ...]:
+def live_members(state: State) -> list[Node]:
     """The live nodes that own something: members, draining ones included, without standbys."""
-    return tuple(node for node in state.nodes if node.status in _WORKING)
+    return [node for node in state.nodes if node.status in _WORKING]
 
 
 def acting_member(state: State, node: NodeId, event: str) -> Node:

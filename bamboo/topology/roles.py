@@ -75,6 +75,10 @@ class Roles:
             | {n for n in looked_at if _astray(self.grid, *after, n)},
         )
 
+    def __len__(self) -> int:
+        """How many nodes own or shadow something."""
+        return len(self.owned) + len(self.landless)
+
     def has(self, node: NodeId) -> bool:
         """Whether `node` owns or shadows anything."""
         return node in self.owned or node in self.shadowed
