@@ -43,17 +43,17 @@ def aim(state: State, *, apart: bool = False) -> Assignment | None:
 
 def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
     """Where the assignment of a state differs from `aim`."""
-    found = state.roll.found
+    roll = state.roll
     idle = _idle(state, assignment)
     going = _going(state, assignment, idle)
-    usable = found.usable - going if going else found.usable
+    usable = roll.usable - going if going else roll.usable
     barred = going.union(node.id for node in state.roll.aside if not node.usable)
     owners = _owners(state, assignment, usable, idle - going, sorted(barred), apart=apart)
     if state.redundancy in BARE_MODES:
         return Lacks(owners=owners, shadows={})
     aimed = assignment.replace(owners=owners, shadows={})
-    several_zones = apart and len(set(map(found.zones.get, aimed.owners))) > 1
-    zones = found.zones if several_zones else None
+    several_zones = apart and len(set(map(roll.zones.get, aimed.owners))) > 1
+    zones = roll.zones if several_zones else None
     shadows = {
         slot: shadow_of(aimed, slot, usable, zones) for slot in _in_doubt(aimed, barred, zones)
     }
@@ -67,7 +67,7 @@ def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
     """Usable nodes that own nothing: standbys, and members that have replicas only."""
     roles = assignment.roles
     waiting = (n.id for n in state.roll.aside if n.usable and n.id not in roles.owned)
-    return (roles.landless & state.roll.found.usable).union(waiting)
+    return (roles.landless & state.roll.usable).union(waiting)
 
 
 def _going(state: State, assignment: Assignment, idle: Collection[NodeId]) -> frozenset[NodeId]:
@@ -114,7 +114,7 @@ def _owners(
 ) -> Mapping[Slot, NodeId]:
     """Slots that should change hands, each with its new owner."""
     hands = _Hands(assignment)
-    zones = state.roll.found.zones
+    zones = state.roll.zones
     standbys = set(idle)
     out: dict[Slot, NodeId] = {}
 

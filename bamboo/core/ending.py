@@ -24,9 +24,7 @@ from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 
 
-def end(
-    after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()
-) -> Transition:
+def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
     """`after` is over with `outcome`; the effects are `first`, then those of any end."""
     over = replace(
         after,

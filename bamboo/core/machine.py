@@ -187,8 +187,8 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     reason = f"node {event.node} joined in zone {event.zone}"
     if state.phase is not Phase.FORMING:
         return changed(joined, (), f"{reason}; it stands by")
-    if joined.roll.found.live < state.grid.size:
-        here = joined.roll.found.live
+    here = len(joined.roll.live)
+    if here < state.grid.size:
         return changed(joined, (), f"{reason}: {here} of {state.grid.size}")
     if state.checkpoints and policy.elastic:
         newest = state.checkpoints[-1].step
@@ -272,7 +272,7 @@ def _advise(state: State, event: RebalanceAdvised) -> Transition:
 
 def _can_spare(state: State, policy: Policy) -> bool:
     """Whether those who stay can take all over, at a boundary, from those who do not."""
-    staying = len(state.roll.found.usable)
+    staying = len(state.roll.usable)
     return policy.elastic and staying >= policy.stages and not state.failovers
 
 

@@ -161,7 +161,7 @@ def _with_roles(before: State, state: State) -> State:
     roles, aside = assigned(state).roles, state.roll.aside
     called = [n for n in aside if n.status is NodeStatus.READY and roles.has(n.id)]
     # Whoever has a role is live. So where as many have one as could, nobody need be looked for.
-    plain = state.roll.found.live - len(aside)
+    plain = len(state.roll.live) - len(aside)
     busy = len(roles) - sum(roles.has(n.id) for n in aside)
     among = state.nodes if busy < plain else aside
     freed = [n for n in among if n.status is NodeStatus.MEMBER and not roles.has(n.id)]

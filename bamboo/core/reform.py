@@ -13,6 +13,7 @@ node that is gone.
 
 from dataclasses import replace
 
+from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
     FLEET,
@@ -129,9 +130,10 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reform = _reform(state)
-    if event.node in dict(reform.ready):
+    if answers(reform.ready).has(event.node):
         return stale(state, f"{event.node} has answered already")
-    noted = replace(reform, ready=(*reform.ready, (event.node, event.step)))
+    ready = answers(reform.ready).having((event.node, event.step))
+    noted = replace(reform, ready=ready)
     after, orders, words = _fix_boundary(state, noted)
     reason = f"node {event.node} {begun_words(event.step, words)}"
     return changed(after, orders, reason)
@@ -142,11 +144,11 @@ def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ..
     after = replace(state, reform=reform)
     if reform.boundary is not None:
         return after, (), ""
-    answers = dict(reform.ready)
-    waiting = len(reform.asked) - sum(map(answers.__contains__, reform.asked))
+    waiting = answers(reform.ready).silent(reform.asked)
     if waiting or not reform.asked:
-        return after, (), f"; waiting for {waiting} more"
-    step = max(answers[node] for node in reform.asked)
+        return after, (), f"; waiting for {len(waiting)} more"
+    step_of = dict(reform.ready)
+    step = max(step_of[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
     after = replace(state, reform=replace(reform, boundary=step))
     return after, orders, boundary_words(step)
@@ -157,10 +159,11 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reform = _reform(state)
-    if any(report.node == event.node for report in reform.reports):
+    if answers(reform.reports).has(event.node):
         return stale(state, f"{event.node} has said what it holds already")
     report = Report(node=event.node, holdings=event.holdings, norms=event.norms)
-    after = replace(state, reform=replace(reform, reports=(*reform.reports, report)))
+    reports = answers(reform.reports).having(report)
+    after = replace(state, reform=replace(reform, reports=reports))
     layers = sum(h.stop - h.first for h in event.holdings)
     return changed(after, (), f"node {event.node} has stopped and holds {layers} layers")
 
@@ -172,11 +175,11 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
         return stale(state, f"{event.node} speaks of a reconfiguration that is over")
     if assignment is None or not _is_live(state, event.node):
         return stale(state, f"{event.node} is away: its report does not count")
-    if any(one.node == event.node for one in reform.rebuilt):
+    if answers(reform.rebuilt).has(event.node):
         return stale(state, f"{event.node} has said so already")
-    rebuilt = (*reform.rebuilt, Rebuilt(node=event.node, bytes=event.bytes))
+    rebuilt = answers(reform.rebuilt).having(Rebuilt(node=event.node, bytes=event.bytes))
     noted = replace(state, reform=replace(reform, rebuilt=rebuilt))
-    missing = assignment.members().difference(one.node for one in rebuilt)
+    missing = rebuilt.silent(assignment.members())
     reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
     if missing:
         return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
@@ -197,11 +200,9 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     state, reform = decided.state, decided.state.reform
     if state is before or reform is None or reform.base is not None:
         return decided
-    said = {report.node for report in reform.reports}
-    live = state.live_ids()
-    silent = live - said if said else live
-    if waiting := sum(map(silent.__contains__, reform.asked)):
-        return _with(decided, state, f"waiting for {waiting} to stop")
+    live = state.roll.live
+    if waiting := answers(reform.reports).silent(reform.asked, live):
+        return _with(decided, state, f"waiting for {len(waiting)} to stop")
     reports = tuple(report for report in reform.reports if report.node in live)
     state = replace(state, reform=replace(reform, reports=reports))
     base = find_base(state, policy)
@@ -230,8 +231,7 @@ def usable_nodes(state: State) -> tuple[Node, ...]:
 
 def usable_number(state: State) -> int:
     """How many `usable_nodes` there are."""
-    found = state.roll.found
-    return len(found.usable) or found.live
+    return len(state.roll.usable) or len(state.roll.live)
 
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
@@ -269,9 +269,7 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     return after, words
 
 
-def _end_here(
-    decided: Transition, state: State, outcome: Outcome, words: str
-) -> Transition:
+def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
     """The run is over instead of going on in a new layout."""
     ended = end(replace(state, reform=None), outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))

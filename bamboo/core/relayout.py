@@ -30,7 +30,7 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
         return stale(state, "something else is under way; say it again")
     better = layout_for(usable_number(state), policy)
     if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
-        return stale(state, f"{grid_words(state)} suits the {state.roll.found.live} nodes best")
+        return stale(state, f"{grid_words(state)} suits the {len(state.roll.live)} nodes best")
     after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
     return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
 
@@ -72,7 +72,7 @@ def _wanted(state: State, policy: Policy) -> str:
     more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
     if whole and more and better.size > state.grid.size:
         return f"there are nodes for {better.pipelines} x {better.stages}"
-    if state.redundancy not in BARE_MODES or len(state.roll.found.usable) < policy.stages:
+    if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
         return ""
     leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""

@@ -1,16 +1,34 @@
 """The membership state: the one document all members agree on, changed only by `transition`."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
 
-from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.core.answers import answers
+from bamboo.core.nodes import Node, Nodes, NodeStatus
+from bamboo.ids import NodeId, RunId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 
-T = TypeVar("T")
+__all__ = [
+    "Checkpoint",
+    "Failover",
+    "Holding",
+    "Move",
+    "Node",
+    "NodeStatus",
+    "Norm",
+    "Outcome",
+    "Phase",
+    "Rebuilt",
+    "Reform",
+    "Report",
+    "Saving",
+    "Slow",
+    "State",
+    "Transfer",
+    "initial_state",
+]
 
 
 class Phase(StrEnum):
@@ -37,121 +55,6 @@ class Outcome(StrEnum):
     @property
     def exit_code(self) -> int:
         return {"done": 0, "stopped": 130, "fault": 1, "unrecoverable": 3, "budget": 4}[self.value]
-
-
-class NodeStatus(StrEnum):
-    """ready: a standby, no slot or replica yet · member: owns or shadows something · draining: a
-    member with a preemption notice · gone: decided lost, fenced for ever · left: in order."""
-
-    READY = "ready"
-    MEMBER = "member"
-    DRAINING = "draining"
-    GONE = "gone"
-    LEFT = "left"
-
-    @property
-    def live(self) -> bool:
-        return self is not NodeStatus.GONE and self is not NodeStatus.LEFT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One boot of one instance, as the members know it."""
-
-    id: NodeId
-    instance: InstanceId
-    zone: ZoneId
-    endpoint: str
-    """Where its transport listens, e.g. `ipc:///…` or `tcp://10.0.0.4:41234`."""
-    pid: int
-    status: NodeStatus
-    notice_deadline_s: float | None = None
-    """Store time at which the cloud said it will take the instance, or None."""
-    advised: bool = False
-    """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
-    node more for it."""
-
-    @property
-    def usable(self) -> bool:
-        """Live, and the cloud has not said that it takes it."""
-        return self.status.live and self.notice_deadline_s is None
-
-
-class Nodes(tuple[Node, ...]):
-    """The nodes in the order in which they joined, equal to any tuple of the same.
-
-    What every decision asks of them is found once, and is corrected, not found anew, for those made
-    of these by `having`.
-    """
-
-    _found: "_Found | None" = None
-    _aside: tuple[Node, ...] | None = None
-
-    @property
-    def found(self) -> "_Found":
-        """Where each is, and which are what."""
-        if self._found is None:
-            self._found = _Found(
-                at={node.id: place for place, node in reversed(tuple(enumerate(self)))},
-                zones={node.id: node.zone for node in self},
-                live=sum(node.status.live for node in self),
-                usable=frozenset(node.id for node in self if node.usable),
-                set_aside=frozenset(place for place, node in enumerate(self) if _set_aside(node)),
-            )
-        return self._found
-
-    @property
-    def aside(self) -> tuple[Node, ...]:
-        """Live nodes that stand by, drain or have had a notice; in order of joining."""
-        if self._aside is None:
-            self._aside = tuple(self[place] for place in sorted(self.found.set_aside))
-        return self._aside
-
-    def having(self, *changed: Node) -> "Nodes":
-        """The same, with these in place of those of the same ids; new ones come last."""
-        found, nodes = self.found, list(self)
-        at, zones, live = found.at, found.zones, found.live
-        if new := [node for node in changed if node.id not in at]:
-            at = {**at, **{node.id: place for place, node in enumerate(new, len(nodes))}}
-            zones = {**zones, **{node.id: node.zone for node in new}}
-            nodes += new
-            live += sum(node.status.live for node in new)
-        places = {at[node.id]: node for node in changed}
-        for place, node in places.items():
-            live += node.status.live - nodes[place].status.live
-            nodes[place] = node
-        after = Nodes(nodes)
-        after._found = _Found(
-            at=at,
-            zones=zones,
-            live=live,
-            usable=_corrected(found.usable, {n.id: n.usable for n in changed}),
-            set_aside=_corrected(found.set_aside, {p: _set_aside(n) for p, n in places.items()}),
-        )
-        return after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Found:
-    at: Mapping[NodeId, int]
-    zones: Mapping[NodeId, ZoneId]
-    live: int
-    usable: frozenset[NodeId]
-    set_aside: frozenset[int]
-    """Places of the live nodes that are no members like most: that stand by, drain or have had a
-    notice. They are few in a run that trains."""
-
-
-def _set_aside(node: Node) -> bool:
-    return node.status.live and (node.status is not NodeStatus.MEMBER or not node.usable)
-
-
-def _corrected(those: frozenset[T], is_one: Mapping[T, bool]) -> frozenset[T]:
-    """`those`, with every key of `is_one` among them or not, as it says."""
-    more = {key for key, one in is_one.items() if one and key not in those}
-    fewer = {key for key, one in is_one.items() if not one and key in those}
-    those = those | more if more else those
-    return those - fewer if fewer else those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +160,10 @@ class Reform:
     """Of the step before `base`, for those who have yet to take it."""
     rebuilt: tuple[Rebuilt, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("ready", "reports", "rebuilt"):
+            object.__setattr__(self, name, answers(getattr(self, name)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
@@ -344,7 +251,7 @@ class State:
 
     def node(self, node: NodeId) -> Node | None:
         """The node of that id, or None."""
-        place = self.roll.found.at.get(node)
+        place = self.roll.places.get(node)
         return None if place is None else self.nodes[place]
 
     def with_nodes(self, *nodes: Node) -> "State":
@@ -354,19 +261,13 @@ class State:
     def live_nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.status.live)
 
-    def live_ids(self) -> frozenset[NodeId]:
-        """The ids of `live_nodes`."""
-        noticed = [node.id for node in self.roll.aside if not node.usable]
-        usable = self.roll.found.usable
-        return usable.union(noticed) if noticed else usable
-
     def participants(self) -> frozenset[NodeId]:
         """Nodes between which letters go: owners, shadows, receivers of transfers; while all is
         being laid out anew, everybody."""
         if self.assignment is None:
             return frozenset()
         if self.reform is not None:
-            return self.live_ids()
+            return self.roll.live
         return self.assignment.members() | self._receivers()
 
     def same_participants(self, before: "State") -> bool:

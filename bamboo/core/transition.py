@@ -1,8 +1,8 @@
 """What one event did to the state, and the few ways to say it.
 
-Rule: a change is another state object, an event that changes nothing returns the very same one, with
-a reason why not. While it is decided the state's version and sentence are those before the change;
-`numbered` raises the one by one, and makes the reason the other, when all is decided.
+Rule: a change is another state object; an event that changes nothing returns the very same one,
+with a reason why not. While a change is decided, version and sentence are those before it. When all
+is decided, `numbered` raises the version by one and makes the reason the sentence.
 """
 
 from collections.abc import Iterable

@@ -17,12 +17,14 @@ class Assignment:
     owners: tuple[NodeId, ...]
     shadows: tuple[NodeId | None, ...]
     _roles: Roles | None = field(init=False, compare=False, repr=False)
-    """None until somebody asks."""
+    _members: frozenset[NodeId] | None = field(init=False, compare=False, repr=False)
+    """Both None until somebody asks."""
 
     def __post_init__(self) -> None:
         if not len(self.owners) == len(self.shadows) == self.grid.size:
             raise ValueError("an assignment names one owner and one shadow or none for each slot")
         object.__setattr__(self, "_roles", None)
+        object.__setattr__(self, "_members", None)
 
     @property
     def roles(self) -> Roles:
@@ -49,7 +51,11 @@ class Assignment:
 
     def members(self) -> frozenset[NodeId]:
         """All nodes that own or shadow something."""
-        return frozenset(self.roles.owned) | self.roles.landless
+        if self._members is None:
+            found = frozenset(self.roles.owned) | self.roles.landless
+            object.__setattr__(self, "_members", found)
+            return found
+        return self._members
 
     def replace(
         self, *, owners: Mapping[Slot, NodeId], shadows: Mapping[Slot, NodeId | None]

@@ -54,7 +54,7 @@ class Roles:
     ) -> "Roles":
         """Of the assignment `after`, which differs from `before`, whose roles these are, in the
         slots of these numbers at most."""
-        owned, shadowed = dict(self.owned), dict(self.shadowed)
+        owned, shadowed = self.owned.copy(), self.shadowed.copy()
         touched: set[NodeId | None] = set()
         looked_at: set[int] = set()
         for number in numbers:
