@@ -32,17 +32,13 @@ from bamboo.topology.strategy import BARE_MODES
 def protect(before: State, decided: Transition, *, apart: bool = False) -> Transition:
     """What `decided` leaves to be protected or moved, begun; its reason says so.
 
-    `before` is the state that was decided on: a change of those who take part needs a generation.
-    `apart`: neighbours are to lie in different zones.
+    `before` is the state that was decided on. `apart`: neighbours are to lie in different zones.
     """
     state = decided.state
-    if state is before or state.assignment is None or state.phase is Phase.FINISHED:
+    if state is before or state.assignment is None or state.reform is not None:
         return decided
-    if state.reform is not None:
-        generation = _generation(before, state)
-        if generation == state.generation:
-            return decided
-        return replace(decided, state=replace(state, generation=generation))
+    if state.phase is Phase.FINISHED:
+        return decided
     state = _with_roles(before, _without_void(state))
     state, effects, words = dismiss(state)
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
@@ -50,21 +46,13 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
         state, drains, drained = _drain_protected(state)
         effects = (*effects, *drains)
         words += [*begun, *drained]
-    generation = _generation(before, state)
     phase = settled_phase(state)
-    if (generation, phase) != (state.generation, state.phase):
-        state = replace(state, generation=generation, phase=phase)
+    if phase is not state.phase:
+        state = replace(state, phase=phase)
     if state is decided.state:
         return decided
     reason = "; ".join([decided.reason, *words])
     return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
-
-
-def _generation(before: State, state: State) -> int:
-    """That of `state`; the next one where others take part now and nobody has raised it yet."""
-    if state.generation != before.generation or state.same_participants(before):
-        return state.generation
-    return before.generation + 1
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:

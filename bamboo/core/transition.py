@@ -38,12 +38,20 @@ def changed(after: State, effects: Iterable[Effect], reason: str) -> Transition:
 
 
 def numbered(before: State, decided: Transition) -> Transition:
-    """What was decided, as the next version of `before`. What happens after the end of a run does
-    not hide why it ended."""
-    if decided.state is before:
+    """What was decided, as the next version of `before`, and under the next generation where others
+    take part than before and nobody has raised it. What happens after the end of a run does not
+    hide why it ended."""
+    state = decided.state
+    if state is before:
         return decided
-    sentence = before.sentence if before.phase is Phase.FINISHED else decided.reason
-    state = replace(decided.state, version=before.version + 1, sentence=sentence)
+    over = state.phase is Phase.FINISHED
+    raised = over or state.generation != before.generation or state.same_participants(before)
+    state = replace(
+        state,
+        version=before.version + 1,
+        generation=state.generation if raised else before.generation + 1,
+        sentence=before.sentence if before.phase is Phase.FINISHED else decided.reason,
+    )
     return replace(decided, state=state)
 
 
