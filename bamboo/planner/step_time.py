@@ -24,6 +24,9 @@ from bamboo.topology.virtual_nodes import blocks_of
 
 DRY_STEPS = 2
 """The first is left out of the step time."""
+IDLE_SHADOWS = ("off", "peer", "stash")
+"""Modes in which a shadow computes nothing until it has to: where bytes take no time either, a
+pipeline steps as if it had none, and each of its steps takes as long as the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
+        self._idle = mode in IDLE_SHADOWS and not (workload.bytes_per_s or workload.latency_s)
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self.dry_runs = 0
@@ -114,7 +118,7 @@ class StepTimes:
             owners=tuple(names[node] for node in owners),
             # A shadow without a stage in this pipeline costs its owners nothing here.
             shadows=tuple(
-                names.get(shadow) if shadow is not None else None
+                None if shadow is None or self._idle else names.get(shadow)
                 for shadow in assignment.shadows[part]
             ),
             elsewhere=tuple(owned[node] - here[node] for node in names),
@@ -139,7 +143,8 @@ class StepTimes:
             programs=(one_f_one_b(shape.stages, shape.microbatches),),
             mode=self._mode,
         )
-        return step_time_s(plan_run(layout, self._costs(shape), steps=DRY_STEPS))
+        steps = 1 if self._idle else DRY_STEPS
+        return step_time_s(plan_run(layout, self._costs(shape), steps=steps))
 
     def _costs(self, shape: _Shape) -> Costs:
         workload, cut = self._workload, self._workload.cut(shape.stages)
