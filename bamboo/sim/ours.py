@@ -110,7 +110,8 @@ class Ours:
     # ---------------------------------------------------------------- the world speaks
 
     def wanted(self) -> int:
-        advised = sum(n.advised and n.status.live for n in self.state.nodes)
+        nodes, roll = self.state.nodes, self.state.roll
+        advised = sum(nodes[roll.places[node]].advised for node in roll.live)
         most = self._policy.pipelines * self._policy.stages + self._standbys
         if math.isinf(self._surplus_s):
             return most + advised
@@ -120,7 +121,7 @@ class Ours:
     def spare(self) -> NodeId | None:
         """Of those without a slot the newest one, once it has had none for long enough."""
         now_s = self._world.kernel.now_s
-        idle = {n.id for n in self.state.live_nodes() if n.status is NodeStatus.READY}
+        idle = {n.id for n in self.state.roll.aside if n.status is NodeStatus.READY}
         self._idle_since_s = {n: self._idle_since_s.get(n, now_s) for n in idle}
         for node in sorted(idle, reverse=True):
             if now_s - self._idle_since_s[node] >= self._surplus_s:
