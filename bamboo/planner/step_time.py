@@ -51,6 +51,8 @@ class StepTimes:
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
         self._idle = mode in IDLE_SHADOWS and not (workload.bytes_per_s or workload.latency_s)
+        self._cuts: dict[int, tuple[int, ...]] = {}
+        self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self.dry_runs = 0
@@ -97,6 +99,18 @@ class StepTimes:
             for pipeline in range(grid.pipelines)
         }
         return max(self._pipeline_s(shape) for shape in shapes)
+
+    def _most_partials(self, shares: tuple[int, ...]) -> int:
+        if shares not in self._partials:
+            leaves = self._workload.shape.virtual_nodes
+            most = max(partials_at_end(block, leaves) for block in blocks_of(shares))
+            self._partials[shares] = most
+        return self._partials[shares]
+
+    def _cut(self, stages: int) -> tuple[int, ...]:
+        if stages not in self._cuts:
+            self._cuts[stages] = self._workload.cut(stages)
+        return self._cuts[stages]
 
     def _shape(
         self,
@@ -147,7 +161,7 @@ class StepTimes:
         return step_time_s(plan_run(layout, self._costs(shape), steps=steps))
 
     def _costs(self, shape: _Shape) -> Costs:
-        workload, cut = self._workload, self._workload.cut(shape.stages)
+        workload, cut = self._workload, self._cut(shape.stages)
         # Who works elsewhere too has that much less time for a stage of this pipeline.
         here = Counter(shape.owners)
         slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]
