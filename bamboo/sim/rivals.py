@@ -130,23 +130,25 @@ class CheckpointRestart(_Spot):
             self._restart()
 
     def _restart(self, *, first: bool = False) -> None:
-        """Begin anew, as often as a member is lost on the way."""
+        """Begin anew, as often as one of those who are gathered is lost on the way."""
         self._world.kernel.cancel(self._restarting)
         self._restarting = None
         self._world.progress.stand()
         best = self._best()
-        self._layout, self._members = best, frozenset()
-        if best is None:
-            return
-        self._members = frozenset(self._nodes[: best.grid.size])
-        delay_s = 0.0 if first else self._terms.restart_s
-        self._restarting = self._world.kernel.after(delay_s, self._go_on)
+        self._layout, self._members = None, frozenset()
+        if best is not None:
+            self._members = frozenset(self._nodes[: best.grid.size])
+            delay_s = 0.0 if first else self._terms.restart_s
+            self._restarting = self._world.kernel.after(delay_s, self._go_on)
 
     def _go_on(self) -> None:
-        assert self._layout is not None, "a restart without a layout is never begun"
+        """With those who have come meanwhile, too."""
         self._restarting = None
+        best = self._best()
+        assert best is not None, "a loss on the way begins anew"
+        self._layout, self._members = best, frozenset(self._nodes[: best.grid.size])
         self._world.happened(RECONFIGURATION)
-        self._world.progress.run(self._calm_s(self._layout))
+        self._world.progress.run(self._calm_s(best))
         self._world.note()
         if self._look_at is None:
             self._look_at = self._world.kernel.after(self._terms.settle_s, self._grow)

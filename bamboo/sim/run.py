@@ -58,6 +58,8 @@ class Asked:
     standbys: int
     patience_s: float
     park_s: float
+    surplus_s: float = math.inf
+    """So long a node beyond what the run can use is kept."""
     terms: Terms
     pauses: Pauses
     usd_per_hour: float
@@ -152,6 +154,7 @@ def _system(
             standbys=asked.standbys,
             patience_s=asked.patience_s,
             park_s=asked.park_s,
+            surplus_s=asked.surplus_s,
             pauses=asked.pauses,
         )
         return ours, lambda: ours.transitions

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bamboo.ids import NodeId, ZoneId
+from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.kernel import Kernel
 from bamboo.sim.progress import Progress
 from bamboo.sim.trace import Trace
@@ -95,8 +96,11 @@ class World:
     moments: list[Moment] = field(default_factory=list)
     ended: str = ""
     """Why it was over before the horizon."""
+    done: bool = False
+    """Whether all steps are taken."""
     keep_moments: bool = True
     progress: Progress = field(init=False)
+    boundaries: Boundaries = field(init=False)
     _system: System | None = field(init=False, default=None)
     _free: deque[tuple[str, ZoneId]] = field(init=False, default_factory=deque)
     """Of the market, those that nobody rents, the oldest first."""
@@ -109,6 +113,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.kernel, last_step=self.last_step)
+        self.boundaries = Boundaries(self.kernel, self.progress)
+        if not math.isinf(self.last_step):
+            self.boundaries.when(int(self.last_step), self._all_done)
 
     def play(self, system: System) -> None:
         """Let it all happen."""
@@ -121,6 +128,10 @@ class World:
         self.note()
         for rental in self._rented.values():
             rental.until_s = self.kernel.now_s
+
+    def _all_done(self) -> None:
+        self.done = True
+        self.end(f"all {self.last_step:,.0f} steps are done")
 
     def end(self, why: str) -> None:
         """Nothing more happens."""
@@ -218,11 +229,11 @@ class World:
         self._look_due = False
         while self._free and len(self._rented) < self.system.wanted():
             self._start(*self._free.popleft())
-        while len(self._rented) > self.system.wanted():
+        if len(self._rented) > self.system.wanted():
             spare = self.system.spare()
-            if spare is None:
-                return
-            self.release(spare)
+            if spare is not None and spare in self._name_of:
+                self.release(spare)
+                self.system.lost(spare)  # the next one when that is known
 
     def _start(self, name: str, zone: ZoneId) -> None:
         now_s = self.kernel.now_s
