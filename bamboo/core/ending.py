@@ -11,6 +11,7 @@ from bamboo.core.state import Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
+    acts,
     away,
     begun_words,
     boundary_words,
@@ -59,7 +60,7 @@ def request_stop(state: State, event: StopRequested) -> Transition:
 def answer_stop(state: State, event: StopReady) -> Transition:
     """Note a member's last begun step; the last answer fixes the step at which all stop."""
     node = acting_member(state, event.node, "StopReady")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its answer does not count")
     if state.stop_reason is None:
         raise CoreMisuse(f"StopReady from {event.node}, but nobody asked for a stop")
@@ -93,7 +94,7 @@ def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
 def finish_node(state: State, event: NodeFinished) -> Transition:
     """Note that a member wrote the final state of all it owns; the last one ends the run."""
     node = acting_member(state, event.node, "NodeFinished")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     if event.node in state.finished:
         return stale(state, f"{event.node} has finished already")
@@ -117,7 +118,7 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
 def report_non_finite(state: State, event: NonFinite) -> Transition:
     """A number is not finite: nothing that follows could be right, so the run ends."""
     node = acting_member(state, event.node, "NonFinite")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     where = describe(state, event.node)
     reason = f"step {event.step}: {event.what} of layer {event.layer} is not finite, says {where}"

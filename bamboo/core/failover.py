@@ -15,6 +15,7 @@ from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
     acting_member,
+    acts,
     away,
     changed,
     describe,
@@ -68,8 +69,8 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
     that we terminate is not.
     """
     node = acting_member(state, event.node, "HandedOver")
-    if not node.status.live:
-        return stale(state, f"{event.node} {away(node)} already")
+    if not acts(node):
+        return stale(state, f"{event.node} {away(node)}: it hands nothing over")
     if node.status is NodeStatus.MEMBER:
         if node.notice_deadline_s is None:
             raise CoreMisuse(f"HandedOver from {event.node}, which was never told to drain")
@@ -83,7 +84,7 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
 def catch_up(state: State, event: CaughtUp) -> Transition:
     """The successor has done again all that its victim had done."""
     node = acting_member(state, event.node, "CaughtUp")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     names = name_slots(state, (event.slot,))
     mine = (event.slot, event.node)

@@ -17,6 +17,7 @@ from bamboo.core.straggler import dismiss
 from bamboo.core.transition import (
     Transition,
     acting_member,
+    acts,
     away,
     changed,
     listed,
@@ -58,7 +59,7 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
 def join_replica(state: State, event: ReplicaJoined) -> Transition:
     """The receiver of a transfer is a shadow; whoever was it before is let go."""
     node = acting_member(state, event.node, "ReplicaJoined")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     mine = (event.slot, event.node, event.receiver, event.since)
     done = next(
@@ -85,7 +86,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
 def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
     """A slot changes hands at a step boundary."""
     node = acting_member(state, event.node, "Yielded")
-    if not node.status.live:
+    if not acts(node):
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     mine = (event.slot, event.node, event.since)
     move = next((m for m in state.moves if (m.slot, m.source, m.since) == mine), None)

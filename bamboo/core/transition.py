@@ -69,15 +69,20 @@ def live_members(state: State) -> list[Node]:
 
 
 def acting_member(state: State, node: NodeId, event: str) -> Node:
-    """The node that speaks of its own slots, which only a node that ever had one can do.
+    """The node that speaks of its own slots, which only a node that joined can do. Whether its word
+    counts `acts` says: it may have gone since, or have given all that it had away.
 
-    Raises CoreMisuse when the node never joined or never got a slot.
+    Raises CoreMisuse when the node never joined.
     """
     found = state.node(node)
-    if found is None or found.status is NodeStatus.READY:
-        known = "has no slot" if found is not None else "never joined"
-        raise CoreMisuse(f"{event} from node {node}, which {known}; only members may say it")
+    if found is None:
+        raise CoreMisuse(f"{event} from node {node}, which never joined; only members may say it")
     return found
+
+
+def acts(node: Node) -> bool:
+    """Whether the node owns or shadows anything, so that what it says of slots counts."""
+    return node.status in (NodeStatus.MEMBER, NodeStatus.DRAINING)
 
 
 def describe(state: State, node: NodeId) -> str:
@@ -99,7 +104,9 @@ def boundary_words(step: int) -> str:
 
 
 def away(node: Node) -> str:
-    """How a node that is not live went: `is gone` or `has left`."""
+    """Why a node's word does not count: it `is gone`, `has left`, or `has no slot`."""
+    if node.status is NodeStatus.READY:
+        return "has no slot"
     return "has left" if node.status is NodeStatus.LEFT else f"is {node.status}"
 
 
