@@ -57,7 +57,10 @@ def _check_header(state: State) -> list[str]:
     ids = [node.id for node in state.nodes]
     if len(set(ids)) != len(ids):
         wrong.append("two nodes have one id")
-    if (state.assignment is not None) != (state.generation > 0) and state.reform is None:
+    # A resumed run that ends while it is laid out for the first time never had an assignment.
+    never = state.reform is not None or state.phase is Phase.FINISHED
+    fits = (state.assignment is not None) == (state.generation > 0)
+    if not fits and not (never and state.assignment is None):
         wrong.append(f"generation {state.generation} does not fit the assignment")
     if state.phase is Phase.FORMING and state.assignment is not None:
         wrong.append("forming with an assignment")

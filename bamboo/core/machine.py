@@ -192,7 +192,8 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
         return changed(joined, (), f"{reason}: {here} of {state.grid.size}")
     if state.checkpoints and policy.elastic:
         newest = state.checkpoints[-1].step
-        after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
+        why = f"resumed before step {newest}"
+        after, orders = begin_reform(joined, why=why, planned=False, intact=True)
         return changed(after, orders, f"{reason}, the last one")
     assignment = assign(joined.live_nodes(), state.grid, state.redundancy, apart=policy.apart)
     after = replace(

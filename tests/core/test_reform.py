@@ -10,7 +10,9 @@ from bamboo.core.events import (
     Event,
     Quiesced,
     Stalled,
+    StopRequested,
 )
+from bamboo.core.invariants import check
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, State
@@ -80,3 +82,34 @@ def test_the_word_of_a_gone_node_damages_no_checkpoint() -> None:
     gone = said(state, lost("d", "a", "lease"), policy=SAVING)
     assert said(gone, damaged, policy=SAVING).checkpoints == state.checkpoints
     assert said(state, damaged, policy=SAVING).checkpoints == ()
+
+
+def resumed(redundancy: str) -> State:
+    """Two nodes have come to a run that goes on from the checkpoint of step 4."""
+    state = replace(forming(1, 2, redundancy), checkpoints=(Checkpoint(step=4, era=0),))
+    return said(state, joined("a"), joined("b"), policy=SAVING)
+
+
+def test_a_resumed_run_that_is_stopped_while_it_is_laid_out_is_sound() -> None:
+    stop = StopRequested(reason="enough", outcome=Outcome.STOPPED)
+    state = said(resumed("stash"), stop, policy=SAVING)
+    assert state.outcome is Outcome.STOPPED
+    assert check(state) == []
+
+
+def test_what_a_resumed_run_has_read_is_not_read_again_after_a_loss() -> None:
+    """Without redundancy too: the one who is lost held nothing that is not there."""
+    state = said(resumed("off"), joined("c"), policy=SAVING)
+    assert state.reform is not None
+    since = state.reform.since
+    empty = [Quiesced(node=NodeId(n), since=since, holdings=(), norms=()) for n in "ab"]
+    state = said(state, *empty, lost("b"), policy=SAVING)
+    assert state.reform is not None
+    since = state.reform.since
+    answers = [
+        Quiesced(node=NodeId(n), since=since, holdings=holds(*part, 4), norms=())
+        for n, part in (("a", (0, 4)), ("c", (0, 0)))
+    ]
+    state = said(state, *answers, policy=SAVING)
+    assert state.reform is not None
+    assert (state.reform.base, state.reform.checkpoint) == (4, False)
