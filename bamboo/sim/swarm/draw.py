@@ -13,16 +13,16 @@ BURST = 0.6
 
 KINDS = {
     "lose": 26,
-    "lose_zone": 4,
+    "lose_zone": 5,
     "notice": 12,
     "advise": 2,
     "join": 4,
     "cut": 5,
     "isolate": 4,
     "freeze": 9,
-    "slow": 5,
+    "slow": 7,
     "late": 5,
-    "repeat": 8,
+    "repeat": 10,
     "dies_speaking": 7,
     "launcher_dies": 3,
     "launcher_dies_speaking": 2,
@@ -46,9 +46,10 @@ def draw(seed: int) -> Scenario:
     pipelines = rng.choice((1, 1, 2, 2, 3))
     stages = rng.choice((2, 3, 3, 4, 5)) if pipelines < 3 else rng.choice((2, 3))
     elastic = rng.random() < 0.85
-    every = rng.choice((0, 0, 2, 3, 5))
+    every = rng.choice((0, 0, 3, 5, 8))
     step_s = between(0.3, 0.9)
     heal_s = between(4.0, 14.0)
+    twice = rng.random() < 0.25
     steps = int(heal_s / step_s) + rng.randrange(8, 24)
     return Scenario(
         seed=seed,
@@ -71,6 +72,8 @@ def draw(seed: int) -> Scenario:
         read_s=between(0.01, 0.1),
         say_s=between(0.005, 0.05),
         commit_s=between(0.005, 0.1) if rng.random() < 0.3 else 0.0,
+        twice=between(0.1, 0.6) if twice else 0.0,
+        twice_s=between(0.1, 5.0) if twice else 0.0,
         transfer_s=between(0.2, 2.0),
         build_s=between(0.1, 1.2),
         save_s=between(0.1, 1.5),
@@ -112,7 +115,7 @@ def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:
         case "late":
             for_s = round(2 * rng.random(), 3)
         case "repeat":
-            other, for_s = rng.randrange(6), round(2 * rng.random(), 3)
+            other, for_s = rng.randrange(1, 13), round(6 * rng.random(), 3)
         case "store_away":
             for_s = round(4 * rng.random(), 3)
         case "part_fails":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMING_S = 60.0
 """A run that has not begun by then ends."""
-MEASURES_EVERY = 2
+MEASURES_EVERY = 1
 """Rounds."""
 
 

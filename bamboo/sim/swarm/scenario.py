@@ -61,6 +61,9 @@ class Scenario:
     say_s: float = 0.02
     commit_s: float = 0.0
     """From deciding to committing; others may be faster then."""
+    twice: float = 0.0
+    """So much of what nodes say is said once more, up to `twice_s` later and in any order."""
+    twice_s: float = 0.0
     transfer_s: float = 1.0
     build_s: float = 0.5
     save_s: float = 0.5

@@ -11,9 +11,10 @@ from bamboo.core.events import (
     NoticeReceived,
     RebalanceAdvised,
     Reconsider,
+    ShardSaved,
     StopRequested,
 )
-from bamboo.core.state import Outcome, Phase
+from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.sim.swarm.scenario import Fault
 
 if TYPE_CHECKING:
@@ -138,11 +139,17 @@ class Trouble:
             member.late_s = fault.for_s
 
     def repeat(self, fault: Fault) -> None:
-        """A node says again what it has said before."""
-        member = self._who(fault.who)
-        if member is not None and member.said:
-            said = member.said[-1 - fault.other % len(member.said)]
-            self._world.agenda.after(fault.for_s, member.say_apart, said.event)
+        """A node says again the last `other` things that it has said, as to a store that lost them,
+        while it goes on to say others. Often it is one that has given its slots away since."""
+        world = self._world
+        state = world.log.state
+        standing_by = {str(n.id) for n in state.nodes if n.status is NodeStatus.READY}
+        idle = [m for m in world.running() if m.name in standing_by and len(m.said) > 1]
+        member = idle[fault.who % len(idle)] if idle and fault.who % 2 else self._who(fault.who)
+        if member is not None:
+            said = [s.event for s in member.said if not isinstance(s.event, ShardSaved)]
+            for event in said[-fault.other :]:
+                self._world.agenda.after(fault.for_s, member.say_apart, event)
 
     def dies_speaking(self, fault: Fault) -> None:
         """A node dies between what it says next and what would follow from it."""
