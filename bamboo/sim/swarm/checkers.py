@@ -7,7 +7,7 @@ name and a sentence; the first one ends the play.
 from typing import TYPE_CHECKING
 
 from bamboo.core.effects import CompleteCheckpoint
-from bamboo.core.events import Event, NodeJoined, RunFailed
+from bamboo.core.events import CaughtUp, Event, NodeFinished, NodeJoined, RunFailed, StoreRefilled
 from bamboo.core.invariants import check, check_step
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition
@@ -47,9 +47,8 @@ class Checkers:
         self._by: set[tuple[int, Slot, int, str]] = set()
         self._said: dict[tuple[str, int], tuple[tuple[tuple[int, int, int, int], ...], ...]] = {}
         self._norms: dict[tuple[str, int], frozenset[int]] = {}
-        self._holders: set[str] = set()
-        """Who held anything since all began, or went on, last."""
-        self._lost_some = False
+        self._gone: frozenset[NodeId] = frozenset()
+        """Who was gone when all began, or went on, last."""
         self._stop_at_s: float | None = None
         self._bare_s: float | None = None
         self._done, self._done_s, self._era = 0, 0.0, 0
@@ -68,8 +67,12 @@ class Checkers:
         if wrong:
             raise Red("invariants", f"{wrong[0]} after {entry.event}")
         self._check_fenced(entry)
+        self._check_given(entry)
+        if isinstance(entry.event, CaughtUp):
+            self._check_caught_up(entry)
+        if isinstance(entry.event, StoreRefilled):
+            self._check_refilled(entry)
         self._check_checkpoints(entry)
-        self._note_losses(entry)
         if before.stop_reason is None and after.stop_reason is not None:
             self._stop_at_s = self._world.now_s
         if after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED:
@@ -78,8 +81,14 @@ class Checkers:
         if reform is not None and reform.base is not None and _is_new(reform, known):
             self._check_base(after, reform, reform.base)
         if reform is None and (known is not None or before.assignment is None):
-            self._lost_some = False
-            self._holders = set() if after.assignment is None else set(after.assignment.members())
+            self._gone = _gone(after)
+
+    def _check_refilled(self, entry: Entry) -> None:
+        """What was said under a generation that is void is kept apart from what is said now."""
+        before, after = entry.before, entry.state
+        trained = before.generation > 0 and before.phase is not Phase.FINISHED
+        if trained and after.generation <= before.generation:
+            raise Red("generation", f"refilled, and still generation {after.generation}")
 
     def _check_fenced(self, entry: Entry) -> None:
         """Whoever was decided gone changes nothing afterwards, and nothing changes by it."""
@@ -87,6 +96,28 @@ class Checkers:
             node = entry.before.node(NodeId(name))
             if node is not None and not node.status.live:
                 raise Red("fenced", f"{name} is {node.status} and {entry.event} changes the run")
+
+    def _check_given(self, entry: Entry) -> None:
+        """Nobody whom the cloud is about to take is given anything, where others are there."""
+        before, after = entry.before, entry.state
+        noticed = {n.id for n in after.live_nodes() if n.notice_deadline_s is not None}
+        if not noticed or len(noticed) == len(after.live_nodes()):
+            return
+        given = {t.receiver for t in after.transfers if t not in before.transfers}
+        anew = after.reform is not None and after.reform.base is not None
+        if anew and after.assignment is not None and after.assignment is not before.assignment:
+            given |= after.assignment.members()
+        for node in sorted(given & noticed):
+            raise Red("given", f"{node} has a notice and is given something: {entry.reason}")
+
+    def _check_caught_up(self, entry: Entry) -> None:
+        """A failover ends when its successor has done again what was to be done, by its account."""
+        for failover in set(entry.before.failovers) - set(entry.state.failovers):
+            successor = self._world.member(failover.successor)
+            copy = None if successor is None else successor.owned.get(failover.slot)
+            if copy is None or copy.hit is not None:
+                words = f"of slot {failover.slot} is over, {failover.successor} has not caught up"
+                raise Red("caught up", f"the failover {words}")
 
     def _check_checkpoints(self, entry: Entry) -> None:
         vault = self._world.vault
@@ -100,16 +131,6 @@ class Checkers:
         for made in entry.state.checkpoints:
             if made.step not in vault.complete:
                 raise Red("complete", f"the checkpoint of step {made.step} has no manifest")
-
-    def _note_losses(self, entry: Entry) -> None:
-        assignment = entry.state.assignment
-        if assignment is not None and entry.state.reform is None:
-            self._holders |= assignment.members()
-        if entry.state.reform is not None and isinstance(entry.event, NodeJoined):
-            return
-        for node in entry.state.nodes:
-            if node.status is NodeStatus.GONE and str(node.id) in self._holders:
-                self._lost_some = True
 
     def fell_back(self, version: int) -> None:
         """The store lost what came after this version."""
@@ -130,8 +151,6 @@ class Checkers:
         flat = tuple((layer, layer + 1, s, s) for s, layer in sorted(kept.fetched))
         self._said[(member.name, since)] = (mine, flat)
         self._norms[(member.name, since)] = frozenset(kept.norms)
-        if mine or flat:
-            self._holders.add(member.name)
 
     def _check_base(self, state: State, reform: Reform, base: int) -> None:
         """The base is the newest step that every layer is to be had for: no step that live copies
@@ -144,7 +163,7 @@ class Checkers:
             raise Red("restore", f"step {base} is restored and was never a complete checkpoint")
         if base not in (kept if reform.checkpoint else able):
             raise Red("base", f"all go on from step {base}, which nobody has all of")
-        if state.redundancy == "off" and self._lost_some:
+        if state.redundancy == "off" and _gone(state) - self._gone:
             able = set()  # it may go on from what is there, and need not
         best = max(able | kept, default=base)
         if base < best:
@@ -244,14 +263,16 @@ class Checkers:
                 raise Red(
                     "budget", f"asked to stop at {self._stop_at_s:.0f} s, it trained to its end"
                 )
-        if outcome in (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET):
+        if isinstance(entry.event, NodeFinished):
             self._check_all_written(before, outcome)
+        elif outcome is Outcome.DONE:
+            raise Red("written", f"the run is done, by {entry.event}")
         if outcome is Outcome.UNRECOVERABLE and not isinstance(entry.event, RunFailed):
             self._check_unrecoverable(before, state)
         if outcome is Outcome.FAULT and not self.stalls:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
 
-    def _check_all_written(self, before: State, outcome: Outcome) -> None:
+    def _check_all_written(self, before: State, outcome: Outcome | None) -> None:
         """Every slot stands behind its last step, by the account of who owns it."""
         if before.assignment is None or before.reform is not None:
             return
@@ -260,9 +281,10 @@ class Checkers:
         for slot in before.grid.slots():
             owner = self._world.member(before.assignment.owner(slot))
             copy = None if owner is None else owner.owned.get(slot)
-            if copy is None or copy.step <= last:
-                at = "nowhere" if copy is None else f"at step {copy.step}"
-                raise Red("written", f"the run is {outcome}, slot {slot} stands {at} of {last}")
+            if copy is None or copy.step != last + 1:
+                at = "nowhere" if copy is None else f"before step {copy.step}"
+                words = f"the last is {last}, slot {slot} stands {at}"
+                raise Red("written", f"the run is {outcome}: {words}")
 
     def _check_unrecoverable(self, before: State, state: State) -> None:
         """Nothing is given up that a live copy or a checkpoint has."""
@@ -319,6 +341,10 @@ class Checkers:
             raise Red("standstill", f"the run is not over: {state.sentence}")
         if state.outcome is None or not state.sentence:
             raise Red("outcome", "the run is over and does not say how")
+
+
+def _gone(state: State) -> frozenset[NodeId]:
+    return frozenset(n.id for n in state.nodes if n.status is NodeStatus.GONE)
 
 
 def _is_new(reform: Reform, known: Reform | None) -> bool:

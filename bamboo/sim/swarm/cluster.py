@@ -253,6 +253,7 @@ class Cluster:
 
     def _committed(self, entry: Entry) -> None:
         self.checkers.committed(entry)
+        self.trouble.committed(entry.author, entry.event)
         for member in self.members:
             if member.running and not member.stopped:
                 member.hear()

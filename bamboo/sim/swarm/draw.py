@@ -12,7 +12,8 @@ BURST = 0.6
 """So many faults come soon after another, while what follows from that one is under way."""
 
 KINDS = {
-    "lose": 26,
+    "lose": 20,
+    "lose_after": 16,
     "lose_zone": 5,
     "notice": 12,
     "advise": 2,
@@ -50,7 +51,9 @@ def draw(seed: int) -> Scenario:
     step_s = between(0.3, 0.9)
     heal_s = between(4.0, 14.0)
     twice = rng.random() < 0.25
-    steps = int(heal_s / step_s) + rng.randrange(8, 24)
+    most = int(heal_s / step_s)
+    ends_early = rng.random() < 0.25  # while things go wrong
+    steps = rng.randrange(most // 3 + 2, most + 4) if ends_early else most + rng.randrange(8, 24)
     return Scenario(
         seed=seed,
         pipelines=pipelines,
@@ -65,9 +68,9 @@ def draw(seed: int) -> Scenario:
         standbys=rng.choice((0, 0, 1, 2)),
         replaced=rng.random() < 0.6,
         checkpoint_every=every,
-        resume_step=2 * every if every and elastic and rng.random() < 0.1 else 0,
+        resume_step=2 * every if 2 * every < steps and elastic and rng.random() < 0.15 else 0,
         steps=steps,
-        budget_step=rng.randrange(3, steps) if rng.random() < 0.12 else 0,
+        budget_step=rng.randrange(2, steps) if rng.random() < 0.12 else 0,
         step_s=step_s,
         read_s=between(0.01, 0.1),
         say_s=between(0.005, 0.05),
@@ -87,7 +90,7 @@ def draw(seed: int) -> Scenario:
 
 def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
     faults: list[Fault] = []
-    for _ in range(rng.choice((0, 1, 2, 3, 4, 5, 6, 8, 10))):
+    for _ in range(rng.choice((0, 1, 2, 3, 4, 5, 6, 8, 10, 12))):
         at_s = 0.3 + (heal_s - 0.5) * rng.random()
         if faults and rng.random() < BURST:
             at_s = min(heal_s - 0.1, rng.choice(faults).at_s + 1.5 * rng.random() ** 2)
@@ -101,6 +104,9 @@ def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:
     match kind:
         case "lose":
             other = rng.choice((0, 0, 0, 0, 1, 2))
+        case "lose_after":
+            other = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 10, 11))
+            for_s = round(0.6 * rng.random() ** 2, 3)
         case "lose_zone":
             other, for_s = rng.choice((40, 70, 100)), round(0.5 * rng.random(), 3)
         case "notice":

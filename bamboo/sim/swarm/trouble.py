@@ -8,11 +8,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bamboo.core.events import (
+    BoundaryReady,
+    CaughtUp,
+    CheckpointDone,
+    Event,
+    HandedOver,
+    LayoutBuilt,
+    NodeFinished,
+    NodeJoined,
     NoticeReceived,
+    PeerLost,
+    Quiesced,
     RebalanceAdvised,
     Reconsider,
+    ReplicaJoined,
     ShardSaved,
+    StopReady,
     StopRequested,
+    Yielded,
 )
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.sim.swarm.scenario import Fault
@@ -21,13 +34,29 @@ if TYPE_CHECKING:
     from bamboo.sim.swarm.cluster import Cluster
     from bamboo.sim.swarm.member import Member
 
+WATCHED: tuple[type, ...] = (
+    CaughtUp,
+    ReplicaJoined,
+    Yielded,
+    HandedOver,
+    NodeFinished,
+    BoundaryReady,
+    Quiesced,
+    LayoutBuilt,
+    StopReady,
+    CheckpointDone,
+    NodeJoined,
+    PeerLost,
+)
+"""What a loss may be timed by."""
+
 
 class Trouble:
     """The faults of one world."""
 
     def __init__(self, world: "Cluster") -> None:
         self._world = world
-        self.stop_asked = False
+        self._waiting: list[Fault] = []
         for fault in world.scenario.faults:
             world.agenda.after(fault.at_s, self._do, fault)
         world.agenda.after(world.scenario.heal_s, self._heal)
@@ -69,6 +98,21 @@ class Trouble:
                     victims.append(other)
         for victim in victims:
             world.lose(victim)
+
+    def lose_after(self, fault: Fault) -> None:
+        """Wait for the next event of a kind, then lose who said it, or another."""
+        self._waiting.append(fault)
+
+    def committed(self, author: str, event: Event) -> None:
+        """Something was said that a fault may wait for."""
+        world = self._world
+        for fault in self._waiting:
+            if isinstance(event, WATCHED[fault.other % len(WATCHED)]):
+                self._waiting.remove(fault)
+                named = world.member(author) if fault.who % 2 else self._who(fault.who)
+                if named is not None and not world.healed:
+                    world.agenda.after(fault.for_s, world.lose, named)
+                return
 
     def lose_zone(self, fault: Fault) -> None:
         """So many of a hundred nodes of a zone, within a moment."""
@@ -192,7 +236,6 @@ class Trouble:
 
     def stop(self, fault: Fault) -> None:
         """Somebody wants the run to end."""
-        self.stop_asked = True
         self._world.launcher.say(StopRequested(reason="enough", outcome=Outcome.STOPPED))
 
     def reconsider(self, fault: Fault) -> None:
@@ -202,6 +245,7 @@ class Trouble:
 
 KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "lose": Trouble.lose,
+    "lose_after": Trouble.lose_after,
     "lose_zone": Trouble.lose_zone,
     "notice": Trouble.notice,
     "advise": Trouble.advise,

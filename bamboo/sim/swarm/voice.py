@@ -96,7 +96,7 @@ class Voice:
         self.said.append(Said(decision.event, log.state.version, log.fills))
         changed = decision.decided.state is not decision.before
         scenario = self.world.scenario
-        if scenario.twice and not self.world.healed and self.world.chance(scenario.twice):
+        if scenario.twice and self.world.chance(scenario.twice):
             delay_s = self.world.uniform(0.0, scenario.twice_s)
             self.world.agenda.after(delay_s, self._append, decision.event)
         if changed and self.dies_speaking:
