@@ -161,7 +161,8 @@ def _system(
     bare = times.of("off")
     rival: System
     if name in (ORACLE, ON_DEMAND):
-        rival = Oracle(world, bare, asked.policy, standbys=0)
+        frugal = name == ORACLE and not math.isinf(asked.surplus_s)
+        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
     elif name == CHECKPOINT_RESTART:
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:
