@@ -1,11 +1,11 @@
-"""From the paper's rules to ours on a recorded market, a change at a time: value, and what each gains.
+"""From the paper's rules to ours on a recorded market, a change at a time, and what each gains.
 
     python -m benchmarks.waterfall --trace bamboo-p3.csv
 
 BERT-large, up to 4 pipelines of 12 stages, one world and one price. Every row is a policy simulated
 over the whole trace; only the first takes the published table of step times, all others take what
-the dry run of the schedule says for one profile, which is fitted to that table (`bamboo.sim.presets`).
-Value is samples per second by dollars per hour, over the whole time. All of it is modelled.
+the dry run of the schedule says for one profile, which is fitted to that table
+(`bamboo.sim.presets`). Value is samples per second by dollars per hour, over the whole time. All of it is modelled.
 """
 
 import argparse
