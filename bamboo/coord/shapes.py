@@ -56,7 +56,9 @@ def shape_of(kind: Any) -> Shape:
 
 def _dataclass_shape(kind: type) -> Shape:
     hints = get_type_hints(kind)
-    fields = {field.name: shape_of(hints[field.name]) for field in dataclasses.fields(kind)}
+    # What nobody gives follows from what is given, and is no part of a document.
+    given = [field.name for field in dataclasses.fields(kind) if field.init]
+    fields = {name: shape_of(hints[name]) for name in given}
 
     def write(value: Any) -> dict[str, Any]:
         return {name: shape.write(getattr(value, name)) for name, shape in fields.items()}

@@ -7,10 +7,13 @@ ring and is another node: with a slot for each node that is the neighbour (Thorp
 NSDI 2023), and the loss of any single node leaves a copy of everything. (4) Where neighbours are to
 lie in different zones, an owner in another zone shadows before a nearer one in the same, and a
 standby from another zone than its neighbours takes over before others: a loss within one zone then
-leaves a copy of everything too.
+leaves a copy of everything too. (5) It is asked at every event, so it looks only at what may differ
+from now: at whoever owns several slots or none, or is to own none, and at the slots for which rule
+3 or 4 does not hold.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from bamboo.core.state import State
 from bamboo.ids import NodeId
@@ -19,76 +22,133 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lacks:
+    """How the assignment of now differs from the one to come to: slots that should have another
+    owner, and slots that should have another shadow, or none."""
+
+    owners: Mapping[Slot, NodeId]
+    shadows: Mapping[Slot, NodeId | None]
+
+
 def aim(state: State, *, apart: bool = False) -> Assignment | None:
     """The assignment to come to; the present one where nothing better can be had. None before the
     first. What nodes under notice own is given away here, before they have handed it over.
     `apart`: neighbours are to lie in different zones."""
-    assignment = state.assignment
-    if assignment is None:
+    if state.assignment is None:
         return None
-    usable = frozenset(n.id for n in state.live_nodes() if n.notice_deadline_s is None)
-    usable -= _going(state, assignment, usable)
-    owners = _owners(state, assignment, usable, apart=apart)
+    lacks = lacking(state, state.assignment, apart=apart)
+    return state.assignment.replace(owners=lacks.owners, shadows=lacks.shadows)
+
+
+def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
+    """Where the assignment of a state differs from `aim`."""
+    roll = state.roll
+    idle = _idle(state, assignment)
+    going = _going(state, assignment, idle)
+    usable = roll.usable - going if going else roll.usable
+    barred = going.union(node.id for node in state.roll.aside if not node.usable)
+    owners = _owners(state, assignment, usable, idle - going, sorted(barred), apart=apart)
     if state.redundancy in BARE_MODES:
-        return assignment.replace(owners=owners, shadows={})
+        return Lacks(owners=owners, shadows={})
     aimed = assignment.replace(owners=owners, shadows={})
-    zones = {n.id: n.zone for n in state.nodes} if apart else None
-    shadows = {slot: shadow_of(aimed, slot, usable, zones) for slot in aimed.grid.slots()}
-    return aimed.replace(owners={}, shadows=shadows)
+    several_zones = apart and len(set(map(roll.zones.get, aimed.owners))) > 1
+    zones = roll.zones if several_zones else None
+    shadows = {
+        slot: shadow_of(aimed, slot, usable, zones) for slot in _in_doubt(aimed, barred, zones)
+    }
+    return Lacks(
+        owners=owners,
+        shadows={slot: node for slot, node in shadows.items() if node != assignment.shadow(slot)},
+    )
 
 
-def _going(state: State, assignment: Assignment, usable: Collection[NodeId]) -> frozenset[NodeId]:
+def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
+    """Usable nodes that own nothing: standbys, and members that have replicas only."""
+    roles = assignment.roles
+    waiting = (n.id for n in state.roll.aside if n.usable and n.id not in roles.owned)
+    return (roles.landless & state.roll.usable).union(waiting)
+
+
+def _going(state: State, assignment: Assignment, idle: Collection[NodeId]) -> frozenset[NodeId]:
     """The slow node that is given nothing any more: from when there is another for its place."""
     node = state.retiring
     if node is None:
         return frozenset()
-    spare = any(n != node and not assignment.owned_by(n) for n in usable)
+    spare = any(other != node for other in idle)
     return frozenset({node}) if spare or not assignment.owned_by(node) else frozenset()
 
 
+class _Hands:
+    """Who owns what while slots are given away; of most nodes nobody asks."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._slots: dict[NodeId, list[Slot]] = {}
+        for node in assignment.roles.several:
+            self.of(node)
+
+    def of(self, node: NodeId) -> list[Slot]:
+        if node not in self._slots:
+            self._slots[node] = list(self._assignment.owned_by(node))
+        return self._slots[node]
+
+    def give(self, slot: Slot, giver: NodeId, taker: NodeId) -> None:
+        self.of(giver).remove(slot)
+        self.of(taker).append(slot)
+
+    def fullest(self) -> NodeId | None:
+        """Who owns the most slots, if that is more than one; of equals the first."""
+        rich = (node for node, slots in self._slots.items() if len(slots) > 1)
+        return min(rich, key=lambda node: (-len(self._slots[node]), node), default=None)
+
+
 def _owners(
-    state: State, assignment: Assignment, usable: Collection[NodeId], *, apart: bool
+    state: State,
+    assignment: Assignment,
+    usable: Collection[NodeId],
+    idle: Collection[NodeId],
+    leavers: Collection[NodeId],
+    *,
+    apart: bool,
 ) -> Mapping[Slot, NodeId]:
     """Slots that should change hands, each with its new owner."""
-    holding = {n.id: list(assignment.owned_by(n.id)) for n in state.live_nodes()}
+    hands = _Hands(assignment)
+    zones = state.roll.zones
+    standbys = set(idle)
     out: dict[Slot, NodeId] = {}
-    standbys = {n.id: n.zone for n in state.live_nodes() if n.id in usable and not holding[n.id]}
-    zones = {n.id: n.zone for n in state.nodes}
-    advised = {n.id for n in state.nodes if n.advised}
 
     def nearest(slot: Slot) -> NodeId:
         near = _zones_beside(assignment, slot, zones)
 
         def fit(node: NodeId) -> tuple[bool, bool, NodeId]:
-            return node in advised, (standbys[node] in near) is apart, node
+            known = state.node(node)
+            return known is not None and known.advised, (zones[node] in near) is apart, node
 
         taker = min(standbys, key=fit)
-        del standbys[taker]
+        standbys.remove(taker)
         return taker
 
-    for leaver in sorted(n for n in holding if n not in usable):
-        for slot in list(holding[leaver]):
-            shadow = assignment.shadow(slot)
-            to = nearest(slot) if standbys else (None if leaver == state.retiring else shadow)
+    for leaver in leavers:
+        for slot in assignment.owned_by(leaver):
+            shadow = None if leaver == state.retiring else assignment.shadow(slot)
+            to = nearest(slot) if standbys else shadow
             if to is not None and to in usable:
-                holding[leaver].remove(slot)
-                holding[to].append(slot)
+                hands.give(slot, leaver, to)
                 out[slot] = to
-    while True:
-        giver = max(sorted(holding), key=lambda node: len(holding[node]))
-        if len(holding[giver]) < 2:
-            return out
-        slot = _spare(assignment, holding[giver])
+    while (giver := hands.fullest()) is not None:
+        slot = _spare(assignment, hands.of(giver))
         if standbys:
             taker = nearest(slot)
+        elif len(hands.of(giver)) == 2:
+            return out  # all others own one at least
         else:
-            able = [n for n in sorted(holding) if n in usable]
-            taker = min(able, key=lambda node: len(holding[node]), default=giver)
-            if len(holding[giver]) - len(holding[taker]) < 2:
+            taker = min(usable, key=lambda node: (len(hands.of(node)), node), default=giver)
+            if len(hands.of(giver)) - len(hands.of(taker)) < 2:
                 return out
-        holding[giver].remove(slot)
-        holding[taker].append(slot)
+        hands.give(slot, giver, taker)
         out[slot] = taker
+    return out
 
 
 def _spare(assignment: Assignment, slots: list[Slot]) -> Slot:
@@ -107,6 +167,26 @@ def _zones_beside(
     )
 
 
+def _in_doubt(
+    aimed: Assignment, barred: Collection[NodeId], zones: Mapping[NodeId, str] | None
+) -> list[Slot]:
+    """Slots that may need another shadow. The others are shadowed by their neighbour in the ring,
+    which may go on doing so, and lies in another zone if `zones` matter."""
+    roles, grid = aimed.roles, aimed.grid
+    numbers = set(roles.astray)
+    for node in barred:
+        numbers.update(grid.after(number) for number in roles.owned.get(node, ()))
+    if zones is not None:
+        pairs = enumerate(zip(aimed.owners, aimed.shadows, strict=True))
+        numbers.update(
+            number
+            for number, (owner, shadow) in pairs
+            if shadow is not None and zones[owner] == zones[shadow]
+        )
+    slots = grid.slots()
+    return [slots[number] for number in sorted(numbers)]
+
+
 def shadow_of(
     aimed: Assignment,
     slot: Slot,
@@ -116,21 +196,27 @@ def shadow_of(
     """The first usable owner before `slot` in its ring, else of another pipeline, else whoever
     else is usable, else the shadow of now. With `zones`, before all of these the usable owners in
     another zone, in the same order: one of them may get several replicas."""
-    owner = aimed.owner(slot)
+    owner, now = aimed.owner(slot), aimed.shadow(slot)
     if zones is not None:
-        able = {n for n in aimed.owners if n in usable and zones.get(n) != zones.get(owner)}
-        if able:
-            return shadow_of(aimed, slot, able)
-    grid, before = aimed.grid, slot
+        home = zones.get(owner)
+        for node in _owners_before(aimed, slot):
+            if zones.get(node) != home and node in usable:
+                return node
+    for node in _owners_before(aimed, slot):
+        if node != owner and node in usable:
+            return node
+    idle = min((node for node in usable if node != owner), default=None)
+    return idle or (now if now != owner else None)
+
+
+def _owners_before(aimed: Assignment, slot: Slot) -> Iterator[NodeId]:
+    """All owners, in the order in which they come into question for the replica of `slot`."""
+    grid = aimed.grid
+    number = grid.number(slot)
     for _ in range(grid.stages - 1):
-        before = grid.protector(before)
-        ahead = aimed.owner(before)
-        if ahead != owner and ahead in usable:
-            return ahead
+        number = grid.before(number)
+        yield aimed.owners[number]
     # One node for all slots of one owner, so that a loss finds their replicas at one step.
-    anchor = min(aimed.owned_by(owner), key=lambda held: (held.pipeline, held.stage))
-    others = [aimed.owner(other) for other in grid.column(anchor.stage)]
-    others += [aimed.owner(other) for other in grid.slots()]
-    found_elsewhere = [n for n in (*others, *sorted(usable)) if n != owner and n in usable]
-    now = aimed.shadow(slot)
-    return found_elsewhere[0] if found_elsewhere else (now if now != owner else None)
+    anchor = aimed.owned_by(aimed.owner(slot))[0]
+    yield from aimed.owners[anchor.stage :: grid.stages]
+    yield from aimed.owners

@@ -60,7 +60,8 @@ def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assig
     if redundancy in BARE_MODES:
         return bare
     zones = {node.id: node.zone for node in ordered}
-    shadows = {s: shadow_of(bare, s, frozenset(owners), zones) for s in grid.slots()}
+    usable, by_zone = frozenset(owners), zones if len(set(zones.values())) > 1 else None
+    shadows = {s: shadow_of(bare, s, usable, by_zone) for s in grid.slots()}
     return bare.replace(owners={}, shadows=shadows)
 
 

@@ -44,7 +44,7 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
         return stale(state, f"{BEGUN} later ones than that of step {event.step} are in the making")
     after = replace(state, saving=tuple(kept))
     reason = f"stage {event.stage} as it was before step {event.step} is stored"
-    return changed(state, after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
+    return changed(after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
 
 
 def order_completion(decided: Transition) -> Transition:
@@ -52,12 +52,14 @@ def order_completion(decided: Transition) -> Transition:
     state = decided.state
     if state.phase is Phase.FINISHED or state.reform is not None:
         return decided
+    whole = [saving for saving in state.saving if len(saving.stages) == state.grid.stages]
+    if not whole:
+        return decided
     members = {node.id for node in live_members(state)}
     effects: list[Effect] = []
     out = []
     for saving in state.saving:
-        whole = len(saving.stages) == state.grid.stages
-        if whole and saving.committer not in members and members:
+        if saving in whole and saving.committer not in members and members:
             saving = replace(saving, committer=min(members))
             effects.append(
                 CompleteCheckpoint(to=min(members), step=saving.step, era=state.era),
@@ -84,7 +86,7 @@ def complete(state: State, event: CheckpointDone) -> Transition:
         checkpoints=tuple(kept),
         saving=tuple(s for s in state.saving if s.step > event.step),
     )
-    return changed(state, after, (), f"the checkpoint of step {event.step} is complete")
+    return changed(after, (), f"the checkpoint of step {event.step} is complete")
 
 
 def give_up(state: State, event: CheckpointFailed) -> Transition:
@@ -93,7 +95,7 @@ def give_up(state: State, event: CheckpointFailed) -> Transition:
         return stale(state, why)
     after = replace(state, saving=tuple(s for s in state.saving if s.step != event.step))
     reason = f"the checkpoint of step {event.step} failed, training goes on: {event.reason}"
-    return changed(state, after, (), reason)
+    return changed(after, (), reason)
 
 
 def reject(state: State, event: CheckpointDamaged) -> Transition:
@@ -108,9 +110,9 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
     reason = f"the checkpoint of step {event.step} is passed over: {event.reason}"
     reform = state.reform
     if reform is None or not reform.checkpoint or reform.base != event.step:
-        return changed(state, after, (), reason)
+        return changed(after, (), reason)
     again, orders = begin_reform(after, why=reform.why, planned=False, forced=reform.forced)
-    return changed(state, again, orders, reason)
+    return changed(again, orders, reason)
 
 
 def _void(state: State, node: NodeId, era: int) -> str | None:

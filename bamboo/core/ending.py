@@ -21,11 +21,10 @@ from bamboo.core.transition import (
     stale,
 )
 from bamboo.errors import CoreMisuse
+from bamboo.ids import NodeId
 
 
-def end(
-    before: State, after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()
-) -> Transition:
+def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
     """`after` is over with `outcome`; the effects are `first`, then those of any end."""
     over = replace(
         after,
@@ -37,7 +36,7 @@ def end(
         reform=None,
     )
     leave = tuple(End(to=node.id) for node in over.live_nodes())
-    return changed(before, over, (*first, *leave, TerminateAll(to=FLEET)), reason)
+    return changed(over, (*first, *leave, TerminateAll(to=FLEET)), reason)
 
 
 def request_stop(state: State, event: StopRequested) -> Transition:
@@ -49,12 +48,12 @@ def request_stop(state: State, event: StopRequested) -> Transition:
     asked = replace(state, stop_reason=event.reason, stop_outcome=event.outcome)
     if state.assignment is None:
         reason = f"stopped before training began: {event.reason}"
-        return end(state, asked, event.outcome, reason)
+        return end(asked, event.outcome, reason)
     if state.reform is not None:  # `settle` ends it if that waits for nodes
-        return changed(state, asked, (), f"stopping once all go on again: {event.reason}")
+        return changed(asked, (), f"stopping once all go on again: {event.reason}")
     effects = (HoldForStop(to=node.id) for node in live_members(state))
     reason = f"stopping at the next step that all can finish: {event.reason}"
-    return changed(state, asked, effects, reason)
+    return changed(asked, effects, reason)
 
 
 def answer_stop(state: State, event: StopReady) -> Transition:
@@ -71,7 +70,7 @@ def answer_stop(state: State, event: StopReady) -> Transition:
     waiting = len(live_members(noted)) - len(noted.stop_ready)
     words = words or f"; waiting for {waiting} more"
     reason = f"{describe(state, event.node)} {begun_words(event.step, words)}"
-    return changed(state, settled, effects, reason)
+    return changed(settled, effects, reason)
 
 
 def settle_stop(state: State) -> tuple[State, tuple[Effect, ...], str]:
@@ -108,11 +107,11 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
     missing = owners.difference(noted.finished)
     reason = f"{describe(state, event.node)} finished step {event.step}"
     if missing:
-        return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")
+        return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     if state.stop_at_step is None or state.stop_outcome is None:
-        return end(state, noted, Outcome.DONE, f"{reason}, the last one: the run is done")
+        return end(noted, Outcome.DONE, f"{reason}, the last one: the run is done")
     reason = f"{reason}, the last one: the run is over, {state.stop_reason}"
-    return end(state, noted, state.stop_outcome, reason)
+    return end(noted, state.stop_outcome, reason)
 
 
 def report_non_finite(state: State, event: NonFinite) -> Transition:
@@ -122,14 +121,14 @@ def report_non_finite(state: State, event: NonFinite) -> Transition:
         return stale(state, f"{event.node} {away(node)}: its report does not count")
     where = describe(state, event.node)
     reason = f"step {event.step}: {event.what} of layer {event.layer} is not finite, says {where}"
-    return end(state, state, Outcome.FAULT, reason)
+    return end(state, Outcome.FAULT, reason)
 
 
 def fail_run(state: State, event: RunFailed) -> Transition:
     """End the run for a reason that no failover mends."""
     if event.outcome is Outcome.DONE:
         raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
-    reporter = next((node for node in state.nodes if node.id == event.reporter), None)
+    reporter = state.node(NodeId(event.reporter))
     if reporter is not None and not reporter.status.live:
         return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
-    return end(state, state, event.outcome, f"{event.reason} (says {event.reporter})")
+    return end(state, event.outcome, f"{event.reason} (says {event.reporter})")

@@ -35,19 +35,19 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     """A live node is gone for ever, `how` being a clause for the reason."""
     reason = f"{describe(state, node.id)} is gone: {how}"
     terminate = TerminateInstance(to=FLEET, instance=node.instance, reason=reason)
-    without = with_status(state, node.id, NodeStatus.GONE)
+    without = with_status(state, NodeStatus.GONE, node.id)
     fence = Fence(to=node.id)
     if state.reform is not None:
         return lose_while_reforming(without, node.id, (fence, terminate), reason)
     if node.status is NodeStatus.READY:
-        return changed(state, without, (fence, terminate), f"{reason}; it had no slot")
+        return changed(without, (fence, terminate), f"{reason}; it had no slot")
     assignment = assigned(state)
     orphans = [s for s in assignment.owned_by(node.id) if heir(state, assignment, s) is None]
     if orphans and can_recover(state, policy):
         bare = f"no shadow has {name_slots(state, orphans)}"
         after, orders = begin_reform(without, why=reason, planned=False)
         words = f"{reason}; {bare}, everybody stops where he is"
-        return changed(state, after, (fence, *orders, terminate), words)
+        return changed(after, (fence, *orders, terminate), words)
     if orphans:
         over = replace(without, generation=state.generation + 1)
         why = (
@@ -56,9 +56,9 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
             else "its shadow is gone too"
         )
         reason = f"{reason}; no live node holds {name_slots(state, orphans)} ({why})"
-        return end(state, over, Outcome.UNRECOVERABLE, reason, first=(fence,))
+        return end(over, Outcome.UNRECOVERABLE, reason, first=(fence,))
     after, effects, words = pass_on(without, node.id, planned=False, now_s=now_s)
-    return changed(state, after, (fence, *effects, terminate), f"{reason}; {words}")
+    return changed(after, (fence, *effects, terminate), f"{reason}; {words}")
 
 
 def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
@@ -75,9 +75,9 @@ def hand_over(state: State, event: HandedOver, *, now_s: float) -> Transition:
             raise CoreMisuse(f"HandedOver from {event.node}, which was never told to drain")
         return stale(state, f"{event.node} has nobody to hand over to any more; it stays")
     reason = f"{describe(state, event.node)} handed over after step {event.step}"
-    without = with_status(state, event.node, NodeStatus.LEFT)
+    without = with_status(state, NodeStatus.LEFT, event.node)
     after, effects, words = pass_on(without, event.node, planned=True, now_s=now_s)
-    return changed(state, after, (*effects, End(to=event.node)), f"{reason}; {words}")
+    return changed(after, (*effects, End(to=event.node)), f"{reason}; {words}")
 
 
 def catch_up(state: State, event: CaughtUp) -> Transition:
@@ -91,7 +91,6 @@ def catch_up(state: State, event: CaughtUp) -> Transition:
     if done is None:
         return stale(state, f"no failover of {names} to {event.node} is under way")
     after = replace(state, failovers=tuple(f for f in state.failovers if f is not done))
-    after = replace(after, phase=settled_phase(after))
     reason = f"node {event.node} caught up with {names} in step {event.step}: "
     if done.planned:
         reason += "a hand-over, nothing was recomputed"
@@ -101,7 +100,7 @@ def catch_up(state: State, event: CaughtUp) -> Transition:
             f"{again} recomputed, {event.already_computed} had been computed ahead, first "
             f"operation {event.pause_s * 1000:.0f} ms after the loss was seen"
         )
-    return changed(state, after, (), reason)
+    return changed(after, (), reason)
 
 
 def pass_on(
@@ -129,17 +128,15 @@ def pass_on(
         finished=tuple(node for node in state.finished if node not in owing),
         stop_ready=tuple(entry for entry in state.stop_ready if entry[0] != leaver),
     )
+    members = [node.id for node in live_members(after)] if heirs else []
     effects: list[Effect] = []
     for slot, to in heirs.items():
         effects.append(Promote(to=to, slot=slot, victim=leaver))
-        effects += [
-            Resend(to=node.id, slot=slot, owner=to) for node in live_members(after) if node.id != to
-        ]
+        effects += [Resend(to=node, slot=slot, owner=to) for node in members if node != to]
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
     words = words or ["it had replicas only"]
     after, stays = _take_back_drains(after)
     after, stop_effects, stop_words = settle_stop(after)
-    after = replace(after, phase=settled_phase(after))
     return after, (*effects, *stays, *stop_effects), listed(words) + stop_words
 
 
@@ -163,8 +160,11 @@ def settled_phase(state: State) -> Phase:
         return state.phase
     if state.failovers:
         return Phase.FAILING_OVER
-    bare = None in assigned(state).shadows
-    return Phase.DEGRADED if bare and state.redundancy not in BARE_MODES else Phase.RUNNING
+    if state.redundancy in BARE_MODES:
+        return Phase.RUNNING
+    assignment = assigned(state)
+    bare = any(assignment.shadows[number] is None for number in assignment.roles.astray)
+    return Phase.DEGRADED if bare else Phase.RUNNING
 
 
 def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:
@@ -178,10 +178,10 @@ def _take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Draining nodes that lost the shadow of something they own go on as members."""
     assignment = assigned(state)
     effects: list[Effect] = []
-    for node in state.nodes:
+    for node in state.roll.aside:
         if node.status is NodeStatus.DRAINING and any(
             assignment.shadow(slot) is None for slot in assignment.owned_by(node.id)
         ):
-            state = with_status(state, node.id, NodeStatus.MEMBER)
+            state = with_status(state, NodeStatus.MEMBER, node.id)
             effects.append(Stay(to=node.id))
     return state, tuple(effects)

@@ -77,6 +77,7 @@ from bamboo.core.transition import (
     changed,
     describe,
     name_slots,
+    numbered,
     stale,
     with_status,
 )
@@ -101,7 +102,7 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
     decided = protect(state, settle(state, decided, policy), apart=policy.apart)
-    return order_completion(improve(state, decided, policy))
+    return numbered(state, order_completion(improve(state, decided, policy)))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -182,24 +183,20 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
         pid=event.pid,
         status=NodeStatus.READY,
     )
-    joined = replace(state, nodes=(*state.nodes, node))
+    joined = state.with_nodes(node)
     reason = f"node {event.node} joined in zone {event.zone}"
     if state.phase is not Phase.FORMING:
-        return changed(state, joined, (), f"{reason}; it stands by")
-    ready = joined.live_nodes()
-    if len(ready) < state.grid.size:
-        return changed(state, joined, (), f"{reason}: {len(ready)} of {state.grid.size}")
+        return changed(joined, (), f"{reason}; it stands by")
+    here = len(joined.roll.live)
+    if here < state.grid.size:
+        return changed(joined, (), f"{reason}: {here} of {state.grid.size}")
     if state.checkpoints and policy.elastic:
         newest = state.checkpoints[-1].step
         after, orders = begin_reform(joined, why=f"resumed before step {newest}", planned=False)
-        return changed(state, after, orders, f"{reason}, the last one")
-    assignment = assign(ready, state.grid, state.redundancy, apart=policy.apart)
-    members = set(assignment.owners)
+        return changed(after, orders, f"{reason}, the last one")
+    assignment = assign(joined.live_nodes(), state.grid, state.redundancy, apart=policy.apart)
     after = replace(
-        joined,
-        nodes=tuple(
-            replace(n, status=NodeStatus.MEMBER) if n.id in members else n for n in joined.nodes
-        ),
+        with_status(joined, NodeStatus.MEMBER, *assignment.owners),
         assignment=assignment,
         generation=state.generation + 1,
         era=state.generation + 1,
@@ -207,7 +204,7 @@ def _join(state: State, event: NodeJoined, policy: Policy) -> Transition:
     )
     effects = tuple(Start(to=owner) for owner in assignment.owners)
     grid = f"{state.grid.pipelines} x {state.grid.stages}"
-    return changed(state, after, effects, f"{reason}, the last one: training starts on {grid}")
+    return changed(after, effects, f"{reason}, the last one: training starts on {grid}")
 
 
 def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -> Transition:
@@ -216,7 +213,7 @@ def _lose_peer(state: State, event: PeerLost, *, now_s: float, policy: Policy) -
         return stale(state, f"no node {event.node} ever joined")
     if not node.status.live:
         return stale(state, f"node {event.node} {away(node)} already")
-    reporter = next((n for n in state.nodes if n.id == event.reporter), None)
+    reporter = state.node(NodeId(event.reporter))
     if reporter is not None and not reporter.status.live:
         return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
     hows = {
@@ -236,33 +233,27 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
         return stale(state, f"node {event.node} {away(node)} already")
     if node.notice_deadline_s is not None:
         return stale(state, f"node {event.node} has had its notice already")
-    noted = replace(
-        state,
-        nodes=tuple(
-            replace(n, notice_deadline_s=event.deadline_s) if n.id == node.id else n
-            for n in state.nodes
-        ),
-    )
+    noted = state.with_nodes(replace(node, notice_deadline_s=event.deadline_s))
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
     if state.reform is not None:  # who has no slot in the end leaves then
-        return changed(state, noted, (), f"{reason}; all is being laid out anew")
+        return changed(noted, (), f"{reason}; all is being laid out anew")
     if node.status is NodeStatus.READY:
-        after = with_status(noted, node.id, NodeStatus.LEFT)
-        return changed(state, after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
+        after = with_status(noted, NodeStatus.LEFT, node.id)
+        return changed(after, (End(to=node.id),), f"{reason}; it had no slot and leaves")
     if state.redundancy in BARE_MODES and _can_spare(noted, policy):
         after, orders = begin_reform(noted, why=reason, planned=True)
-        return changed(state, after, orders, f"{reason}; a new layout at the next boundary")
+        return changed(after, orders, f"{reason}; a new layout at the next boundary")
     assignment = assigned(state)
     slots = assignment.owned_by(node.id)
     to = [heir(state, assignment, slot) for slot in slots]
     if any(shadow is None or _under_notice(state, shadow) for shadow in to):
         words = f"no shadow stays to hand {name_slots(state, slots)} over to, so it goes on"
-        return changed(state, noted, (), f"{reason}; {words}")
-    after = with_status(noted, node.id, NodeStatus.DRAINING)
+        return changed(noted, (), f"{reason}; {words}")
+    after = with_status(noted, NodeStatus.DRAINING, node.id)
     what = name_slots(state, slots) if slots else "its replicas"
     reason = f"{reason}; it hands {what} over at the next step boundary"
-    return changed(state, after, (Drain(to=node.id),), reason)
+    return changed(after, (Drain(to=node.id),), reason)
 
 
 def _advise(state: State, event: RebalanceAdvised) -> Transition:
@@ -274,15 +265,15 @@ def _advise(state: State, event: RebalanceAdvised) -> Transition:
         return stale(state, f"node {event.node} {away(node)} already")
     if node.advised or node.notice_deadline_s is not None:
         return stale(state, f"node {event.node} has one to come for it already")
-    nodes = tuple(replace(n, advised=True) if n.id == node.id else n for n in state.nodes)
+    advised = state.with_nodes(replace(node, advised=True))
     reason = f"the cloud may soon take {describe(state, node.id)}: one more node is to stand by"
-    return changed(state, replace(state, nodes=nodes), (), reason)
+    return changed(advised, (), reason)
 
 
 def _can_spare(state: State, policy: Policy) -> bool:
     """Whether those who stay can take all over, at a boundary, from those who do not."""
-    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
-    return policy.elastic and len(staying) >= policy.stages and not state.failovers
+    staying = len(state.roll.usable)
+    return policy.elastic and staying >= policy.stages and not state.failovers
 
 
 def _under_notice(state: State, node: NodeId) -> bool:
@@ -298,5 +289,5 @@ def _leave(state: State, event: NodeLeft, *, now_s: float, policy: Policy) -> Tr
         return stale(state, f"node {event.node} {away(node)} already")
     if state.phase is not Phase.FINISHED:
         return lose(state, node, how=f"it left, {event.reason}", now_s=now_s, policy=policy)
-    after = with_status(state, node.id, NodeStatus.LEFT)
-    return changed(state, after, (), f"node {event.node} left: {event.reason}")
+    after = with_status(state, NodeStatus.LEFT, node.id)
+    return changed(after, (), f"node {event.node} left: {event.reason}")

@@ -43,4 +43,4 @@ def rebalance(state: State, event: PaceMeasured, policy: Policy) -> Transition:
     after, orders = begin_reform(state, why=words, planned=True)
     assert after.reform is not None
     after = replace(after, reform=replace(after.reform, shares=better))
-    return changed(state, after, orders, f"{words} at the next boundary")
+    return changed(after, orders, f"{words} at the next boundary")

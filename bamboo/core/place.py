@@ -8,12 +8,14 @@ rest of a pipeline comes from its zones, or from those that its neighbours are n
 are to lie apart.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
 
 from bamboo.core.aim import shadow_of
 from bamboo.core.policy import Policy
 from bamboo.core.state import Node
-from bamboo.ids import NodeId
+from bamboo.ids import NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
@@ -21,9 +23,14 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
 
+def grid_for(nodes: int, policy: Policy) -> Grid:
+    """The grid for so many nodes, at least one."""
+    return _fastest(nodes, policy) or _fullest(nodes, policy)
+
+
 def layout_for(nodes: int, policy: Policy) -> ModelLayout:
     """The layout for so many nodes, at least one."""
-    grid = _fastest(nodes, policy) or _fullest(nodes, policy)
+    grid = grid_for(nodes, policy)
     return ModelLayout(
         grid=grid,
         cut=policy.cut_for(grid.stages),
@@ -31,19 +38,25 @@ def layout_for(nodes: int, policy: Policy) -> ModelLayout:
     )
 
 
+def nodes_wanted(available: int, policy: Policy, *, standbys: int) -> int:
+    """How many of so many nodes that are to be had a run should have: those of the grid that they
+    are enough for, and the standbys; what is beyond would be paid for nothing."""
+    return min(available, grid_for(available, policy).size + standbys)
+
+
 def _fastest(nodes: int, policy: Policy) -> Grid | None:
     """By the planner's figures; None where they have none for so few nodes."""
-    able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
+    able = [(g.step_s, g.size, g.stages) for g in policy.grids if g.size <= nodes]
     if not able:
         return None
-    best = min(able, key=lambda g: (g.step_s, g.pipelines * g.stages, g.stages))
-    return Grid(pipelines=best.pipelines, stages=best.stages)
+    _, size, stages = min(able)
+    return Grid(pipelines=size // stages, stages=stages)
 
 
 def _fullest(nodes: int, policy: Policy) -> Grid:
     """As many whole pipelines as can be, or one shorter one."""
-    able = sorted(len(cut) - 1 for cut in policy.cuts)
-    stages = max((p for p in able if p <= min(nodes, policy.stages)), default=able[0])
+    able = [len(cut) - 1 for cut in policy.cuts]
+    stages = max((p for p in able if p <= min(nodes, policy.stages)), default=min(able))
     pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
     return Grid(pipelines=pipelines, stages=stages)
 
@@ -64,22 +77,33 @@ def place(
         chosen = _in_order(nodes, slots)
     else:
         chosen = _by_what_is_held(nodes, layout, held)
-        free = sorted((n for n in nodes if n.id not in chosen.values()), key=lambda n: n.id)
-        for slot in (s for s in slots if s not in chosen):
-            ring = (grid.protector(slot), grid.protected(slot))
-            beside = ring if apart else grid.pipeline(slot.pipeline)
-            near = {zones[chosen[s]] for s in beside if s in chosen}
-            taken = min(free, key=lambda n: ((n.zone in near) is apart, n.zone, n.id))
-            free.remove(taken)
-            chosen[slot] = taken.id
+        _fill_up(chosen, nodes, grid, apart=apart)
     bare = Assignment(
         grid=grid, owners=tuple(chosen[slot] for slot in slots), shadows=(None,) * grid.size
     )
     if mode in BARE_MODES:
         return bare
-    usable, by_zone = frozenset(zones), zones if apart else None
+    usable, by_zone = frozenset(zones), zones if apart and len({*zones.values()}) > 1 else None
     shadows = {slot: shadow_of(bare, slot, usable, by_zone) for slot in slots}
     return bare.replace(owners={}, shadows=shadows)
+
+
+def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, apart: bool) -> None:
+    """Give the slots that nobody has to nodes without one: by zone first, then by id."""
+    zones = {node.id: node.zone for node in nodes}
+    taken = set(chosen.values())
+    free: dict[ZoneId, deque[NodeId]] = {}
+    for node in sorted(nodes, key=lambda n: n.id):
+        if node.id not in taken:
+            free.setdefault(node.zone, deque()).append(node.id)
+    for slot in grid.slots():
+        if slot in chosen:
+            continue
+        ring = (grid.protector(slot), grid.protected(slot))
+        beside = ring if apart else grid.pipeline(slot.pipeline)
+        near = {zones[chosen[s]] for s in beside if s in chosen}
+        zone = min((z for z in free if free[z]), key=lambda z: ((z in near) is apart, z))
+        chosen[slot] = free[zone].popleft()
 
 
 def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId]:
@@ -91,18 +115,34 @@ def _in_order(nodes: Sequence[Node], slots: Sequence[Slot]) -> dict[Slot, NodeId
 def _by_what_is_held(
     nodes: Sequence[Node], layout: ModelLayout, held: Mapping[NodeId, frozenset[int]]
 ) -> dict[Slot, NodeId]:
-    """Slots for all that hold anything of them, the best fits first."""
-    fits = []
-    for node in nodes:
-        for slot in layout.grid.slots():
-            own = frozenset(layout.layers_of(slot))
-            beside = frozenset(layout.layers_of(layout.grid.protected(slot)))
-            have = held.get(node.id, frozenset())
-            score = 2 * len(have & own) + len(have & beside)
-            if score:
-                fits.append((-score, node.id, slot))
+    """Slots for all that hold anything of them, the best fits first; of equals the first node, then
+    the first slot. What a slot needs hangs on its stage alone, so the first pipeline that still
+    lacks the stage is the one to go to."""
+    grid = layout.grid
+    fits = [
+        (-score, node.id, stage)
+        for node in nodes
+        for stage, score in enumerate(_scores(held.get(node.id, frozenset()), layout))
+        if score
+    ]
+    fits.sort()
+    next_pipeline = [0] * grid.stages
     chosen: dict[Slot, NodeId] = {}
-    for _, node_id, slot in sorted(fits):
-        if slot not in chosen and node_id not in chosen.values():
-            chosen[slot] = node_id
+    placed: set[NodeId] = set()
+    for (_, node_id), alike in groupby(fits, key=lambda fit: fit[:2]):
+        open_stages = [stage for *_, stage in alike if next_pipeline[stage] < grid.pipelines]
+        if node_id in placed or not open_stages:
+            continue
+        stage = min(open_stages, key=lambda s: (next_pipeline[s], s))
+        chosen[Slot(pipeline=next_pipeline[stage], stage=stage)] = node_id
+        next_pipeline[stage] += 1
+        placed.add(node_id)
     return chosen
+
+
+def _scores(have: frozenset[int], layout: ModelLayout) -> list[int]:
+    """By stage, how much a node has of what its owner needs: what it is to own counts twice, what
+    it is to shadow once."""
+    cuts = pairwise(layout.cut)
+    own = [sum(layer in have for layer in range(first, stop)) for first, stop in cuts]
+    return [2 * mine + beside for mine, beside in zip(own, (*own[1:], own[0]), strict=True)]

@@ -19,6 +19,11 @@ class GridTime:
     stages: int
     step_s: float
 
+    @property
+    def size(self) -> int:
+        """Nodes that it takes."""
+        return self.pipelines * self.stages
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

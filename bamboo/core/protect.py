@@ -8,7 +8,7 @@ begun.
 
 from dataclasses import replace
 
-from bamboo.core.aim import aim
+from bamboo.core.aim import Lacks, lacking
 from bamboo.core.effects import Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
@@ -26,45 +26,33 @@ from bamboo.core.transition import (
     with_status,
 )
 from bamboo.ids import NodeId
-from bamboo.topology.assignment import Assignment
-from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
 
 def protect(before: State, decided: Transition, *, apart: bool = False) -> Transition:
     """What `decided` leaves to be protected or moved, begun; its reason says so.
 
-    `before` is the state that was decided on: a change of those who take part needs a generation.
-    `apart`: neighbours are to lie in different zones.
+    `before` is the state that was decided on. `apart`: neighbours are to lie in different zones.
     """
     state = decided.state
-    if state is before or state.assignment is None or state.phase is Phase.FINISHED:
+    if state is before or state.assignment is None or state.reform is not None:
         return decided
-    if state.reform is not None:
-        return _with_generation(before, decided)
-    state = replace(
-        state,
-        transfers=tuple(t for t in state.transfers if _goes_on(state, t)),
-        moves=tuple(m for m in state.moves if _stands(state, m)),
-    )
-    state, effects, words = dismiss(_with_roles(state))
+    if state.phase is Phase.FINISHED:
+        return decided
+    state = _with_roles(before, _without_void(state))
+    state, effects, words = dismiss(state)
     if state.stop_reason is None and not state.finished and state.redundancy not in BARE_MODES:
-        state, begun = _begin(state, aim(state, apart=apart))
+        state, begun = _begin(state, lacking(state, assigned(state), apart=apart))
         state, drains, drained = _drain_protected(state)
         effects = (*effects, *drains)
         words += [*begun, *drained]
-    state = _with_generation(before, replace(decided, state=state)).state
-    state = replace(state, phase=settled_phase(state))
-    reason = "; ".join([decided.reason, *words])
-    state = replace(state, sentence=reason)
-    return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
-
-
-def _with_generation(before: State, decided: Transition) -> Transition:
-    state = decided.state
-    if state.participants() == before.participants() or state.generation != before.generation:
+    phase = settled_phase(state)
+    if phase is not state.phase:
+        state = replace(state, phase=phase)
+    if state is decided.state:
         return decided
-    return replace(decided, state=replace(state, generation=before.generation + 1))
+    reason = "; ".join([decided.reason, *words])
+    return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:
@@ -91,7 +79,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
         f"node {event.receiver} shadows {name_slots(state, (event.slot,))} from step {event.step} "
         f"on: {event.bytes / 1e6:.1f} MB were sent"
     )
-    return changed(state, after, (), reason)
+    return changed(after, (), reason)
 
 
 def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
@@ -114,25 +102,32 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
         moves=tuple(m for m in state.moves if m is not move),
         finished=tuple(n for n in state.finished if n not in owing),
     )
-    resends = (Resend(to=n.id, slot=slot, owner=to) for n in live_members(after) if n.id != to)
-    effects: tuple[Effect, ...] = (Promote(to=to, slot=slot, victim=event.node), *resends)
+    others = [node.id for node in live_members(after) if node.id != to]
+    effects: list[Effect] = [Promote(to=to, slot=slot, victim=event.node)]
+    effects += [Resend(to=node, slot=slot, owner=to) for node in others]
     reason = (
         f"node {to} takes {name_slots(state, (slot,))} over from {event.node}, which shadows it "
         f"from now on, before step {event.step}"
     )
-    return changed(state, after, effects, reason)
+    return changed(after, effects, reason)
+
+
+def _without_void(state: State) -> State:
+    """Without the transfers and moves whose ends are not what they were."""
+    transfers = tuple(t for t in state.transfers if _goes_on(state, t))
+    moves = tuple(m for m in state.moves if _stands(state, m))
+    if (transfers, moves) == (state.transfers, state.moves):
+        return state
+    return replace(state, transfers=transfers, moves=moves)
 
 
 def _goes_on(state: State, transfer: Transfer) -> bool:
     """Whether both ends of a transfer are still what they were."""
     assignment = assigned(state)
-    receiver = state.node(transfer.receiver)
     return (
         assignment.owner(transfer.slot) == transfer.source
         and assignment.shadow(transfer.slot) != transfer.receiver
-        and receiver is not None
-        and receiver.status.live
-        and receiver.notice_deadline_s is None
+        and _stays(state, transfer.receiver)
     )
 
 
@@ -147,36 +142,39 @@ def _stands(state: State, move: Move) -> bool:
     )
 
 
-def _with_roles(state: State) -> State:
+def _with_roles(before: State, state: State) -> State:
     """Standbys that got a replica are members; members that gave all away stand by again."""
-    roles = assigned(state).members()
-    for node in state.live_nodes():
-        if node.status is NodeStatus.READY and node.id in roles:
-            state = with_status(state, node.id, NodeStatus.MEMBER)
-        elif node.status is NodeStatus.MEMBER and node.id not in roles:
-            state = with_status(state, node.id, NodeStatus.READY)
-    return state
+    if state.assignment is before.assignment:
+        return state
+    roles, aside = assigned(state).roles, state.roll.aside
+    called = [n for n in aside if n.status is NodeStatus.READY and roles.has(n.id)]
+    # Whoever has a role is live. So where as many have one as could, nobody need be looked for.
+    plain = len(state.roll.live) - len(aside)
+    busy = len(roles) - sum(roles.has(n.id) for n in aside)
+    among = state.nodes if busy < plain else aside
+    freed = [n for n in among if n.status is NodeStatus.MEMBER and not roles.has(n.id)]
+    return state.with_nodes(
+        *(replace(n, status=NodeStatus.MEMBER) for n in called),
+        *(replace(n, status=NodeStatus.READY) for n in freed),
+    )
 
 
-def _begin(state: State, aimed: Assignment | None) -> tuple[State, list[str]]:
+def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
     """Begin a transfer or a move for every slot that is not yet as aimed at."""
     assignment = assigned(state)
-    if aimed is None:
-        return state, []
-    since = state.version
+    since = state.version + 1
     busy = {t.slot for t in state.transfers} | {m.slot for m in state.moves}
     hit = {f.slot for f in state.failovers}
     transfers, moves = list(state.transfers), list(state.moves)
     words: list[str] = []
     replicas: list[str] = []
-    for slot in assignment.grid.slots():
-        if slot in busy:
-            continue
-        owner, to = assignment.owner(slot), _wanted(assignment, aimed, slot)
-        leaves = not _stays(state, owner) and _stays(state, assignment.shadow(slot))
+    for slot in sorted({*lacks.owners, *lacks.shadows} - busy):
+        owner, shadow = assignment.owner(slot), assignment.shadow(slot)
+        to = lacks.owners.get(slot, lacks.shadows.get(slot))
+        leaves = not _stays(state, owner) and _stays(state, shadow)
         if to is None or leaves:  # who leaves hands over to his shadow, which goes on from there
             continue
-        if aimed.owner(slot) == to and assignment.shadow(slot) == to:
+        if slot in lacks.owners and shadow == to:
             if slot not in hit:
                 moves.append(Move(slot=slot, source=owner, receiver=to, since=since))
                 words.append(f"{name_slots(state, (slot,))} moves to {to} at a step boundary")
@@ -185,16 +183,9 @@ def _begin(state: State, aimed: Assignment | None) -> tuple[State, list[str]]:
             replicas.append(f"{name_slots(state, (slot,))} on {to}")
     if replicas:
         words.append(f"new replicas: {listed(replicas)}")
+    if not words:
+        return state, words
     return replace(state, transfers=tuple(transfers), moves=tuple(moves)), words
-
-
-def _wanted(assignment: Assignment, aimed: Assignment, slot: Slot) -> NodeId | None:
-    """The node that must hold `slot` next, as its new owner or as its shadow, or None."""
-    if aimed.owner(slot) != assignment.owner(slot):
-        return aimed.owner(slot)
-    if aimed.shadow(slot) != assignment.shadow(slot):
-        return aimed.shadow(slot)
-    return None
 
 
 def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
@@ -202,12 +193,12 @@ def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]
     assignment = assigned(state)
     effects: list[Effect] = []
     words: list[str] = []
-    for node in live_members(state):
-        if node.status is not NodeStatus.MEMBER or node.notice_deadline_s is None:
+    for node in state.roll.aside:
+        if node.status is not NodeStatus.MEMBER:
             continue
         slots = assignment.owned_by(node.id)
         if all(_stays(state, assignment.shadow(slot)) for slot in slots):
-            state = with_status(state, node.id, NodeStatus.DRAINING)
+            state = with_status(state, NodeStatus.DRAINING, node.id)
             effects.append(Drain(to=node.id))
             what = name_slots(state, slots) if slots else "its replicas"
             words.append(f"{node.id} hands {what} over at the next step boundary")
@@ -216,4 +207,4 @@ def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]
 
 def _stays(state: State, node: NodeId | None) -> bool:
     found = None if node is None else state.node(node)
-    return found is not None and found.status.live and found.notice_deadline_s is None
+    return found is not None and found.usable

@@ -16,4 +16,4 @@ def refill(state: State, event: StoreRefilled) -> Transition:
     none to end."""
     generation = state.generation + 1 if state.generation else 0
     reason = f"the store had lost the run; {event.reporter} gave it version {state.version} back"
-    return changed(state, replace(state, generation=generation), (), reason)
+    return changed(replace(state, generation=generation), (), reason)

@@ -13,6 +13,7 @@ node that is gone.
 
 from dataclasses import replace
 
+from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
     FLEET,
@@ -54,18 +55,14 @@ from bamboo.ids import NodeId
 def begin_reform(
     state: State, *, why: str, planned: bool, forced: bool = False, intact: bool = False
 ) -> tuple[State, tuple[Effect, ...]]:
-    """`state`, whose version is still that before the change, with a new round begun. `intact`:
-    nothing is lost that any node held, as in every planned one."""
+    """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
+    planned one."""
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
-    nodes = tuple(
-        replace(n, status=NodeStatus.MEMBER) if n.status is NodeStatus.DRAINING else n
-        for n in state.nodes
-    )
+    draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
     after = replace(
-        state,
+        with_status(state, NodeStatus.MEMBER, *draining),
         generation=state.generation + 1,
-        nodes=nodes,
         phase=Phase.RECONFIGURING,
         failovers=(),
         transfers=(),
@@ -100,21 +97,21 @@ def lose_while_reforming(
 ) -> Transition:
     """`node` is gone (its status says so already) in the middle of a reconfiguration."""
     reform = _reform(state)
-    needed = state.assignment is not None and node in state.assignment.members()
+    needed = state.assignment is not None and state.assignment.roles.has(node)
     report = next((r for r in reform.reports if r.node == node), None)
     if reform.base is None:
         held = needed if report is None else bool(report.holdings)
         if not reform.planned:
             after = replace(state, reform=replace(reform, intact=reform.intact and not held))
-            return changed(state, after, effects, words)  # `settle` goes on without it
+            return changed(after, effects, words)  # `settle` goes on without it
         if not held:
             asked = tuple(other for other in reform.asked if other != node)
             after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
-            return changed(state, after, (*effects, *orders), f"{words}; it held nothing{more}")
+            return changed(after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
         held = report is not None and bool(report.holdings)  # else it came later, with nothing
         if not held and not needed:
-            return changed(state, state, effects, f"{words}; it held nothing and gets nothing")
+            return changed(state, effects, f"{words}; it held nothing and gets nothing")
     after, orders = begin_reform(
         state,
         why=reform.why,
@@ -122,7 +119,7 @@ def lose_while_reforming(
         forced=reform.forced,
         intact=reform.intact and not held,
     )
-    return changed(state, after, (*effects, *orders), f"{words}; everybody stops where he is")
+    return changed(after, (*effects, *orders), f"{words}; everybody stops where he is")
 
 
 # ---------------------------------------------------------------- what the nodes say
@@ -133,12 +130,13 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reform = _reform(state)
-    if any(node == event.node for node, _ in reform.ready):
+    if answers(reform.ready).has(event.node):
         return stale(state, f"{event.node} has answered already")
-    noted = replace(reform, ready=(*reform.ready, (event.node, event.step)))
+    ready = answers(reform.ready).having((event.node, event.step))
+    noted = replace(reform, ready=ready)
     after, orders, words = _fix_boundary(state, noted)
     reason = f"node {event.node} {begun_words(event.step, words)}"
-    return changed(state, after, orders, reason)
+    return changed(after, orders, reason)
 
 
 def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ...], str]:
@@ -146,11 +144,11 @@ def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ..
     after = replace(state, reform=reform)
     if reform.boundary is not None:
         return after, (), ""
-    answers = dict(reform.ready)
-    waiting = [node for node in reform.asked if node not in answers]
+    waiting = answers(reform.ready).silent(reform.asked)
     if waiting or not reform.asked:
         return after, (), f"; waiting for {len(waiting)} more"
-    step = max(answers[node] for node in reform.asked)
+    step_of = dict(reform.ready)
+    step = max(step_of[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
     after = replace(state, reform=replace(reform, boundary=step))
     return after, orders, boundary_words(step)
@@ -161,12 +159,13 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
     if (why := _void(state, event.node, event.since)) is not None:
         return stale(state, why)
     reform = _reform(state)
-    if any(report.node == event.node for report in reform.reports):
+    if answers(reform.reports).has(event.node):
         return stale(state, f"{event.node} has said what it holds already")
     report = Report(node=event.node, holdings=event.holdings, norms=event.norms)
-    after = replace(state, reform=replace(reform, reports=(*reform.reports, report)))
+    reports = answers(reform.reports).having(report)
+    after = replace(state, reform=replace(reform, reports=reports))
     layers = sum(h.stop - h.first for h in event.holdings)
-    return changed(state, after, (), f"node {event.node} has stopped and holds {layers} layers")
+    return changed(after, (), f"node {event.node} has stopped and holds {layers} layers")
 
 
 def note_built(state: State, event: LayoutBuilt) -> Transition:
@@ -174,24 +173,23 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     reform, assignment = state.reform, state.assignment
     if reform is None or reform.since != event.since or reform.base is None:
         return stale(state, f"{event.node} speaks of a reconfiguration that is over")
-    node = state.node(event.node)
-    if node is None or not node.status.live or assignment is None:
+    if assignment is None or not _is_live(state, event.node):
         return stale(state, f"{event.node} is away: its report does not count")
-    if any(one.node == event.node for one in reform.rebuilt):
+    if answers(reform.rebuilt).has(event.node):
         return stale(state, f"{event.node} has said so already")
-    rebuilt = (*reform.rebuilt, Rebuilt(node=event.node, bytes=event.bytes))
+    rebuilt = answers(reform.rebuilt).having(Rebuilt(node=event.node, bytes=event.bytes))
     noted = replace(state, reform=replace(reform, rebuilt=rebuilt))
-    missing = assignment.members().difference(one.node for one in rebuilt)
+    missing = rebuilt.silent(assignment.members())
     reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
     if missing:
-        return changed(state, noted, (), f"{reason}; waiting for {len(missing)} more")
+        return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     after, effects = _go_on(noted, reform.base)
     moved = sum(one.bytes for one in rebuilt)
     reason = (
         f"all go on from step {reform.base} on {grid_words(after)}: {reform.why}; "
         f"{moved / 1e6:.1f} MB were sent"
     )
-    return changed(state, after, effects, reason)
+    return changed(after, effects, reason)
 
 
 # ---------------------------------------------------------------- the decision
@@ -202,22 +200,20 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     state, reform = decided.state, decided.state.reform
     if state is before or reform is None or reform.base is not None:
         return decided
-    said = {report.node for report in reform.reports}
-    live = {node.id: node for node in state.live_nodes()}
-    waiting = [node for node in reform.asked if node in live and node not in said]
-    if waiting:
+    live = state.roll.live
+    if waiting := answers(reform.reports).silent(reform.asked, live):
         return _with(decided, state, f"waiting for {len(waiting)} to stop")
     reports = tuple(report for report in reform.reports if report.node in live)
     state = replace(state, reform=replace(reform, reports=reports))
     base = find_base(state, policy)
     if base is None:
         words = "no step is left of which every layer is there, and there is no checkpoint"
-        return _end_here(before, decided, state, Outcome.UNRECOVERABLE, words)
+        return _end_here(decided, state, Outcome.UNRECOVERABLE, words)
     nodes = usable_nodes(state)
     if not nodes or (base.checkpoint and len(nodes) < policy.stages and not reform.forced):
         if state.stop_reason is not None and state.stop_outcome is not None:
             words = f"stopped while it waits for nodes: {state.stop_reason}"
-            return _end_here(before, decided, state, state.stop_outcome, words)
+            return _end_here(decided, state, state.stop_outcome, words)
         # Whoever lost patience did so with those who were there then.
         forced = reform.forced and bool(nodes)
         held = replace(_reform(state), checkpoint=base.checkpoint, forced=forced)
@@ -230,8 +226,12 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
     """Who may be given something: live nodes without a notice, else all live ones."""
-    live = state.live_nodes()
-    return tuple(n for n in live if n.notice_deadline_s is None) or live
+    return tuple(n for n in state.nodes if n.usable) or state.live_nodes()
+
+
+def usable_number(state: State) -> int:
+    """How many `usable_nodes` there are."""
+    return len(state.roll.usable) or len(state.roll.live)
 
 
 def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
@@ -243,11 +243,8 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
     assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
-    for node in nodes:
-        if node.id in roles:
-            state = with_status(state, node.id, NodeStatus.MEMBER)
     after = replace(
-        state,
+        with_status(state, NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)),
         generation=generation,
         era=generation,
         grid=layout.grid,
@@ -272,12 +269,9 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     return after, words
 
 
-def _end_here(
-    before: State, decided: Transition, state: State, outcome: Outcome, words: str
-) -> Transition:
+def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
     """The run is over instead of going on in a new layout."""
-    over = replace(state, reform=None, version=before.version)
-    ended = end(over, over, outcome, f"{decided.reason}; {words}")
+    ended = end(replace(state, reform=None), outcome, f"{decided.reason}; {words}")
     orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
     assert ended.effects[-1] == TerminateAll(to=FLEET)
     return replace(ended, effects=(*orders, *ended.effects))
@@ -291,12 +285,11 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     effects: list[Effect] = [
         GoOn(to=node.id, step=base) for node in state.live_nodes() if node.id in roles
     ]
-    for node in state.live_nodes():
-        if node.id not in roles and node.notice_deadline_s is not None:
-            state = with_status(state, node.id, NodeStatus.LEFT)
-            effects.append(End(to=node.id))
-        elif node.id not in roles:
-            state = with_status(state, node.id, NodeStatus.READY)
+    idle = [node for node in state.live_nodes() if node.id not in roles]
+    leaving = [node.id for node in idle if not node.usable]
+    effects += [End(to=node) for node in leaving]
+    state = with_status(state, NodeStatus.LEFT, *leaving)
+    state = with_status(state, NodeStatus.READY, *(node.id for node in idle if node.usable))
     after = replace(state, reform=None, generation=state.generation + 1)
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
@@ -310,6 +303,11 @@ def at_rest(state: State) -> bool:
     return training and not any(busy) and state.stop_reason is None
 
 
+def _is_live(state: State, node: NodeId) -> bool:
+    found = state.node(node)
+    return found is not None and found.status.live
+
+
 def _void(state: State, node: NodeId, since: int) -> str | None:
     """Why a report about a reconfiguration does not count, or None."""
     if state.reform is None or state.reform.since != since:
@@ -319,15 +317,11 @@ def _void(state: State, node: NodeId, since: int) -> str | None:
 
 def void_member(state: State, node: NodeId) -> str | None:
     """Why a node's word does not count, or None."""
-    found = state.node(node)
-    if found is None or not found.status.live:
-        return f"{node} is away: its report does not count"
-    return None
+    return None if _is_live(state, node) else f"{node} is away: its report does not count"
 
 
 def _with(decided: Transition, state: State, words: str) -> Transition:
-    reason = f"{decided.reason}; {words}"
-    return replace(decided, state=replace(state, sentence=reason), reason=reason)
+    return replace(decided, state=state, reason=f"{decided.reason}; {words}")
 
 
 def _next(before: State) -> int:

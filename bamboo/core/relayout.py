@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from bamboo.core.ending import end
 from bamboo.core.events import Reconsider, Stalled
-from bamboo.core.place import layout_for
+from bamboo.core.place import grid_for, layout_for
 from bamboo.core.policy import Policy
-from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_nodes, void_member
-from bamboo.core.state import Outcome, State
-from bamboo.core.transition import Transition, changed, live_members, stale
+from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_number, void_member
+from bamboo.core.state import NodeStatus, Outcome, State
+from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES
 
@@ -29,14 +29,14 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
         if reform.base is not None or reform.forced:
             return stale(state, "that is being done already")
         after = replace(state, reform=replace(reform, forced=True))
-        return changed(state, after, (), f"{event.reason}: go on with those who are there")
+        return changed(after, (), f"{event.reason}: go on with those who are there")
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
-    better = layout_for(len(usable_nodes(state)), policy)
+    better = layout_for(usable_number(state), policy)
     if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
-        return stale(state, f"{grid_words(state)} suits the {len(state.live_nodes())} nodes best")
+        return stale(state, f"{grid_words(state)} suits the {len(state.roll.live)} nodes best")
     after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
-    return changed(state, after, orders, f"{event.reason}: a new layout at the next boundary")
+    return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
 
 
 def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
@@ -48,10 +48,10 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
         return stale(state, "the layout is another one by now")
     again = state.stalled_step is not None and abs(event.step - state.stalled_step) <= 1
     if state.finished or not policy.elastic or again:
-        return end(state, state, Outcome.FAULT, event.reason)
+        return end(state, Outcome.FAULT, event.reason)
     noted = replace(state, stalled_step=event.step)
     after, orders = begin_reform(noted, why=event.reason, planned=False)
-    return changed(state, after, orders, f"{event.reason}; all stop and do the step again")
+    return changed(after, orders, f"{event.reason}; all stop and do the step again")
 
 
 def improve(before: State, decided: Transition, policy: Policy) -> Transition:
@@ -63,25 +63,21 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
     why = _wanted(state, policy)
     if not why:
         return decided
-    # Its version is that of the change already; the round is named by the version it ends as.
-    after, orders = begin_reform(
-        replace(state, version=state.version - 1), why=why, planned=True, forced=False
-    )
+    after, orders = begin_reform(state, why=why, planned=True)
+    after = replace(after, generation=before.generation + 1)
     reason = f"{decided.reason}; {why}: a new layout at the next boundary"
-    after = replace(after, version=state.version, generation=before.generation + 1, sentence=reason)
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
 
 
 def _wanted(state: State, policy: Policy) -> str:
     """Why another layout is wanted now, "" if none is."""
-    better = layout_for(len(usable_nodes(state)), policy).grid
+    better = grid_for(usable_number(state), policy)
     if _is_worth_it(state.grid, better, policy):
         return f"there are nodes for {better.pipelines} x {better.stages}"
-    staying = [n for n in state.live_nodes() if n.notice_deadline_s is None]
-    leaving = [n for n in live_members(state) if n.notice_deadline_s is not None]
-    if state.redundancy in BARE_MODES and leaving and len(staying) >= policy.stages:
-        return f"{len(leaving)} nodes with a notice can go"
-    return ""
+    if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
+        return ""
+    leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
+    return f"{len(leaving)} nodes with a notice can go" if leaving else ""
 
 
 def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:

@@ -1,12 +1,34 @@
 """The membership state: the one document all members agree on, changed only by `transition`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.core.answers import answers
+from bamboo.core.nodes import Node, Nodes, NodeStatus
+from bamboo.ids import NodeId, RunId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+
+__all__ = [
+    "Checkpoint",
+    "Failover",
+    "Holding",
+    "Move",
+    "Node",
+    "NodeStatus",
+    "Norm",
+    "Outcome",
+    "Phase",
+    "Rebuilt",
+    "Reform",
+    "Report",
+    "Saving",
+    "Slow",
+    "State",
+    "Transfer",
+    "initial_state",
+]
 
 
 class Phase(StrEnum):
@@ -33,39 +55,6 @@ class Outcome(StrEnum):
     @property
     def exit_code(self) -> int:
         return {"done": 0, "stopped": 130, "fault": 1, "unrecoverable": 3, "budget": 4}[self.value]
-
-
-class NodeStatus(StrEnum):
-    """ready: a standby, no slot or replica yet · member: owns or shadows something · draining: a
-    member with a preemption notice · gone: decided lost, fenced for ever · left: in order."""
-
-    READY = "ready"
-    MEMBER = "member"
-    DRAINING = "draining"
-    GONE = "gone"
-    LEFT = "left"
-
-    @property
-    def live(self) -> bool:
-        return self not in (NodeStatus.GONE, NodeStatus.LEFT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One boot of one instance, as the members know it."""
-
-    id: NodeId
-    instance: InstanceId
-    zone: ZoneId
-    endpoint: str
-    """Where its transport listens, e.g. `ipc:///…` or `tcp://10.0.0.4:41234`."""
-    pid: int
-    status: NodeStatus
-    notice_deadline_s: float | None = None
-    """Store time at which the cloud said it will take the instance, or None."""
-    advised: bool = False
-    """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
-    node more for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +160,10 @@ class Reform:
     """Of the step before `base`, for those who have yet to take it."""
     rebuilt: tuple[Rebuilt, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("ready", "reports", "rebuilt"):
+            object.__setattr__(self, name, answers(getattr(self, name)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
@@ -246,9 +239,24 @@ class State:
     """Why the state is what it is: the reason of the last transition that changed it, and from
     the end of the run on the reason of its end."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, Nodes):
+            object.__setattr__(self, "nodes", Nodes(self.nodes))
+
+    @property
+    def roll(self) -> Nodes:
+        """`nodes`, with what is known of them."""
+        assert isinstance(self.nodes, Nodes), "any other tuple is made one at once"
+        return self.nodes
+
     def node(self, node: NodeId) -> Node | None:
         """The node of that id, or None."""
-        return next((n for n in self.nodes if n.id == node), None)
+        place = self.roll.places.get(node)
+        return None if place is None else self.nodes[place]
+
+    def with_nodes(self, *nodes: Node) -> "State":
+        """The state with these in place of those of the same ids, or joined last."""
+        return replace(self, nodes=self.roll.having(*nodes)) if nodes else self
 
     def live_nodes(self) -> tuple[Node, ...]:
         return tuple(n for n in self.nodes if n.status.live)
@@ -259,8 +267,26 @@ class State:
         if self.assignment is None:
             return frozenset()
         if self.reform is not None:
-            return frozenset(node.id for node in self.live_nodes())
-        return self.assignment.members() | {t.receiver for t in self.transfers}
+            return self.roll.live
+        return self.assignment.members() | self._receivers()
+
+    def same_participants(self, before: "State") -> bool:
+        """Whether they are the same as those of `before`: where nobody's place is another, only
+        those who have none yet need be compared."""
+        placed = self.assignment is before.assignment
+        if placed and self.reform is None and before.reform is None:
+            return self._receivers() == before._receivers()
+        if placed and self.reform is not None and before.reform is not None:
+            return self.nodes is before.nodes or self.participants() == before.participants()
+        return self.participants() == before.participants()
+
+    def _receivers(self) -> frozenset[NodeId]:
+        """Who is being sent a replica and has no place in the assignment."""
+        return frozenset(
+            transfer.receiver
+            for transfer in self.transfers
+            if self.assignment is None or not self.assignment.roles.has(transfer.receiver)
+        )
 
 
 def initial_state(

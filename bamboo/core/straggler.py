@@ -8,6 +8,7 @@ again only once a measurement has found its new owner fine: where that one is as
 slot's work that is slow, and another node would be no faster.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
@@ -56,11 +57,11 @@ def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
             retiring=leaver,
         )
         reason = f"{_named(state, leaver, shares)}: a standby takes its place"
-        return changed(state, noted, (), reason)
+        return changed(noted, (), reason)
     if noted == state:
         return stale(state, "nobody is slower than was known")
     names = [_named(state, slow.node, shares) for slow in noted.slow]
-    return changed(state, noted, (), "; ".join(names) or "nobody is slow any more")
+    return changed(noted, (), "; ".join(names) or "nobody is slow any more")
 
 
 def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
@@ -77,7 +78,7 @@ def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
         End(to=node.id),
         TerminateInstance(to=FLEET, instance=node.instance, reason=reason),
     )
-    after = with_status(replace(state, retiring=None), node.id, NodeStatus.LEFT)
+    after = with_status(replace(state, retiring=None), NodeStatus.LEFT, node.id)
     return after, effects, [reason]
 
 
@@ -85,12 +86,19 @@ def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapp
     """Each measured owner's speed as a share of the median speed of the others."""
     owners = set(assignment.owners)
     speeds = {s.node: s.speed for s in event.speeds if s.node in owners and s.speed > 0}
-    out = {}
-    for node, speed in speeds.items():
-        others = [theirs for peer, theirs in speeds.items() if peer != node]
-        if others:
-            out[node] = speed / median(others)
-    return out
+    if len(speeds) < 2:
+        return {}
+    ascending = sorted(speeds.values())
+
+    first, last = (len(ascending) - 2) // 2, (len(ascending) - 1) // 2
+
+    def of_others(speed: float) -> float:
+        """The median of all but one of this speed."""
+        mine = bisect_left(ascending, speed)
+        low, high = (ascending[i if i < mine else i + 1] for i in (first, last))
+        return median((low, high))
+
+    return {node: speed / of_others(speed) for node, speed in speeds.items()}
 
 
 def _to_replace(
@@ -99,9 +107,7 @@ def _to_replace(
     """The slowest that was slow for long enough, if there are standbys for all that it owns."""
     if state.retiring is not None:
         return None
-    standbys = sum(
-        n.status is NodeStatus.READY and n.notice_deadline_s is None for n in state.nodes
-    )
+    standbys = sum(n.status is NodeStatus.READY and n.usable for n in state.roll.aside)
     able = []
     for slow in state.slow:
         node, slots = state.node(slow.node), assignment.owned_by(slow.node)

@@ -1,7 +1,8 @@
 """What one event did to the state, and the few ways to say it.
 
-Rule: a change raises `version` by one and keeps its reason as the state's `sentence`; an event
-that changes nothing returns the very same state object, with a reason why not.
+Rule: a change is another state object; an event that changes nothing returns the very same one,
+with a reason why not. While a change is decided, version and sentence are those before it. When all
+is decided, `numbered` raises the version by one and makes the reason the sentence.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
+
+_WORKING = (NodeStatus.MEMBER, NodeStatus.DRAINING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +32,40 @@ def stale(state: State, reason: str) -> Transition:
     return Transition(state=state, effects=(), reason=reason)
 
 
-def changed(before: State, after: State, effects: Iterable[Effect], reason: str) -> Transition:
-    """`after` becomes the next version of `before`. What happens after the end of a run does not
+def changed(after: State, effects: Iterable[Effect], reason: str) -> Transition:
+    """The event leads to `after`."""
+    return Transition(state=after, effects=tuple(effects), reason=reason)
+
+
+def numbered(before: State, decided: Transition) -> Transition:
+    """What was decided, as the next version of `before`, and under the next generation where others
+    take part than before and nobody has raised it. What happens after the end of a run does not
     hide why it ended."""
-    sentence = before.sentence if before.phase is Phase.FINISHED else reason
-    state = replace(after, version=before.version + 1, sentence=sentence)
-    return Transition(state=state, effects=tuple(effects), reason=reason)
+    state = decided.state
+    if state is before:
+        return decided
+    over = state.phase is Phase.FINISHED
+    raised = over or state.generation != before.generation or state.same_participants(before)
+    state = replace(
+        state,
+        version=before.version + 1,
+        generation=state.generation if raised else before.generation + 1,
+        sentence=before.sentence if before.phase is Phase.FINISHED else decided.reason,
+    )
+    return replace(decided, state=state)
 
 
-def with_status(state: State, node: NodeId, status: NodeStatus) -> State:
-    """The state with one node's status changed."""
-    nodes = tuple(replace(n, status=status) if n.id == node else n for n in state.nodes)
-    return replace(state, nodes=nodes)
+def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:
+    """The state with the status of some nodes changed."""
+    found = (state.node(node) for node in nodes)
+    return state.with_nodes(
+        *(replace(n, status=status) for n in found if n is not None and n.status is not status)
+    )
 
 
-def live_members(state: State) -> tuple[Node, ...]:
+def live_members(state: State) -> list[Node]:
     """The live nodes that own something: members, draining ones included, without standbys."""
-    return tuple(n for n in state.live_nodes() if n.status is not NodeStatus.READY)
+    return [node for node in state.nodes if node.status in _WORKING]
 
 
 def acting_member(state: State, node: NodeId, event: str) -> Node:

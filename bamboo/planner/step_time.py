@@ -24,6 +24,9 @@ from bamboo.topology.virtual_nodes import blocks_of
 
 DRY_STEPS = 2
 """The first is left out of the step time."""
+IDLE_SHADOWS = ("off", "peer", "stash")
+"""Modes in which a shadow computes nothing until it has to: where bytes take no time either, a
+pipeline steps as if it had none, and each of its steps takes as long as the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
+        self._idle = mode in IDLE_SHADOWS and not (workload.bytes_per_s or workload.latency_s)
+        self._cuts: dict[int, tuple[int, ...]] = {}
+        self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self.dry_runs = 0
@@ -94,6 +100,18 @@ class StepTimes:
         }
         return max(self._pipeline_s(shape) for shape in shapes)
 
+    def _most_partials(self, shares: tuple[int, ...]) -> int:
+        if shares not in self._partials:
+            leaves = self._workload.shape.virtual_nodes
+            most = max(partials_at_end(block, leaves) for block in blocks_of(shares))
+            self._partials[shares] = most
+        return self._partials[shares]
+
+    def _cut(self, stages: int) -> tuple[int, ...]:
+        if stages not in self._cuts:
+            self._cuts[stages] = self._workload.cut(stages)
+        return self._cuts[stages]
+
     def _shape(
         self,
         assignment: Assignment,
@@ -114,7 +132,7 @@ class StepTimes:
             owners=tuple(names[node] for node in owners),
             # A shadow without a stage in this pipeline costs its owners nothing here.
             shadows=tuple(
-                names.get(shadow) if shadow is not None else None
+                None if shadow is None or self._idle else names.get(shadow)
                 for shadow in assignment.shadows[part]
             ),
             elsewhere=tuple(owned[node] - here[node] for node in names),
@@ -139,10 +157,11 @@ class StepTimes:
             programs=(one_f_one_b(shape.stages, shape.microbatches),),
             mode=self._mode,
         )
-        return step_time_s(plan_run(layout, self._costs(shape), steps=DRY_STEPS))
+        steps = 1 if self._idle else DRY_STEPS
+        return step_time_s(plan_run(layout, self._costs(shape), steps=steps))
 
     def _costs(self, shape: _Shape) -> Costs:
-        workload, cut = self._workload, self._workload.cut(shape.stages)
+        workload, cut = self._workload, self._cut(shape.stages)
         # Who works elsewhere too has that much less time for a stage of this pipeline.
         here = Counter(shape.owners)
         slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]

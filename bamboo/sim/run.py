@@ -58,6 +58,8 @@ class Asked:
     standbys: int
     patience_s: float
     park_s: float
+    surplus_s: float = math.inf
+    """So long a node beyond what the run can use is kept."""
     terms: Terms
     pauses: Pauses
     usd_per_hour: float
@@ -152,13 +154,15 @@ def _system(
             standbys=asked.standbys,
             patience_s=asked.patience_s,
             park_s=asked.park_s,
+            surplus_s=asked.surplus_s,
             pauses=asked.pauses,
         )
         return ours, lambda: ours.transitions
     bare = times.of("off")
     rival: System
     if name in (ORACLE, ON_DEMAND):
-        rival = Oracle(world, bare, asked.policy, standbys=0)
+        frugal = name == ORACLE and not math.isinf(asked.surplus_s)
+        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
     elif name == CHECKPOINT_RESTART:
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:

@@ -229,11 +229,11 @@ class World:
         self._look_due = False
         while self._free and len(self._rented) < self.system.wanted():
             self._start(*self._free.popleft())
-        while len(self._rented) > self.system.wanted():
+        if len(self._rented) > self.system.wanted():
             spare = self.system.spare()
-            if spare is None:
-                return
-            self.release(spare)
+            if spare is not None and spare in self._name_of:
+                self.release(spare)
+                self.system.lost(spare)  # the next one when that is known
 
     def _start(self, name: str, zone: ZoneId) -> None:
         now_s = self.kernel.now_s

@@ -1,7 +1,9 @@
 """The grid D x P and who sits beside whom in it."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from bamboo.errors import CoreMisuse
 from bamboo.topology.slots import Slot
 
 
@@ -24,9 +26,14 @@ class Grid:
 
     def slots(self) -> tuple[Slot, ...]:
         """All slots, pipeline by pipeline, stage by stage."""
-        return tuple(
-            Slot(pipeline=d, stage=p) for d in range(self.pipelines) for p in range(self.stages)
-        )
+        return _slots(self.pipelines, self.stages)
+
+    def number(self, slot: Slot) -> int:
+        """Where `slot` stands in `slots()`. Raises CoreMisuse for a slot of another grid."""
+        if not (0 <= slot.pipeline < self.pipelines and 0 <= slot.stage < self.stages):
+            grid = f"{self.pipelines} x {self.stages}"
+            raise CoreMisuse(f"slot {slot} is none of the grid {grid}")
+        return slot.pipeline * self.stages + slot.stage
 
     def pipeline(self, pipeline: int) -> tuple[Slot, ...]:
         """The slots of one pipeline, in stage order."""
@@ -46,3 +53,16 @@ class Grid:
     def protected(self, slot: Slot) -> Slot:
         """The slot whose replica the owner of `slot` keeps: its successor, cyclically."""
         return Slot(pipeline=slot.pipeline, stage=(slot.stage + 1) % self.stages)
+
+    def before(self, number: int) -> int:
+        """The number of the protector of the slot of that number."""
+        return number - 1 if number % self.stages else number + self.stages - 1
+
+    def after(self, number: int) -> int:
+        """The number of the slot that the slot of that number protects."""
+        return number + 1 if (number + 1) % self.stages else number + 1 - self.stages
+
+
+@lru_cache(maxsize=256)
+def _slots(pipelines: int, stages: int) -> tuple[Slot, ...]:
+    return tuple(Slot(pipeline=d, stage=p) for d in range(pipelines) for p in range(stages))

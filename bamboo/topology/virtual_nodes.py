@@ -1,7 +1,7 @@
 """Virtual nodes: fixed slices of the global batch, and which pipeline computes which."""
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from bamboo.topology.reduction import subtrees
 
@@ -40,23 +40,27 @@ def blocks(virtual_nodes: int, pipelines: int) -> tuple[range, ...]:
     if pipelines < 1 or virtual_nodes < pipelines:
         raise ValueError(f"{virtual_nodes} virtual nodes cannot feed {pipelines} pipelines")
     floor, ceils = divmod(virtual_nodes, pipelines)
-
-    @cache
-    def best(start: int, left: int, ceils_left: int) -> tuple[int, tuple[int, ...]]:
-        if left == 0:
-            return 0, ()
-        options = []
-        for size, use in ((floor + 1, 1), (floor, 0)):
-            if use <= ceils_left and ceils_left - use <= left - 1:
-                cost, rest = best(start + size, left - 1, ceils_left - use)
-                cost += len(subtrees(start, start + size, virtual_nodes))
-                options.append((cost, (size, *rest)))
-        return min(options, key=lambda option: option[0])
-
-    out, start = [], 0
-    for size in best(0, pipelines, ceils)[1]:
+    # From the last block on, so that any number of pipelines will do. By the ceils among the last
+    # `left` blocks: the fewest subtrees of these blocks, and the first one's size.
+    fewest = {0: 0}
+    sizes: list[dict[int, int]] = [{}]
+    for left in range(1, pipelines + 1):
+        rest, fewest = fewest, {}
+        sizes.append({})
+        for among in range(max(0, ceils - pipelines + left), min(ceils, left) + 1):
+            start = (pipelines - left) * floor + ceils - among
+            options = [
+                (rest[after] + len(subtrees(start, start + size, virtual_nodes)), size)
+                for size, after in ((floor + 1, among - 1), (floor, among))
+                if after in rest
+            ]
+            fewest[among], sizes[left][among] = min(options, key=lambda option: option[0])
+    out, start, among = [], 0, ceils
+    for left in range(pipelines, 0, -1):
+        size = sizes[left][among]
         out.append(range(start, start + size))
         start += size
+        among -= size - floor
     return tuple(out)
 
 

@@ -1,5 +1,9 @@
 """The production core in small simulated worlds: what a loss, a notice or a return comes to."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from bamboo.sim.run import Figures, simulate
@@ -103,3 +107,37 @@ def test_the_same_is_simulated_twice() -> None:
     market = trace("0 +a b c d e", "100 -b", "150 +f", "300 -c d", "500 +g h")
     one = asked(max_pipelines=2, standbys=1, every=7)
     assert simulate(one, market) == simulate(one, market)
+
+
+AGAIN = """
+from bamboo.sim.run import simulate
+from tests.sim.worlds import asked, trace
+market = trace("0 +a b c d e f g h i", "100 -b d", "150 +j", "300 -c e f", "500 +k l m n")
+print(simulate(asked(pipelines=2, standbys=1, every=7), market))
+"""
+
+
+def test_the_same_is_simulated_whatever_the_order_of_sets() -> None:
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", AGAIN],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1
+
+
+def test_a_node_that_the_run_cannot_use_is_given_back_after_a_while() -> None:
+    """Seven of eight nodes: two pipelines of three stages have no use for the seventh."""
+    market = trace("0 +a b c d e f g h", "600 -a")
+    kept = simulate(asked(pipelines=2), market)
+    given = simulate(asked(pipelines=2, surplus_s=100.0), market)
+    assert kept.mean_nodes == pytest.approx((600 * 8 + 3000 * 7) / 3600)
+    assert given.mean_nodes == pytest.approx((600 * 8 + 130 * 7 + 2870 * 6) / 3600, abs=0.02)
+    assert given.preemptions == 1
+    assert given.steps == pytest.approx(kept.steps, rel=0.01)

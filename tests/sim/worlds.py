@@ -58,6 +58,7 @@ def asked(
     last_step: float = math.inf,
     patience_s: float = 30.0,
     park_s: float = 1800.0,
+    surplus_s: float = math.inf,
     terms: Terms | None = None,
 ) -> Asked:
     """A job on a market of one-dollar instances."""
@@ -88,6 +89,7 @@ def asked(
         standbys=standbys,
         patience_s=patience_s,
         park_s=park_s,
+        surplus_s=surplus_s,
         terms=terms or Terms(),
         pauses=Pauses(),
         usd_per_hour=1.0,

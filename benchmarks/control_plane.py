@@ -1,0 +1,222 @@
+"""What one decision costs, by the number of members.
+
+    python -m benchmarks.control_plane [--rounds 40] [--members 16 64 1024 4096]
+
+No processes and no store: `bamboo.core.machine.transition` alone, on states that it made itself, in
+grids of eight stages with a shadow for each slot. Two mixes, each event timed by itself:
+
+*repair*: a member is lost, its shadow takes over and catches up, replicas are made anew, a node
+joins, gets what the lost one had, and takes the slot over at a step boundary. After each round the
+run is protected as before it. A round's figure is its time divided by its transitions.
+
+*reconfiguration*: the pipelines are found to be of unequal speed, so all agree on a boundary, stop,
+say what they hold and have what they are to hold: three answers of each member. Its figures are the
+median answers of each kind.
+
+What grows with the members is named in the result: a takeover's effects name every member, and a
+state is a tuple of them.
+"""
+
+import argparse
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from bamboo.core.events import (
+    BoundaryReady,
+    CaughtUp,
+    Event,
+    LayoutBuilt,
+    NodeJoined,
+    Pace,
+    PaceMeasured,
+    PeerLost,
+    Quiesced,
+    ReplicaJoined,
+    Yielded,
+)
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.state import Holding, Phase, State, initial_state
+from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from benchmarks.report import median_and_quartiles, write_result
+
+STAGES = 8
+LAYERS = 24
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that trains, and what each of its transitions took, by the event's kind."""
+
+    policy: Policy
+    state: State
+    nodes: int = 0
+    times_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def say(self, event: Event) -> None:
+        begin_s = time.perf_counter()
+        decided = transition(self.state, event, now_s=0.0, policy=self.policy)
+        took_s = time.perf_counter() - begin_s
+        if decided.state is self.state:
+            raise RuntimeError(f"{type(event).__name__} changed nothing: {decided.reason}")
+        self.state = decided.state
+        self.times_us[type(event).__name__].append(1e6 * took_s)
+
+    def join(self) -> None:
+        name = f"i-{self.nodes:06}"
+        self.nodes += 1
+        self.say(
+            NodeJoined(
+                node=NodeId(f"{name}.1"),
+                instance=InstanceId(name),
+                zone=ZoneId("a"),
+                endpoint=f"tcp://{name}:4000",
+                pid=1,
+            )
+        )
+
+    def settle(self) -> None:
+        """Members do all that was begun."""
+        while (event := self._next()) is not None:
+            self.say(event)
+
+    def _next(self) -> Event | None:
+        state = self.state
+        if state.failovers:
+            late = state.failovers[0]
+            return CaughtUp(
+                node=late.successor,
+                slot=late.slot,
+                step=3,
+                recomputed=2,
+                already_computed=1,
+                pause_s=0.1,
+            )
+        if state.transfers:
+            sent = state.transfers[0]
+            return ReplicaJoined(
+                node=sent.source,
+                slot=sent.slot,
+                receiver=sent.receiver,
+                since=sent.since,
+                step=4,
+                bytes=1_000_000,
+            )
+        if state.moves:
+            move = state.moves[0]
+            return Yielded(node=move.source, slot=move.slot, since=move.since, step=4)
+        return None
+
+
+def formed(members: int) -> Run:
+    """A run of so many members that trains."""
+    pipelines = members // STAGES
+    policy = Policy(
+        cuts=tuple(
+            tuple(stage * LAYERS // number for stage in range(number + 1))
+            for number in range(2, STAGES + 1)
+        ),
+        virtual_nodes=4 * pipelines,
+        pipelines=pipelines,
+        stages=STAGES,
+        checkpoint_every=100,
+    )
+    grid = Grid(pipelines=pipelines, stages=STAGES)
+    run = Run(policy, initial_state(run=run_id("bench"), grid=grid, redundancy="stash"))
+    for _ in range(grid.size):
+        run.join()
+    at_rest(run)
+    run.times_us.clear()
+    return run
+
+
+def at_rest(run: Run) -> Assignment:
+    """The assignment of a run that trains with a shadow for each slot."""
+    assignment = run.state.assignment
+    if run.state.phase is not Phase.RUNNING or assignment is None:
+        raise RuntimeError(f"the run does not train: {run.state.sentence}")
+    return assignment
+
+
+def repair(run: Run, rng: random.Random) -> tuple[int, float]:
+    """One loss, and all that follows: the transitions, and their time in us."""
+    victim = rng.choice(at_rest(run).owners)
+    before = {kind: len(times) for kind, times in run.times_us.items()}
+    run.say(PeerLost(node=victim, reporter="fleet", cause="exit"))
+    run.settle()
+    run.join()
+    run.settle()
+    at_rest(run)
+    taken = [us for kind, times in run.times_us.items() for us in times[before.get(kind, 0) :]]
+    return len(taken), sum(taken)
+
+
+def reconfigure(run: Run) -> None:
+    """All stop, and go on with other shares."""
+    assignment = at_rest(run)
+    slow = {assignment.owner(slot) for slot in assignment.grid.pipeline(0)}
+    members = sorted(assignment.members())
+    paces = tuple(Pace(node=n, microbatch_s=0.02 if n in slow else 0.01) for n in members)
+    run.say(PaceMeasured(reporter="fleet", era=run.state.era, paces=paces))
+    reform = run.state.reform
+    assert reform is not None
+    for node in members:
+        run.say(BoundaryReady(node=node, since=reform.since, step=4))
+    cut = run.policy.cut_for(STAGES)
+    for node in members:
+        stages = [s.stage for s in (*assignment.owned_by(node), *assignment.shadowed_by(node))]
+        holdings = tuple(Holding(first=cut[s], stop=cut[s + 1], step=5, reach=5) for s in stages)
+        run.say(Quiesced(node=node, since=reform.since, holdings=holdings, norms=()))
+    for node in members:
+        run.say(LayoutBuilt(node=node, since=reform.since, bytes=0))
+    at_rest(run)
+
+
+def measure(members: int, rounds: int, rng: random.Random) -> dict[str, Any]:
+    """All figures of one size."""
+    run = formed(members)
+    repair(run, rng)  # the first has to find what the others are handed on
+    run.times_us.clear()
+    counts, sums_us = zip(*(repair(run, rng) for _ in range(rounds)), strict=True)
+    repairs, run.times_us = run.times_us, defaultdict(list)
+    reconfigure(run)
+    return {
+        "us_per_transition": [us / n for n, us in zip(counts, sums_us, strict=True)],
+        "repair_us": dict(repairs),
+        "reconfiguration_us": dict(run.times_us),
+    }
+
+
+def spread(values: list[float]) -> str:
+    middle, low, high = median_and_quartiles(values)
+    return f"median {middle:9.1f} us  quartiles {low:9.1f} -{high:9.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--members", type=int, nargs="+", default=[16, 64, 1024, 4096])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dry", action="store_true", help="print the table, write no result")
+    arguments = parser.parse_args()
+    found = {}
+    for members in arguments.members:
+        found[members] = measure(members, arguments.rounds, random.Random(arguments.seed))
+        mix = found[members]["us_per_transition"]
+        middle, *_ = median_and_quartiles(mix)
+        print(f"{members} members: {spread(mix)}  {1e6 / middle:8.0f} transitions/s")
+        for name in ("repair_us", "reconfiguration_us"):
+            for kind, times in found[members][name].items():
+                print(f"  {kind:16} {spread(times)}  max {max(times):10.1f}")
+    if not arguments.dry:
+        command = f"python -m benchmarks.control_plane --rounds {arguments.rounds}"
+        print(f"written: {write_result('control-plane', command, {'members': found}).name}")
+
+
+if __name__ == "__main__":
+    main()
