@@ -6,8 +6,8 @@ trace     the trace tiled to 24 h and doubled, BERT-large up to 4 x 12: CPU seco
           the first run of a fresh process each time, dry runs of the schedule included
 seeds     24 h of a made-up market of 48 nodes at a hazard of .10 per node-hour each, on all cores:
           wall seconds, start of the processes included
-events    the same market with 64 and with 4,096 nodes (5 x 12 and 341 x 12): CPU seconds per event of
-          the queue, dry runs left out
+events    the same market with 64 and with 4,096 nodes (5 x 12 and 341 x 12): CPU seconds per event
+          of the queue, dry runs left out
 """
 
 import argparse

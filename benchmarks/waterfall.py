@@ -5,7 +5,8 @@
 BERT-large, up to 4 pipelines of 12 stages, one world and one price. Every row is a policy simulated
 over the whole trace; only the first takes the published table of step times, all others take what
 the dry run of the schedule says for one profile, which is fitted to that table
-(`bamboo.sim.presets`). Value is samples per second by dollars per hour, over the whole time. All of it is modelled.
+(`bamboo.sim.presets`). Value is samples per second by dollars per hour, over the whole time. All of
+it is modelled.
 """
 
 import argparse
@@ -18,8 +19,8 @@ from typing import Any
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
+from bamboo.sim.members import Pauses
 from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
-from bamboo.sim.ours import Pauses
 from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.run import (
