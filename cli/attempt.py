@@ -289,7 +289,7 @@ class _Attempt:
                 redundancy=cluster.redundancy,
                 checkpoints=terms.checkpoints,
             ),
-            policy=policy_of(job, terms.cuts, spread=terms.spread),
+            policy=policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread),
             documents={
                 "job": job_to_json(job),
                 "strategy": terms.strategy.to_json(),

@@ -69,7 +69,10 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "led_before_s": _NUMBER,
         "job": _OBJECT,
         **dict.fromkeys(("frame_bytes", "from_step", "layers[]", "older[]", "cuts[][]"), _COUNT),
-        **dict.fromkeys(("layers", "older", "cuts", "cuts[]"), _LIST),
+        **dict.fromkeys(("layers", "older", "cuts", "cuts[]", "grids"), _LIST),
+        "grids[]": _OBJECT,
+        **dict.fromkeys((f"grids[].{name}" for name in ("pipelines", "stages")), _COUNT),
+        "grids[].step_s": _NUMBER,
         "zones": _OBJECT,
     },
     "endpoint.json": {

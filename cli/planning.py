@@ -4,25 +4,24 @@ Rule: nothing is started here and no clock is read; the dry run and the launch s
 same values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
+from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue
-from bamboo.planner.cost import Timing
-from bamboo.planner.partition import partition
 from bamboo.planner.plan import Plan, make_plan
-from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from cli.workload import cuts_of, grids_of, layer_facts, timing_of, workload_of
 from cloud.ec2.requests import Ec2Settings, run_instances
 from cloud.fleet import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Pool
@@ -48,8 +47,11 @@ class Planned:
     requests: tuple[Mapping[str, Any], ...]
     """The arguments of RunInstances, a zone each."""
     catalogue: Catalogue
+    workload: Workload
     cuts: tuple[tuple[int, ...], ...]
-    """For the job's number of stages, and for each smaller one."""
+    """For each smaller number of stages that fits, and for the job's."""
+    grids: tuple[GridTime, ...]
+    """Every grid that the run may have."""
     layers: tuple[int, ...]
     """Those that have parameters: what a checkpoint is to hold."""
     unigram_entropy_nats: float
@@ -77,14 +79,16 @@ def plan_job(
     pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
     pipelines = max(pipelines, job.cluster.pipelines)
     standbys = nodes - pipelines * job.cluster.stages
+    kind = catalogue.find(pool.instance_type)
+    facts = layer_facts(job, seen["layers"])
     draw = partial(
         make_plan,
-        layer_facts(job, seen["layers"]),
+        facts,
         grid=grid_of(job),
         mode=job.cluster.redundancy,
         shape=batch_shape(job),
         batch=job.train.batch,
-        instance_type=catalogue.find(pool.instance_type),
+        instance_type=kind,
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
         standbys=standbys,
         max_pipelines=pipelines,
@@ -93,7 +97,9 @@ def plan_job(
     )
     # The cut first: what a stage takes depends on its layers.
     cut = draw(cut=job.cluster.cut).cut
-    plan = draw(cut=cut[:-1], timing=_timing(job, seen["layers"], cut))
+    cuts = cuts_of(facts, cut, job=job, kind=kind)
+    workload = workload_of(job, seen["layers"], cuts=cuts, kind=kind)
+    plan = draw(cut=cut[:-1], timing=timing_of(workload, cut))
     strategy = Strategy(
         semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
         placement=Placement(cut=plan.cut, grid=grid_of(job), redundancy=job.cluster.redundancy),
@@ -119,15 +125,12 @@ def plan_job(
         usd_per_hour=chosen.instances_usd_per_hour if chosen else price * plan.instances,
         requests=tuple(run_instances(spec, ec2_settings(job)) for spec in specs),
         catalogue=catalogue,
-        cuts=_cuts(layer_facts(job, seen["layers"]), plan.cut),
+        workload=workload,
+        cuts=cuts,
+        grids=grids_of(workload, mode=plan.mode, cuts=cuts, pipelines=job.cluster.max_pipelines),
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
-
-
-def _cuts(facts: Sequence[LayerFacts], cut: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    costs = [layer.cost for layer in facts]
-    return (*(partition(costs, stages) for stages in range(2, len(cut) - 1)), cut)
 
 
 def nodes_of(job: JobConfig) -> int:
@@ -185,59 +188,3 @@ def _market_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str,
 def zone_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
     """Zone -> modelled spot price of one instance; empty where the catalogue has none."""
     return catalogue.spot_prices([name], job.cloud.zones).get(name, {})
-
-
-def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[LayerFacts, ...]:
-    """Bytes as the preflight saw them; the built-in GPT's flops by its shape.
-
-    A user's layers have no known flops: their measured time stands for it, since only the shares
-    between layers count for the cut.
-    """
-    if job.model.model == "gpt":
-        model = job.model
-        shaped = gpt_facts(
-            layers=model.layers,
-            width=model.width,
-            context=model.context,
-            vocabulary=model.vocabulary,
-            microbatch=job.train.microbatch,
-            dropout=model.dropout,
-        )
-        flops = [facts.forward_flops for facts in shaped]
-    else:
-        flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
-    return tuple(
-        LayerFacts(
-            name=str(layer["name"]),
-            parameters=int(layer["parameters"]),
-            forward_flops=float(flop),
-            output_bytes=int(layer["output_bytes"]),
-            activation_bytes=int(layer["activation_bytes"]),
-        )
-        for layer, flop in zip(layers, flops, strict=True)
-    )
-
-
-def _timing(job: JobConfig, layers: Sequence[Mapping[str, Any]], cut: Sequence[int]) -> Timing:
-    """Per stage: the virtual device's given figures, or what the preflight measured."""
-    cluster = job.cluster
-    if cluster.device == "virtual":
-        return Timing(
-            source="given: the virtual device's figures",
-            forward_s=tuple(ms / 1e3 for ms in cluster.virtual_forward_ms),
-            backward_s=tuple(ms / 1e3 for ms in cluster.virtual_backward_ms),
-            latency_s=cluster.virtual_link_latency_ms / 1e3,
-            bytes_per_s=cluster.virtual_link_gbps * 1e9 / 8,
-        )
-
-    def stage_s(key: str) -> tuple[float, ...]:
-        return tuple(
-            sum(float(layer[key]) for layer in layers[first:stop]) / 1e3
-            for first, stop in pairwise(cut)
-        )
-
-    return Timing(
-        source="measured on this machine's CPU, with a core for every node",
-        forward_s=stage_s("forward_ms"),
-        backward_s=stage_s("backward_ms"),
-    )

@@ -13,6 +13,7 @@ from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.core.checkpointing import KEPT
+from bamboo.core.policy import GridTime
 from bamboo.core.state import Checkpoint
 from bamboo.planner.catalogue import Catalogue
 from bamboo.topology.strategy import Strategy
@@ -35,7 +36,9 @@ class Terms:
     layers: tuple[int, ...]
     """Those that have parameters: what a checkpoint is to hold."""
     cuts: tuple[tuple[int, ...], ...]
-    """For the job's number of stages, and for each smaller one."""
+    """For each smaller number of stages that fits, and for the job's."""
+    grids: tuple[GridTime, ...]
+    """Every grid that the run may have, with what its steps take."""
     spread: str
     """How the nodes lie over the zones, as planned."""
     zones: Mapping[str, int]
@@ -85,6 +88,7 @@ def save_terms(
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "layers": planned.layers,
         "cuts": planned.cuts,
+        "grids": [asdict(grid) for grid in planned.grids],
         "spread": planned.plan.spread,
         "zones": dict(planned.zones),
         "trace": None if trace is None else asdict(trace),
@@ -107,6 +111,7 @@ def terms_of(folder: RunFolder) -> Terms:
         frame_bytes=int(body["frame_bytes"]),
         layers=tuple(map(int, body.get("layers", ()))),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),
+        grids=tuple(GridTime(**grid) for grid in body.get("grids", ())),
         from_step=int(body["from_step"]),
         older=tuple(map(int, body.get("older", ()))),
         spread=str(body.get("spread", "one")),

@@ -15,7 +15,7 @@ stamp=$venv/.bamboo-setup
 cpu_index=${BAMBOO_TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 
 # Sizes measured in November 2026 for Linux x86_64, except the CUDA build, which is an estimate.
-other_mb=105
+other_mb=130
 torch_cpu_mb=190
 torch_cuda_gb=3
 

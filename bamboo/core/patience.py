@@ -4,6 +4,7 @@ Rule: it is only said that nobody came; what follows from it `transition` decide
 remembered is a function of the states that were shown, and of their times.
 """
 
+from bamboo.core.answers import answers
 from bamboo.core.events import Event, Reconsider, RunFailed
 from bamboo.core.state import Outcome, Phase, State
 
@@ -44,7 +45,7 @@ class Patience:
         return min(times_s, default=None)
 
     def _short(self, state: State, now_s: float) -> Event | None:
-        here = sum(1 for node in state.live_nodes() if node.notice_deadline_s is None)
+        here = len(state.roll.usable)
         waits = parked(state)
         if not waits and (state.phase not in _TRAINING or here >= state.grid.size):
             self._short_since_s = None
@@ -80,6 +81,4 @@ def parked(state: State) -> bool:
     reform = state.reform
     if reform is None or reform.base is not None:
         return False
-    said = {report.node for report in reform.reports}
-    asked = {node.id for node in state.live_nodes() if node.id in reform.asked}
-    return asked <= said
+    return not answers(reform.reports).silent(reform.asked, state.roll.live)

@@ -1,9 +1,11 @@
 """Which layout so many nodes should have, and who of them takes which slot.
 
-Rules. (1) As many whole pipelines as there are nodes for; with fewer nodes than stages one shorter
-pipeline. (2) Whoever holds most of what a slot and its replica need gets the slot, so that little
-is sent. (3) Functions of their arguments alone. (4) The rest of a pipeline comes from its zones, or
-from those that its neighbours are not in, where they are to lie apart.
+Rules. (1) The grid with the shortest step of those that there are nodes for, of equals the
+smallest. Where nobody knows how long steps take: as many whole pipelines as there are nodes for;
+with fewer nodes than stages one shorter pipeline. (2) Whoever holds most of what a slot and its
+replica need gets the slot, so that little is sent. (3) Functions of their arguments alone. (4) The
+rest of a pipeline comes from its zones, or from those that its neighbours are not in, where they
+are to lie apart.
 """
 
 from collections import deque
@@ -23,10 +25,7 @@ from bamboo.topology.strategy import BARE_MODES
 
 def grid_for(nodes: int, policy: Policy) -> Grid:
     """The grid for so many nodes, at least one."""
-    able = [len(cut) - 1 for cut in policy.cuts]
-    stages = max((p for p in able if p <= min(nodes, policy.stages)), default=min(able))
-    pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
-    return Grid(pipelines=pipelines, stages=stages)
+    return _fastest(nodes, policy) or _fullest(nodes, policy)
 
 
 def layout_for(nodes: int, policy: Policy) -> ModelLayout:
@@ -37,6 +36,29 @@ def layout_for(nodes: int, policy: Policy) -> ModelLayout:
         cut=policy.cut_for(grid.stages),
         shares=equal_shares(policy.virtual_nodes, grid.pipelines),
     )
+
+
+def nodes_wanted(available: int, policy: Policy, *, standbys: int) -> int:
+    """How many of so many nodes that are to be had a run should have: those of the grid that they
+    are enough for, and the standbys; what is beyond would be paid for nothing."""
+    return min(available, grid_for(available, policy).size + standbys)
+
+
+def _fastest(nodes: int, policy: Policy) -> Grid | None:
+    """By the planner's figures; None where they have none for so few nodes."""
+    able = [(g.step_s, g.size, g.stages) for g in policy.grids if g.size <= nodes]
+    if not able:
+        return None
+    _, size, stages = min(able)
+    return Grid(pipelines=size // stages, stages=stages)
+
+
+def _fullest(nodes: int, policy: Policy) -> Grid:
+    """As many whole pipelines as can be, or one shorter one."""
+    able = [len(cut) - 1 for cut in policy.cuts]
+    stages = max((p for p in able if p <= min(nodes, policy.stages)), default=min(able))
+    pipelines = max(1, min(policy.pipelines, policy.virtual_nodes, nodes // stages))
+    return Grid(pipelines=pipelines, stages=stages)
 
 
 def place(

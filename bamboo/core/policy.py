@@ -12,6 +12,20 @@ from bamboo.topology.strategy import SPREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GridTime:
+    """What a calm step takes on a grid with a node for every slot, by the planner's figures."""
+
+    pipelines: int
+    stages: int
+    step_s: float
+
+    @property
+    def size(self) -> int:
+        """Nodes that it takes."""
+        return self.pipelines * self.stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How long a node may stand still, in seconds of the store's time.
 
@@ -33,6 +47,9 @@ class Policy:
     """What each pipeline is to have while there are nodes enough."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: none are written, and none is ever restored."""
+    grids: tuple[GridTime, ...] = ()
+    """Every grid that the run may have. Empty: nobody knows how long steps take, and the rule is as
+    many whole pipelines as there are nodes for."""
     spread: str = "one"
     """How slots and replicas are laid over zones, one of SPREADS. Only `neighbours` places them
     differently: the others keep a pipeline within a zone where they can."""
@@ -56,6 +73,13 @@ class Policy:
     def elastic(self) -> bool:
         """Whether the layout may change."""
         return bool(self.cuts)
+
+    def step_s(self, pipelines: int, stages: int) -> float | None:
+        """Of a calm step on a grid, where it is known."""
+        for grid in self.grids:
+            if (grid.pipelines, grid.stages) == (pipelines, stages):
+                return grid.step_s
+        return None
 
     def cut_for(self, stages: int) -> tuple[int, ...]:
         """The cut into so many stages. Raises CoreMisuse when the model was not cut so."""

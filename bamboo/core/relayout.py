@@ -13,7 +13,11 @@ from bamboo.core.policy import Policy
 from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_number, void_member
 from bamboo.core.state import NodeStatus, Outcome, State
 from bamboo.core.transition import Transition, changed, stale
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES
+
+WORTH = 0.97
+"""Of the step time of now: a layout is changed for a better one only if its steps take no more."""
 
 
 def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
@@ -68,11 +72,21 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
 def _wanted(state: State, policy: Policy) -> str:
     """Why another layout is wanted now, "" if none is."""
     better = grid_for(usable_number(state), policy)
-    whole = better.stages == policy.stages
-    more = better.pipelines > state.grid.pipelines or better.stages > state.grid.stages
-    if whole and more and better.size > state.grid.size:
+    if _is_worth_it(state.grid, better, policy):
         return f"there are nodes for {better.pipelines} x {better.stages}"
     if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
         return ""
     leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""
+
+
+def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:
+    """Whether a larger grid is to be had that is worth all stopping for it."""
+    if better.size <= now.size:
+        return False
+    now_s = policy.step_s(now.pipelines, now.stages)
+    better_s = policy.step_s(better.pipelines, better.stages)
+    if now_s is not None and better_s is not None:
+        return better_s <= WORTH * now_s
+    whole = better.stages == policy.stages
+    return whole and (better.pipelines > now.pipelines or better.stages > now.stages)

@@ -10,8 +10,10 @@ superseded.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from bamboo.core.effects import (
     AgreeBoundary,
@@ -38,19 +40,20 @@ from bamboo.core.events import (
 )
 from bamboo.core.machine import transition
 from bamboo.core.patience import Patience
+from bamboo.core.place import nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, Reform, State, Transfer
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
-from bamboo.sim.boundaries import Boundaries
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.kernel import Entry
-from bamboo.sim.step_time import StepTimes
-from bamboo.sim.workload import Workload
-from bamboo.sim.world import World
+from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 from bamboo.topology.slots import Slot
 
+T = TypeVar("T")
 LAUNCHER = "launcher"
 
 
@@ -72,7 +75,8 @@ class Pauses:
 
 
 class Ours:
-    """One run in one world. `patience_s`, `park_s`: as the `[cluster]` keys of a job."""
+    """One run in one world. `patience_s`, `park_s`: as the `[cluster]` keys of a job; `surplus_s`:
+    so long a node beyond what the run can use is kept, for ever by default."""
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class Ours:
         standbys: int,
         patience_s: float,
         park_s: float,
+        surplus_s: float = math.inf,
         pauses: Pauses | None = None,
     ) -> None:
         self._world, self._workload, self._times = world, workload, times
@@ -92,8 +97,12 @@ class Ours:
         self._standbys = standbys
         self._patience = Patience(patience_s=patience_s, park_s=park_s)
         self._patience_entry: Entry | None = None
+        self._surplus_s = surplus_s
+        self._surplus_entry: Entry | None = None
+        self._idle_since_s: dict[NodeId, float] = {}
+        self._least = min(len(cut) - 1 for cut in policy.cuts)
         self._pauses = pauses or Pauses()
-        self._boundaries = Boundaries(world.kernel, world.progress)
+        self._boundaries = world.boundaries
         self._link_free_s: dict[NodeId, float] = {}
         self._holdings = Holdings()
         self.transitions = 0
@@ -101,12 +110,29 @@ class Ours:
     # ---------------------------------------------------------------- the world speaks
 
     def wanted(self) -> int:
-        advised = sum(n.advised and n.status.live for n in self.state.nodes)
-        return self._policy.pipelines * self._policy.stages + self._standbys + advised
+        nodes, roll = self.state.nodes, self.state.roll
+        advised = sum(nodes[roll.places[node]].advised for node in roll.live)
+        most = self._policy.pipelines * self._policy.stages + self._standbys
+        if math.isinf(self._surplus_s):
+            return most + advised
+        available = min(most, max(self._world.capacity, self._least))
+        return nodes_wanted(available, self._policy, standbys=self._standbys) + advised
 
     def spare(self) -> NodeId | None:
-        idle = [n.id for n in self.state.live_nodes() if n.status is NodeStatus.READY]
-        return max(idle, default=None)
+        """Of those without a slot the newest one, once it has had none for long enough."""
+        now_s = self._world.kernel.now_s
+        idle = {n.id for n in self.state.roll.aside if n.status is NodeStatus.READY}
+        self._idle_since_s = {n: self._idle_since_s.get(n, now_s) for n in idle}
+        for node in sorted(idle, reverse=True):
+            if now_s - self._idle_since_s[node] >= self._surplus_s:
+                return node
+        if idle and self._surplus_entry is None:
+            self._surplus_entry = self._world.kernel.after(self._surplus_s, self._look_again)
+        return None
+
+    def _look_again(self) -> None:
+        self._surplus_entry = None
+        self._world.look()
 
     def joined(self, node: NodeId, zone: ZoneId) -> None:
         self._say(
@@ -151,28 +177,27 @@ class Ours:
         if after.phase is Phase.FINISHED:
             self._world.progress.stand()
             if before.phase is not Phase.FINISHED:
-                self._world.counts["ended"] += 1
-                self._world.note(decided.reason)
+                self._world.happened(END, decided.reason)
                 self._world.end(decided.reason)
             return
-        for transfer in set(after.transfers) - set(before.transfers):
+        for transfer in _new(after.transfers, before.transfers):
             self._boundaries.when_next(partial(self._copy, transfer))
-        for move in set(after.moves) - set(before.moves):
+        for move in _new(after.moves, before.moves):
             self._boundaries.when_next(partial(self._yield, move))
-        for failover in set(after.failovers) - set(before.failovers):
+        for failover in _new(after.failovers, before.failovers):
             self._take_over(failover)
         if after.reform is None and (
             after.assignment is not before.assignment or before.reform is not None
         ):
             self._set_pace()
         if after.reform is None and before.reform is not None:
-            self._world.counts["reconfigurations"] += 1
+            self._world.happened(RECONFIGURATION, decided.reason)
         if after.reform is not None:
             self._follow_reform(before)
         for effect in decided.effects:
             self._perform(effect)
         if after.phase is not before.phase or after.assignment is not before.assignment:
-            self._world.note(decided.reason)
+            self._world.note(said=decided.reason)
         self._be_patient()
         self._world.look()
 
@@ -217,11 +242,11 @@ class Ours:
         """The successor goes on. Unplanned: it does again what the victim had done in this step."""
         world, pauses = self._world, self._pauses
         if failover.planned:
-            world.counts["hand_overs"] += 1
+            world.happened(HAND_OVER)
             world.progress.delay(pauses.move_s)
             again_s = pauses.move_s
         else:
-            world.counts["failovers"] += 1
+            world.happened(FAILOVER)
             again_s = self._done_again_s(failover)
             world.progress.delay(again_s)
         world.kernel.after(again_s, lambda: self._caught_up(failover))
@@ -258,7 +283,7 @@ class Ours:
         if transfer not in self.state.transfers:
             return
         size = self._workload.state_bytes(self._layout().layers_of(transfer.slot))
-        rate = self._workload.bytes_per_s
+        rate = self._workload.state_bytes_per_s
         ends = (transfer.source, transfer.receiver)
         now_s = self._world.kernel.now_s
         free_s = max(now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
@@ -319,8 +344,8 @@ class Ours:
         layout = self._layout()
         world.progress.back_to(base)
         if reform.checkpoint:
-            world.counts["restores"] += 1
-        rate = work.store_bytes_per_s if reform.checkpoint else work.bytes_per_s
+            world.happened(RESTORE)
+        rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
         wants: dict[NodeId, frozenset[int]] = {}
         sizes: dict[NodeId, int] = {}
         for slot in assignment.grid.slots():
@@ -388,6 +413,12 @@ class Ours:
         if at_s is not None:
             at_s = max(at_s, kernel.now_s + self._pauses.answer_s)
             self._patience_entry = kernel.at(at_s, self._be_patient)
+
+
+def _new(after: Sequence[T], before: Sequence[T]) -> list[T]:
+    """In the order in which they stand: that of a set differs from process to process."""
+    known = set(before)
+    return [one for one in after if one not in known]
 
 
 def _layout(state: State, policy: Policy) -> ModelLayout:

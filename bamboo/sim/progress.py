@@ -26,8 +26,7 @@ class Progress:
         self._stands_until_s = 0.0
         self.lost_steps = 0.0
         """Taken, and then taken back by a restore."""
-        self.trained_s = 0.0
-        """In which it did not stand still."""
+        self._trained_s = 0.0
         self.changed: Callable[[], None] = lambda: None
 
     @property
@@ -46,6 +45,12 @@ class Progress:
         return math.inf if self._kernel.now_s < self._stands_until_s else self._step_s
 
     @property
+    def trained_s(self) -> float:
+        """In which it did not stand still."""
+        self._settle()
+        return self._trained_s
+
+    @property
     def done(self) -> bool:
         return self.steps >= self._last_step
 
@@ -56,7 +61,7 @@ class Progress:
     def _settle(self) -> None:
         now_s = self._kernel.now_s
         if not math.isinf(self._step_s):
-            self.trained_s += max(0.0, now_s - max(self._since_s, self._stands_until_s))
+            self._trained_s += max(0.0, now_s - max(self._since_s, self._stands_until_s))
         self._steps = self._at(now_s)
         self._since_s = now_s
 

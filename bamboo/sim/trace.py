@@ -1,13 +1,13 @@
 """Spot markets as they were recorded: when nodes came and went.
 
 Formats, told apart by their content:
-    event CSV       `ms,add|remove,node` a line
+    event CSV       `ms,add|remove,node[,zone]` a line; last `ms,end`, where it ends later
     alive counts    `YYYY-MM-DD, HH:MM:SS, alive` a line
     availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
 
 Rule: every format becomes the same value; a line that cannot be meant is an error that names file,
 line and reason, and nothing is guessed. Counts do not say who went: the nodes that came first go
-first.
+first. Zones and the end are ours; other readers of event CSV know three fields.
 """
 
 import json
@@ -20,7 +20,7 @@ from pathlib import Path
 from bamboo.errors import InputError
 
 FORMATS = (
-    "`ms,add|remove,node` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "
+    "`ms,add|remove,node[,zone]` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "
     '{"metadata": {"gap_seconds": n}, "data": [alive, ...]}'
 )
 BACK_S = 120.0
@@ -30,6 +30,7 @@ MOST_NODES = 100_000
 """Alive at once, by a count: each of them becomes an event, whatever its line's length."""
 MOST_EVENTS = 1_000_000
 """That counts may come to in all: a second or two, and some hundred megabytes."""
+VERBS = ("add", "remove")
 LONGEST_S = 100 * 365 * 86_400.0
 """No market was recorded for longer: a stamp beyond it is a slip."""
 
@@ -41,6 +42,8 @@ class TraceEvent:
     at_s: float
     node: str
     comes: bool
+    zone: str = ""
+    """Where the node lies, when it goes as when it came; "" where the trace does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,11 @@ class Trace:
         return sum(not event.comes for event in self.events)
 
 
+def seconds_in(hours: float) -> float:
+    """So many hours in seconds, to the millisecond: that is as far as traces go."""
+    return round(hours * 3_600_000) / 1e3
+
+
 def read_trace(path: Path) -> Trace:
     """Read a trace in any of the formats. Raises InputError."""
     try:
@@ -79,13 +87,18 @@ def read_trace(path: Path) -> Trace:
         raise InputError(
             f"{path}: cannot be read as a trace: it is no text; give {FORMATS}"
         ) from error
+    return parse_trace(text, path)
+
+
+def parse_trace(text: str, path: Path) -> Trace:
+    """The trace that is written so; errors name `path`. Raises InputError."""
     if not text.strip():
         raise InputError(f"{path}: is empty; give a trace with at least one line")
     if text.lstrip().startswith("{"):
         return _from_counts(path, _availability(path, text))
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     fields = [(number, [part.strip() for part in line.split(",")]) for number, line in lines]
-    if len(fields[0][1]) == 3 and fields[0][1][1] in ("add", "remove"):
+    if len(fields[0][1]) in (3, 4) and fields[0][1][1] in VERBS:
         return _from_events(path, fields)
     if len(fields[0][1]) != 3:
         raise _malformed(path, *fields[0], f"is a line of no known trace; give {FORMATS}")
@@ -94,46 +107,73 @@ def read_trace(path: Path) -> Trace:
 
 def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trace:
     events: list[TraceEvent] = []
-    here: set[str] = set()
+    zone_of: dict[str, str] = {}
+    before_s, ended = 0.0, False
     for number, parts in lines:
-        if len(parts) != 3 or parts[1] not in ("add", "remove") or not parts[2]:
-            raise _malformed(path, number, parts, "write `ms,add|remove,node`")
-        try:
-            at_s = int(parts[0]) / 1e3
-        except (ValueError, OverflowError) as error:
-            raise _malformed(path, number, parts, "the time is no whole milliseconds") from error
-        if at_s > LONGEST_S:
-            raise _malformed(path, number, parts, _too_long())
-        node, comes = parts[2], parts[1] == "add"
-        if at_s < (events[-1].at_s if events else 0.0):
-            raise _malformed(path, number, parts, "it goes back in time")
-        if comes == (node in here):
-            what = "is there already" if comes else "is not there"
-            raise _malformed(path, number, parts, f"{node} {what}")
-        here.symmetric_difference_update({node})
-        events.append(TraceEvent(at_s=at_s, node=node, comes=comes))
-    return Trace(source=str(path), events=tuple(events), length_s=events[-1].at_s)
+        if ended:
+            raise _malformed(path, number, parts, "the line before is the end; remove one of them")
+        ended = len(parts) == 2 and parts[1] == "end"
+        at_s = _milliseconds(path, number, parts, before_s=before_s, ended=ended)
+        if not ended:
+            events.append(_event(path, number, parts, at_s=at_s, zone_of=zone_of))
+        before_s = at_s
+    return Trace(source=str(path), events=tuple(events), length_s=before_s)
+
+
+def _milliseconds(
+    path: Path, number: int, parts: Sequence[str], *, before_s: float, ended: bool
+) -> float:
+    if not ended and (len(parts) not in (3, 4) or parts[1] not in VERBS or not parts[2]):
+        raise _malformed(path, number, parts, "write `ms,add|remove,node[,zone]`")
+    try:
+        at_s = int(parts[0]) / 1e3
+    except (ValueError, OverflowError) as error:
+        raise _malformed(path, number, parts, "the time is no whole milliseconds") from error
+    if at_s > LONGEST_S:
+        raise _malformed(path, number, parts, _too_long())
+    if at_s < before_s:
+        raise _malformed(path, number, parts, "it goes back in time")
+    return at_s
+
+
+def _event(
+    path: Path, number: int, parts: Sequence[str], *, at_s: float, zone_of: dict[str, str]
+) -> TraceEvent:
+    """What the line says; `zone_of` has those who are there, and is brought up to date."""
+    node, comes = parts[2], parts[1] == "add"
+    zone = parts[3] if len(parts) == 4 else ""
+    if comes == (node in zone_of):
+        what = "is there already" if comes else "is not there"
+        raise _malformed(path, number, parts, f"{node} {what}")
+    if comes:
+        zone_of[node] = zone
+    elif zone not in ("", came := zone_of.pop(node)):
+        raise _malformed(path, number, parts, f"{node} came in zone {came or 'unnamed'!r}")
+    else:
+        zone = came
+    return TraceEvent(at_s=at_s, node=node, comes=comes, zone=zone)
 
 
 def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Sequence[_Count]:
     out: list[_Count] = []
-    first_s = 0.0
+    first: datetime | None = None
     for number, parts in lines:
         try:
             date, time, alive = parts
-            stamp_s = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC).timestamp()
+            stamp = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC)
             count = int(alive)
         except ValueError as error:
             raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
         if count < 0:
             raise _malformed(path, number, parts, "fewer than no nodes are alive")
-        first_s = first_s if out else stamp_s
+        first = first or stamp
+        since_s = (stamp - first).total_seconds()
         before_s = out[-1].at_s if out else 0.0
-        if stamp_s - first_s < before_s - BACK_S:
+        if since_s < before_s - BACK_S:
             raise _malformed(path, number, parts, "it goes back in time")
-        if stamp_s - first_s > LONGEST_S:
+        if since_s > LONGEST_S:
             raise _malformed(path, number, parts, _too_long())
-        at_s = max(before_s, stamp_s - first_s)
+        at_s = max(before_s, since_s)
         out.append(_Count(at_s=at_s, alive=count, place=_place(number, parts)))
     return out
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bamboo.ids import NodeId, ZoneId
+from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.kernel import Kernel
 from bamboo.sim.progress import Progress
 from bamboo.sim.trace import Trace
 
+PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
+RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"
 FIRST, LAST = -1, 1
 """Of what happens at one instant: the market moves before anybody answers, and the fleet is looked
 at when all is said."""
@@ -52,8 +55,10 @@ class Moment:
 
     at_s: float
     rented: int
-    step_s: float
-    """Infinite: no step is taken."""
+    steps: float
+    """Done until then, the part of the step in hand included."""
+    kind: str = ""
+    """Of what happened then, such as `failover`; "": nothing but a change."""
     said: str = ""
 
 
@@ -91,8 +96,11 @@ class World:
     moments: list[Moment] = field(default_factory=list)
     ended: str = ""
     """Why it was over before the horizon."""
+    done: bool = False
+    """Whether all steps are taken."""
     keep_moments: bool = True
     progress: Progress = field(init=False)
+    boundaries: Boundaries = field(init=False)
     _system: System | None = field(init=False, default=None)
     _free: deque[tuple[str, ZoneId]] = field(init=False, default_factory=deque)
     """Of the market, those that nobody rents, the oldest first."""
@@ -105,6 +113,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.kernel, last_step=self.last_step)
+        self.boundaries = Boundaries(self.kernel, self.progress)
+        if not math.isinf(self.last_step):
+            self.boundaries.when(int(self.last_step), self._all_done)
 
     def play(self, system: System) -> None:
         """Let it all happen."""
@@ -114,8 +125,13 @@ class World:
         if self.terms.notice_s > 0:
             self._warn()
         self.kernel.run(until_s=self.horizon_s, over=lambda: bool(self.ended))
+        self.note()
         for rental in self._rented.values():
             rental.until_s = self.kernel.now_s
+
+    def _all_done(self) -> None:
+        self.done = True
+        self.end(f"all {self.last_step:,.0f} steps are done")
 
     def end(self, why: str) -> None:
         """Nothing more happens."""
@@ -136,16 +152,22 @@ class World:
         """What the market has now, rented or not."""
         return len(self._rented) + len(self._free)
 
-    def note(self, said: str = "") -> None:
+    def note(self, kind: str = "", said: str = "") -> None:
         """Keep this moment for the picture."""
         if self.keep_moments:
             moment = Moment(
                 at_s=self.kernel.now_s,
                 rented=self.rented,
-                step_s=self.progress.step_s,
+                steps=self.progress.steps,
+                kind=kind,
                 said=said,
             )
             self.moments.append(moment)
+
+    def happened(self, kind: str, said: str = "") -> None:
+        """Count it, too."""
+        self.counts[kind] += 1
+        self.note(kind, said)
 
     def look(self) -> None:
         """Rent or release, once all that happens at this instant has happened."""
@@ -171,7 +193,7 @@ class World:
             event = events[self._next]
             self._next += 1
             if event.comes:
-                self._free.append((event.node, ZoneId(getattr(event, "zone", ""))))
+                self._free.append((event.node, ZoneId(event.zone)))
             else:
                 self._take(event.node)
         if self._next < len(events):
@@ -199,7 +221,7 @@ class World:
             return
         rental.until_s, rental.interrupted = self.kernel.now_s, True
         self._name_of.pop(rental.node)
-        self.counts["preemptions"] += 1
+        self.happened(PREEMPTION)
         if rental.up:
             self.system.lost(rental.node)
 
@@ -207,11 +229,11 @@ class World:
         self._look_due = False
         while self._free and len(self._rented) < self.system.wanted():
             self._start(*self._free.popleft())
-        while len(self._rented) > self.system.wanted():
+        if len(self._rented) > self.system.wanted():
             spare = self.system.spare()
-            if spare is None:
-                return
-            self.release(spare)
+            if spare is not None and spare in self._name_of:
+                self.release(spare)
+                self.system.lost(spare)  # the next one when that is known
 
     def _start(self, name: str, zone: ZoneId) -> None:
         now_s = self.kernel.now_s
@@ -220,6 +242,7 @@ class World:
         self.rentals.append(rental)
         self._rented[name] = rental
         self._name_of[node] = name
+        self.note()
         delay_s = self.terms.boot_s if now_s > 0 else 0.0
         self.kernel.after(delay_s, lambda: self._boot(rental))
 

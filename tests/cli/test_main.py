@@ -10,7 +10,7 @@ import pytest
 from bamboo.errors import BudgetReached, InputError
 from cli import main
 
-HEAVY = ("torch", "rich", "boto3", "botocore", "redis", "numpy", "moto", "zmq")
+HEAVY = ("torch", "rich", "boto3", "botocore", "redis", "numpy", "moto", "zmq", "matplotlib")
 
 
 def test_help_imports_nothing_heavy_and_is_quick() -> None:

@@ -8,8 +8,9 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli.planning import Planned, layer_facts, plan_job
+from cli.planning import Planned, plan_job
 from cli.views.plan import plan_body, plan_text, requests_text
+from cli.workload import layer_facts
 from tests.cli.facts import seen
 
 JOB = JobConfig(

@@ -28,6 +28,14 @@ def test_events(tmp_path: Path) -> None:
     assert (trace.length_s, trace.preemptions) == (2.0, 1)
 
 
+def test_zones_and_the_end(tmp_path: Path) -> None:
+    trace = read(tmp_path, "0,add,a,east\n0,add,b\n5,remove,a\n6,remove,b\n7,add,a,west\n9,end\n")
+    assert [event.zone for event in trace.events] == ["east", "", "east", "", "west"]
+    assert trace.length_s == 0.009
+    named = read(tmp_path, "0,add,a,east\n5,remove,a,east\n")
+    assert [event.zone for event in named.events] == ["east", "east"]
+
+
 def test_alive_counts(tmp_path: Path) -> None:
     lines = (
         "2021-12-10, 23:59:00, 2\n2021-12-11, 00:00:00, 1\n\n"
@@ -57,14 +65,24 @@ def test_availability(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("", "is empty"),
-        ("0,add,a\n0,add\n", "line 2: '0,add': write `ms,add|remove,node`"),
+        ("0,add,a\n0,add\n", "line 2: '0,add': write `ms,add|remove,node[,zone]`"),
+        ("0,add,a,east\n1,remove,a,west\n", "line 2: '1,remove,a,west': a came in zone 'east'"),
+        ("0,add,a\n1,remove,a,west\n", "a came in zone 'unnamed'"),
+        ("0,add,a,east,1\n", "is a line of no known trace"),
+        ("0,add,a\n1,add,b,east,1\n", "line 2: '1,add,b,east,1': write"),
+        ("0,add,a\n5,end\n6,remove,a\n", "line 3: '6,remove,a': the line before is the end"),
+        ("5,add,a\n4,end\n", "line 2: '4,end': it goes back in time"),
+        ("5,add,a\nx,end\n", "the time is no whole milliseconds"),
         ("0,add,a\n1,drop,a\n", "line 2: '1,drop,a': write"),
         ("0,add,a\nx,remove,a\n", "line 2: 'x,remove,a': the time is no whole milliseconds"),
         ("5,add,a\n1,remove,a\n", "line 2: '1,remove,a': it goes back in time"),
         ("-5,add,a\n", "line 1: '-5,add,a': it goes back in time"),
         ("0,add,a\n\n1,add,a\n", "line 3: '1,add,a': a is there already"),
         ("0,add,a\n1,remove,b\n", "line 2: '1,remove,b': b is not there"),
-        ("hello\n", "line 1: 'hello': is a line of no known trace; give `ms,add|remove,node` lin"),
+        (
+            "hello\n",
+            "line 1: 'hello': is a line of no known trace; give `ms,add|remove,node[,zone]`",
+        ),
         ("# A title\n", "`YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON {"),
         ("2021-12-10, 13:07:45, many\n", "line 1: '2021-12-10,13:07:45,many': write"),
         ("2021-12-10, 13:07:45, -1\n", "fewer than no nodes"),

@@ -13,17 +13,20 @@ from itertools import pairwise
 from bamboo.ids import NodeId
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
+from bamboo.planner.workload import Workload
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
-from bamboo.sim.workload import Workload
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import blocks_of
 
 DRY_STEPS = 2
 """The first is left out of the step time."""
+IDLE_SHADOWS = ("off", "peer", "stash")
+"""Modes in which a shadow computes nothing until it has to: where bytes take no time either, a
+pipeline steps as if it had none, and each of its steps takes as long as the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,9 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
+        self._idle = mode in IDLE_SHADOWS and not (workload.bytes_per_s or workload.latency_s)
+        self._cuts: dict[int, tuple[int, ...]] = {}
+        self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self.dry_runs = 0
@@ -65,6 +71,21 @@ class StepTimes:
             self._calm_s[key] = self.of(calm, shares)
         return self._calm_s[key]
 
+    def with_peers_s(self, grid: Grid, nodes: int) -> float:
+        """Where a stage of `grid` has only so many nodes in all, among whom its microbatches are
+        shared out, and no other has fewer: all its pipelines together, a node for each stage."""
+        leaves = self._workload.shape
+        shape = _Shape(
+            stages=grid.stages,
+            pipelines=grid.pipelines,
+            microbatches=-(-leaves.total // nodes),
+            owners=tuple(range(grid.stages)),
+            shadows=(None,) * grid.stages,
+            elsewhere=(0,) * grid.stages,
+            most_partials=1,
+        )
+        return self._pipeline_s(shape)
+
     def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline."""
         grid = assignment.grid
@@ -78,6 +99,18 @@ class StepTimes:
             for pipeline in range(grid.pipelines)
         }
         return max(self._pipeline_s(shape) for shape in shapes)
+
+    def _most_partials(self, shares: tuple[int, ...]) -> int:
+        if shares not in self._partials:
+            leaves = self._workload.shape.virtual_nodes
+            most = max(partials_at_end(block, leaves) for block in blocks_of(shares))
+            self._partials[shares] = most
+        return self._partials[shares]
+
+    def _cut(self, stages: int) -> tuple[int, ...]:
+        if stages not in self._cuts:
+            self._cuts[stages] = self._workload.cut(stages)
+        return self._cuts[stages]
 
     def _shape(
         self,
@@ -99,7 +132,7 @@ class StepTimes:
             owners=tuple(names[node] for node in owners),
             # A shadow without a stage in this pipeline costs its owners nothing here.
             shadows=tuple(
-                names.get(shadow) if shadow is not None else None
+                None if shadow is None or self._idle else names.get(shadow)
                 for shadow in assignment.shadows[part]
             ),
             elsewhere=tuple(owned[node] - here[node] for node in names),
@@ -124,10 +157,11 @@ class StepTimes:
             programs=(one_f_one_b(shape.stages, shape.microbatches),),
             mode=self._mode,
         )
-        return step_time_s(plan_run(layout, self._costs(shape), steps=DRY_STEPS))
+        steps = 1 if self._idle else DRY_STEPS
+        return step_time_s(plan_run(layout, self._costs(shape), steps=steps))
 
     def _costs(self, shape: _Shape) -> Costs:
-        workload, cut = self._workload, self._workload.cut(shape.stages)
+        workload, cut = self._workload, self._cut(shape.stages)
         # Who works elsewhere too has that much less time for a stage of this pipeline.
         here = Counter(shape.owners)
         slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]

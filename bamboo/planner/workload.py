@@ -33,6 +33,8 @@ class Workload:
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
+    state_bytes_per_s: float = 0.0
+    """The same for copies of state, which are sent behind the training."""
     store_bytes_per_s: float = 0.0
     """Between one node and the checkpoints; 0: sizes do not matter."""
     cuts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -71,6 +73,7 @@ def uniform_workload(
     shape: BatchShape,
     batch: int,
     bytes_per_s: float = 0.0,
+    state_bytes_per_s: float = 0.0,
     store_bytes_per_s: float = 0.0,
 ) -> Workload:
     """A model of equal layers; times, parameters and bytes are those of one."""
@@ -90,5 +93,6 @@ def uniform_workload(
         shape=shape,
         batch=batch,
         bytes_per_s=bytes_per_s,
+        state_bytes_per_s=state_bytes_per_s,
         store_bytes_per_s=store_bytes_per_s,
     )

@@ -1,0 +1,283 @@
+"""One simulated run as figures, and many of them from seeds.
+
+Rule: a run is a function of what was asked and of one seed; how many processes play the seeds
+changes nothing.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from bamboo.core.policy import Policy
+from bamboo.core.state import initial_state
+from bamboo.errors import InputError
+from bamboo.ids import run_id
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
+from bamboo.planner.workload import Workload
+from bamboo.sim.ours import Ours, Pauses
+from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
+from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.world import (
+    FAILOVER,
+    HAND_OVER,
+    PREEMPTION,
+    RECONFIGURATION,
+    RESTORE,
+    Moment,
+    Rental,
+    System,
+    Terms,
+    World,
+)
+from bamboo.topology.grid import Grid
+
+HOUR_S = 3600.0
+MICRO = 1_000_000
+DOLLAR_POINTS = 200
+OURS = "bamboo"
+ORACLE = "no pauses at all"
+ON_DEMAND = "on-demand"
+CHECKPOINT_RESTART = "checkpoint and restart"
+REROUTING = "rerouting to peers"
+SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, ORACLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be simulated."""
+
+    workload: Workload
+    policy: Policy
+    grid: Grid
+    """To begin with."""
+    redundancy: str
+    standbys: int
+    patience_s: float
+    park_s: float
+    surplus_s: float = math.inf
+    """So long a node beyond what the run can use is kept."""
+    terms: Terms
+    pauses: Pauses
+    usd_per_hour: float
+    """Of a spot instance."""
+    on_demand_usd_per_hour: float
+    interrupted_hour_is_paid: bool = False
+    """EC2 charges nothing for an instance that it takes back within its first hour."""
+    horizon_s: float
+    last_step: float = math.inf
+
+
+class TimesBook:
+    """Step times of one workload, by redundancy mode."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._by_mode: dict[str, StepTimes] = {}
+
+    def of(self, mode: str) -> StepTimes:
+        if mode not in self._by_mode:
+            self._by_mode[mode] = StepTimes(self._workload, mode)
+        return self._by_mode[mode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What became of one run. Times in seconds of the world."""
+
+    steps: int
+    samples_per_s: float
+    """Over the whole time, waiting included."""
+    preemptions: int
+    failovers: int
+    hand_overs: int
+    reconfigurations: int
+    restores: int
+    lost_steps: int
+    ended: str
+    """Why it was over before the horizon; "": it was not."""
+    seconds: float
+    trained_s: float
+    mean_nodes: float
+    usd: float
+    usd_per_hour: float
+    samples_per_usd: float
+    events: int
+    transitions: int
+    moments: tuple[Moment, ...]
+    dollars: tuple[tuple[float, float], ...]
+    """What had been paid by when, for the picture."""
+
+
+def simulate(
+    asked: Asked,
+    trace: Trace,
+    *,
+    times: TimesBook | None = None,
+    system: str = OURS,
+    keep_moments: bool = True,
+) -> Figures:
+    """Play one market with one of SYSTEMS. `times` may be shared by runs of one workload."""
+    times = times or TimesBook(asked.workload)
+    if system == ON_DEMAND:
+        trace = _always_there(asked)
+    world = World(
+        trace=trace,
+        terms=asked.terms,
+        horizon_s=asked.horizon_s,
+        last_step=asked.last_step,
+        keep_moments=keep_moments,
+    )
+    player, transitions = _system(system, asked, world, times)
+    world.play(player)
+    price = asked.on_demand_usd_per_hour if system == ON_DEMAND else asked.usd_per_hour
+    return figures_of(
+        world, asked, price=price, spot=system != ON_DEMAND, transitions=transitions()
+    )
+
+
+def _system(
+    name: str, asked: Asked, world: World, times: TimesBook
+) -> tuple[System, Callable[[], int]]:
+    """A system that plays in `world`, and who counts its decisions."""
+    if name == OURS:
+        run = run_id("simulated")
+        ours = Ours(
+            world,
+            asked.workload,
+            times.of(asked.redundancy),
+            state=initial_state(run=run, grid=asked.grid, redundancy=asked.redundancy),
+            policy=asked.policy,
+            standbys=asked.standbys,
+            patience_s=asked.patience_s,
+            park_s=asked.park_s,
+            surplus_s=asked.surplus_s,
+            pauses=asked.pauses,
+        )
+        return ours, lambda: ours.transitions
+    bare = times.of("off")
+    rival: System
+    if name in (ORACLE, ON_DEMAND):
+        frugal = name == ORACLE and not math.isinf(asked.surplus_s)
+        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
+    elif name == CHECKPOINT_RESTART:
+        rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
+    elif name == REROUTING:
+        rival = Rerouting(world, bare, asked.policy, standbys=asked.standbys)
+    else:
+        raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
+    return rival, lambda: 0
+
+
+def _always_there(asked: Asked) -> Trace:
+    """A market that takes nothing back: the nodes of the largest grid."""
+    count = asked.policy.pipelines * asked.policy.stages
+    return Trace(
+        source="on-demand",
+        events=tuple(TraceEvent(at_s=0.0, node=f"node{n}", comes=True) for n in range(count)),
+        length_s=asked.horizon_s,
+    )
+
+
+def figures_of(
+    world: World, asked: Asked, *, price: float, spot: bool, transitions: int
+) -> Figures:
+    """The figures of a world that has been played; `price`: of an instance, USD per hour."""
+    seconds = max(world.kernel.now_s, 1e-9)
+    steps = world.progress.whole
+    free = spot and not asked.interrupted_hour_is_paid
+    usd = sum(_bill(rental, price, free=free) for rental in world.rentals) / MICRO
+    rate = samples_per_s(steps * asked.workload.batch, seconds)
+    per_hour = usd / seconds * HOUR_S
+    return Figures(
+        steps=steps,
+        samples_per_s=rate,
+        preemptions=world.counts[PREEMPTION],
+        failovers=world.counts[FAILOVER],
+        hand_overs=world.counts[HAND_OVER],
+        reconfigurations=world.counts[RECONFIGURATION],
+        restores=world.counts[RESTORE],
+        lost_steps=round(world.progress.lost_steps),
+        ended=world.ended,
+        seconds=seconds,
+        trained_s=world.progress.trained_s,
+        mean_nodes=world.node_seconds() / seconds,
+        usd=usd,
+        usd_per_hour=per_hour,
+        samples_per_usd=samples_per_usd(rate, per_hour) if per_hour > 0 else 0.0,
+        events=world.kernel.events,
+        transitions=transitions,
+        moments=tuple(world.moments),
+        dollars=_dollars(world, price, free=free) if world.keep_moments else (),
+    )
+
+
+def _dollars(world: World, price: float, *, free: bool) -> tuple[tuple[float, float], ...]:
+    """An interrupted instance is paid for until it turns out to be free."""
+    out = []
+    for point in range(DOLLAR_POINTS + 1):
+        at_s = world.kernel.now_s * point / DOLLAR_POINTS
+        micro = 0
+        for rental in world.rentals:
+            assert rental.until_s is not None, "a world that was played has ended all its rentals"
+            if rental.until_s <= at_s:
+                micro += _bill(rental, price, free=free)
+            elif rental.from_s < at_s:
+                used_s = at_s - rental.from_s
+                micro += bill_micro_usd(used_s, usd_per_hour=price, spot=False)
+        out.append((at_s, micro / MICRO))
+    return tuple(out)
+
+
+def _bill(rental: Rental, usd_per_hour: float, *, free: bool) -> int:
+    assert rental.until_s is not None, "a world that was played has ended all its rentals"
+    used_s = rental.until_s - rental.from_s
+    return bill_micro_usd(
+        used_s, usd_per_hour=usd_per_hour, spot=free, interrupted=rental.interrupted
+    )
+
+
+def _one_seed(
+    asked: Asked, market: Callable[[int], Trace], systems: Sequence[str], seed: int
+) -> dict[str, Figures]:
+    times, trace = _shared_times(asked.workload), market(seed)
+    return {
+        name: simulate(asked, trace, times=times, system=name, keep_moments=False)
+        for name in systems
+    }
+
+
+_TIMES: dict[str, TimesBook] = {}
+"""Of this process, by workload: dry runs are the same for every seed."""
+
+
+def _shared_times(workload: Workload) -> TimesBook:
+    key = repr(workload)
+    if key not in _TIMES:
+        _TIMES[key] = TimesBook(workload)
+    return _TIMES[key]
+
+
+def simulate_seeds(
+    asked: Asked,
+    market: Callable[[int], Trace],
+    seeds: Sequence[int],
+    *,
+    systems: Sequence[str] = (OURS,),
+    processes: int = 0,
+) -> Iterator[dict[str, Figures]]:
+    """For each seed, in their order, a run of every system; on all cores, or so many processes.
+
+    `market` makes the trace of a seed; it must be picklable.
+    """
+    workers = min(processes or os.cpu_count() or 1, len(seeds))
+    one = partial(_one_seed, asked, market, tuple(systems))
+    if workers <= 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        chunk = max(1, min(16, len(seeds) // (4 * workers)))
+        yield from pool.map(one, seeds, chunksize=chunk)

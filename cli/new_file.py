@@ -1,0 +1,46 @@
+"""Writing a file that a user asked for: whole or not at all, and never over another unasked.
+
+Rule: it is written aside and then renamed, so a full disk leaves what was there; every fault of the
+disk is one line with the path and what to do.
+"""
+
+import os
+from pathlib import Path
+
+import click
+
+from bamboo.errors import InputError
+from bamboo.lines import DISK_FULL
+
+STDOUT = "-"
+
+
+def refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    """Before the work is done that `path` is to hold. Raises InputError."""
+    if str(path) == STDOUT:
+        return
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no file that could be written; give the name of a new one")
+    if path.exists() and not force:
+        raise InputError(f"{path} is there already; give another name, or --force to replace it")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
+
+
+def write_new(path: Path, data: bytes, *, force: bool) -> None:
+    """Make this file; `-` is standard output. Raises InputError."""
+    refuse_to_overwrite(path, force=force)
+    if str(path) == STDOUT:
+        click.echo(data, nl=False)
+        return
+    target = Path(os.path.realpath(path))
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            aside.write_bytes(data)
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        remedy = "make room there" if error.errno in DISK_FULL else "give another path"
+        raise InputError(f"{path} cannot be written: {error.strerror}; {remedy}") from error

@@ -1,0 +1,45 @@
+"""A figure as the bytes of an SVG file.
+
+Rule: the same drawing gives the same bytes. So the user's settings of matplotlib do not count, text
+is drawn as outlines, and neither date nor chance enter the file. Nothing here needs a display.
+"""
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamboo.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+GREEN, RED, AMBER, GREY = "#2f7d4f", "#c0392b", "#d98e04", "#7a848c"
+
+
+def check_name(path: Path) -> None:
+    """Before anything is drawn for it. Raises InputError for what is named like no SVG file."""
+    if path.suffix.lower() != ".svg":
+        raise InputError(f"--plot {path}: the picture is SVG; give a name that ends in .svg")
+
+
+def to_svg(draw: Callable[["Figure"], None], *, width_in: float, height_in: float) -> bytes:
+    """What `draw` draws on a figure of that size, with a layout that makes room for labels."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rc("svg", hashsalt="bamboo", fonttype="path")
+        mpl.rc("font", family=["DejaVu Sans"], size=9)
+        mpl.rc("axes", grid=True, axisbelow=True)
+        mpl.rc("axes.spines", top=False, right=False)
+        mpl.rc("grid", color="#e3e6e8", linewidth=0.6)
+        mpl.rc("legend", frameon=False)
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure)
+        out = BytesIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "bamboo"})
+    return out.getvalue()

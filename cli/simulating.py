@@ -1,0 +1,166 @@
+"""From a job and a market to what is simulated of them.
+
+Rule: the same plan, policy, grids and cuts as a launch of the job would have; what only the
+simulator needs beside them is said in its own options.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from bamboo.config.load import load_job
+from bamboo.config.policy import policy_of
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from bamboo.sim.ours import Pauses
+from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
+from bamboo.sim.synth import Market
+from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
+from bamboo.sim.world import Terms
+from cli import wiring
+from cli.markets import MarketOptions, check_hours, made, market_of
+from cli.planning import Planned, grid_of, nodes_of, plan_job
+
+HOUR_S = 3600.0
+DEFAULT_HOURS = 24.0
+"""Of a made-up market."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketAsked:
+    """The market of a simulation as the command line asks for it."""
+
+    trace: Path | None
+    options: MarketOptions
+    hours: float | None
+    times: int
+    time_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A job made ready to be simulated, and what its figures are made from."""
+
+    asked: Asked
+    planned: Planned
+    job: JobConfig
+    market: Callable[[int], Trace]
+    """Of a seed; picklable."""
+    random: bool
+    """Whether the seed matters."""
+    source: str
+    """The market in words."""
+
+
+def prepare(
+    path: Path,
+    *,
+    overrides: Sequence[str],
+    market: MarketAsked,
+    terms: Terms,
+    endless: bool,
+) -> Simulated:
+    """Plan the job as a launch would. Raises InputError."""
+    if not 0 < market.time_scale < math.inf:
+        raise InputError(f"--time-scale {market.time_scale:g} plays nothing; give one above 0")
+    for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
+        if not 0 <= seconds < math.inf:
+            raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
+    job = load_job(path, overrides)
+    makes, hours, source = _market(market, nodes=nodes_of(job))
+    planned = plan_job(job, wiring.run_preflight(job), run=RunId("simulated"), now_s=0.0)
+    scale = market.time_scale
+    asked = Asked(
+        workload=planned.workload,
+        policy=policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread),
+        grid=grid_of(job),
+        redundancy=job.cluster.redundancy,
+        standbys=job.cluster.standbys,
+        patience_s=job.cluster.patience_s,
+        park_s=job.cluster.park_s,
+        terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
+        pauses=Pauses(),
+        usd_per_hour=planned.usd_per_hour / planned.plan.instances,
+        on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
+        horizon_s=hours * HOUR_S / scale,
+        last_step=math.inf if endless else job.train.steps,
+    )
+    return Simulated(
+        asked=asked,
+        planned=planned,
+        job=job,
+        market=makes,
+        random=market.trace is None,
+        source=source,
+    )
+
+
+def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], float, str]:
+    """Who makes the trace of a seed, how long it is in hours, and both in words."""
+    options = asked.options
+    if asked.trace is None:
+        hours = DEFAULT_HOURS if asked.hours is None else asked.hours
+        check_hours(hours)
+        if asked.times != 1:
+            raise InputError(f"--times {asked.times} belongs to --trace; give --nodes instead")
+        if options.preset is None and options.hazard is None:
+            raise InputError("no market is named: give --trace FILE, --hazard P or --market NAME")
+        market = market_of(replace(options, nodes=options.nodes or nodes))
+        words = f"a made-up market of {market.nodes} nodes, {hours:g} h"
+        return partial(_made, market, hours, asked.time_scale), hours, words
+    given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
+    given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name} {value} does not go with --trace, which is a market already")
+    trace = read_trace(asked.trace)
+    hours = trace.length_s / HOUR_S if asked.hours is None else asked.hours
+    check_hours(hours)
+    words = f"{asked.trace.name}, {hours:.4g} h"
+    plays = tiling(trace, hours=hours).plays
+    if plays > 1:
+        words += f" (played {plays} times over: it has {trace.length_s / HOUR_S:.4g} h)"
+    if asked.times > 1:
+        words += f", {asked.times} copies side by side"
+    whole = scaled(
+        multiplied(tiled(trace, hours=hours), times=asked.times), factor=1 / asked.time_scale
+    )
+    return partial(_same, whole), hours, words
+
+
+def _made(market: Market, hours: float, time_scale: float, seed: int) -> Trace:
+    return scaled(made(market, seed=seed, hours=hours), factor=1 / time_scale)
+
+
+def _same(trace: Trace, seed: int) -> Trace:
+    del seed
+    return trace
+
+
+def play(
+    simulated: Simulated, *, seeds: int, first_seed: int, rivals: bool
+) -> Iterator[Mapping[str, Figures]]:
+    """A run of every system for each seed. Raises InputError."""
+    if not 1 <= seeds <= 1_000_000:
+        raise InputError(f"--seeds {seeds} is no number of runs; give 1 to 1,000,000")
+    if seeds > 1 and not simulated.random:
+        raise InputError(
+            f"--seeds {seeds}: a trace has no chance in it and every run would be the same; leave "
+            "it out, or make a market up --hazard P"
+        )
+    return simulate_seeds(
+        simulated.asked,
+        simulated.market,
+        range(first_seed, first_seed + seeds),
+        systems=SYSTEMS if rivals else (OURS,),
+    )
+
+
+def one_run(simulated: Simulated, *, seed: int) -> tuple[Trace, Figures]:
+    """One run of ours with all its moments, and its market."""
+    trace = simulated.market(seed)
+    return trace, simulate(simulated.asked, trace)

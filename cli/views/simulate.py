@@ -1,0 +1,140 @@
+"""What a simulation found, as text and as one JSON object.
+
+Rule: every figure is simulated and every dollar modelled, and both forms say so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bamboo.sim.report import spread
+from bamboo.sim.run import OURS, Figures
+from cli.simulating import HOUR_S, Simulated
+from cli.views.quantities import columns, count, duration, rate, usd
+
+FIGURES = {
+    "steps": "steps",
+    "samples_per_s": "samples/s",
+    "preemptions": "preemptions",
+    "failovers": "failovers",
+    "hand_overs": "hand-overs",
+    "reconfigurations": "reconfigurations",
+    "restores": "restores from a checkpoint",
+    "lost_steps": "steps done again",
+    "mean_nodes": "nodes, on average",
+    "seconds": "hours",
+    "trained_s": "hours of training",
+    "usd": "dollars",
+    "usd_per_hour": "dollars per hour",
+    "samples_per_usd": "samples per dollar",
+}
+"""Field -> what people read."""
+_HOURS = ("seconds", "trained_s")
+Found = Sequence[Mapping[str, Figures]]
+"""Of each seed, the figures of each system."""
+
+
+def picture_title(simulated: Simulated) -> str:
+    return f"{simulated.asked.workload.name} on {simulated.source} (simulated)"
+
+
+def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
+    """For `--json`."""
+    asked = simulated.asked
+    return {
+        "schema_version": 1,
+        "simulated": True,
+        "job": simulated.job.file,
+        "market": simulated.source,
+        "step_times": asked.workload.source,
+        "usd_per_instance_hour": asked.usd_per_hour,
+        "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
+        "runs": len(found),
+        "systems": {
+            name: {
+                "figures": {
+                    field: asdict(spread([float(getattr(one[name], field)) for one in found]))
+                    for field in FIGURES
+                },
+                "ended": sorted({one[name].ended for one in found if one[name].ended}),
+            }
+            for name in found[0]
+        },
+    }
+
+
+def simulation_text(simulated: Simulated, found: Found) -> str:
+    """A line a figure; over several seeds with their spread; the rivals below, a line each."""
+    asked = simulated.asked
+    lines = [
+        f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}, simulated",
+        f"  up to {asked.policy.pipelines} x {asked.policy.stages} nodes and "
+        f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
+        f"  step times {asked.workload.source}; {usd(asked.usd_per_hour)} per instance and hour "
+        "on spot, modelled",
+        *_figures([one[OURS] for one in found]),
+    ]
+    if len(found[0]) > 1:
+        lines += ["  the same market, used in other ways (models, on the same step times):"]
+        lines += _rivals(found)
+    ended = [one[OURS].ended for one in found if one[OURS].ended]
+    lines += [f"  {ended.count(why)} ended: {why}" for why in sorted(set(ended))[:3]]
+    return "\n".join(lines)
+
+
+def _figures(found: Sequence[Figures]) -> list[str]:
+    several = len(found) > 1
+    rows: list[tuple[str, ...]] = []
+    if several:
+        rows.append(("", "mean", "p50", "p90", "95 % of the mean"))
+    for name, label in FIGURES.items():
+        scale = HOUR_S if name in _HOURS else 1.0
+        one = spread([getattr(figures, name) / scale for figures in found])
+        if several:
+            cells = [*map(_figure, (one.mean, one.p50, one.p90)), f"± {_figure(one.confidence)}"]
+            rows.append((label, *cells))
+        else:
+            rows.append((label, _figure(one.mean)))
+    return columns(rows, right=frozenset(range(1, len(rows[0]))))
+
+
+def _rivals(found: Found) -> list[str]:
+    rows: list[tuple[str, ...]] = [
+        (
+            "",
+            "steps",
+            "samples/s",
+            "nodes",
+            "$/h",
+            "samples per $",
+            "of ours",
+            "done again",
+            "stood",
+        )
+    ]
+    value = _mean(found, OURS, "samples_per_usd")
+    for name in found[0]:
+        mean = {field: _mean(found, name, field) for field in FIGURES}
+        share = mean["samples_per_usd"] / value if value else 0.0
+        rows.append(
+            (
+                name,
+                rate(mean["steps"]),
+                _figure(mean["samples_per_s"]),
+                _figure(mean["mean_nodes"]),
+                usd(mean["usd_per_hour"]),
+                rate(mean["samples_per_usd"]),
+                f"{share:.2f}",
+                rate(mean["lost_steps"]),
+                duration(mean["seconds"] - mean["trained_s"]),
+            )
+        )
+    return columns(rows, right=frozenset(range(1, len(rows[0]))))
+
+
+def _mean(found: Found, name: str, field: str) -> float:
+    return spread([float(getattr(one[name], field)) for one in found]).mean
+
+
+def _figure(value: float) -> str:
+    return rate(value) if abs(value) >= 10 or value == 0 else f"{value:.3g}"

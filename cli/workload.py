@@ -1,0 +1,152 @@
+"""From a job and what the preflight saw of its layers to figures: facts, times, grids.
+
+Rule: a stage takes what its layers take, however the model is cut. Where the device is virtual, a
+layer takes an equal part of what its stage of the planned cut was given.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.core.policy import GridTime
+from bamboo.planner.catalogue import InstanceType
+from bamboo.planner.cost import Timing
+from bamboo.planner.memory import memory_report
+from bamboo.planner.partition import partition
+from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+
+
+def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[LayerFacts, ...]:
+    """Bytes as the preflight saw them; the built-in GPT's flops by its shape.
+
+    A user's layers have no known flops: their measured time stands for it, since only the shares
+    between layers count for the cut.
+    """
+    if job.model.model == "gpt":
+        model = job.model
+        shaped = gpt_facts(
+            layers=model.layers,
+            width=model.width,
+            context=model.context,
+            vocabulary=model.vocabulary,
+            microbatch=job.train.microbatch,
+            dropout=model.dropout,
+        )
+        flops = [facts.forward_flops for facts in shaped]
+    else:
+        flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]
+    return tuple(
+        LayerFacts(
+            name=str(layer["name"]),
+            parameters=int(layer["parameters"]),
+            forward_flops=float(flop),
+            output_bytes=int(layer["output_bytes"]),
+            activation_bytes=int(layer["activation_bytes"]),
+        )
+        for layer, flop in zip(layers, flops, strict=True)
+    )
+
+
+def cuts_of(
+    facts: Sequence[LayerFacts], cut: tuple[int, ...], *, job: JobConfig, kind: InstanceType
+) -> tuple[tuple[int, ...], ...]:
+    """The planned cut, and one into each smaller number of stages that an instance has memory for:
+    what a run with too few nodes may fall back to."""
+    costs = [layer.cost for layer in facts]
+    shorter = (partition(costs, stages) for stages in range(2, len(cut) - 1))
+    return (*(one for one in shorter if _fits(facts, one, job=job, kind=kind)), cut)
+
+
+def _fits(
+    facts: Sequence[LayerFacts], cut: tuple[int, ...], *, job: JobConfig, kind: InstanceType
+) -> bool:
+    report = memory_report(
+        facts,
+        cut=cut,
+        grid=Grid(pipelines=1, stages=len(cut) - 1),
+        shape=batch_shape(job),
+        mode=job.cluster.redundancy,
+    )
+    return max(stage.total for stage in report) <= kind.gpu_memory_bytes
+
+
+def workload_of(
+    job: JobConfig,
+    layers: Sequence[Mapping[str, Any]],
+    *,
+    cuts: Sequence[tuple[int, ...]],
+    kind: InstanceType,
+) -> Workload:
+    """The layers of a job with their times. The planned cut is the last of `cuts`."""
+    cluster = job.cluster
+    bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
+    network_bytes_per_s = kind.network_gbps * 1e9 / 8
+    if cluster.device == "virtual":
+        source = "given: the virtual device's figures"
+        forward_s = _by_layer(cluster.virtual_forward_ms, cuts[-1])
+        backward_s = _by_layer(cluster.virtual_backward_ms, cuts[-1])
+    else:
+        source = "measured on this machine's CPU, with a core for every node"
+        forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
+        backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
+    return Workload(
+        name=Path(job.file).name,
+        source=source,
+        layers=layer_facts(job, layers),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        shape=batch_shape(job),
+        batch=job.train.batch,
+        latency_s=cluster.virtual_link_latency_ms / 1e3 if cluster.device == "virtual" else 0.0,
+        bytes_per_s=bytes_per_s if cluster.device == "virtual" else 0.0,
+        state_bytes_per_s=bytes_per_s or network_bytes_per_s,
+        store_bytes_per_s=network_bytes_per_s,
+        cuts={len(cut) - 1: cut for cut in cuts},
+    )
+
+
+def timing_of(workload: Workload, cut: Sequence[int]) -> Timing:
+    """What the stages of a cut take."""
+    return Timing(
+        source=workload.source,
+        forward_s=workload.sums(workload.forward_s, cut),
+        backward_s=workload.sums(workload.backward_s, cut),
+        latency_s=workload.latency_s,
+        bytes_per_s=workload.bytes_per_s,
+    )
+
+
+def grids_of(
+    workload: Workload, *, mode: str, cuts: Sequence[tuple[int, ...]], pipelines: int
+) -> tuple[GridTime, ...]:
+    """Every grid that a run may have, with the time of a calm step."""
+    times = StepTimes(workload, mode)
+    leaves = workload.shape.virtual_nodes
+    return tuple(
+        GridTime(
+            pipelines=several,
+            stages=len(cut) - 1,
+            step_s=times.calm_s(
+                Grid(pipelines=several, stages=len(cut) - 1), equal_shares(leaves, several)
+            ),
+        )
+        for several in range(1, min(pipelines, leaves) + 1)
+        for cut in cuts
+    )
+
+
+def _by_layer(figures_ms: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
+    stages = len(cut) - 1
+    figures = tuple(figures_ms) * (stages if len(figures_ms) == 1 else 1)
+    return tuple(
+        figure / 1e3 / (stop - first)
+        for figure, (first, stop) in zip(figures, pairwise(cut), strict=True)
+        for _ in range(first, stop)
+    )

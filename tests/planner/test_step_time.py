@@ -1,0 +1,81 @@
+"""Step times by shape: those of the full dry run, and the same for the same pattern of nodes."""
+
+import pytest
+
+from bamboo.ids import NodeId
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.schedule.layout import Costs, layout_of, merged
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.virtual_nodes import BatchShape
+
+F_S, B_S = 0.01, 0.02
+
+
+def workload(virtual_nodes: int = 4, microbatches: int = 2) -> Workload:
+    return uniform_workload(
+        name="test",
+        source="given",
+        layers=8,
+        forward_s=F_S,
+        backward_s=B_S,
+        parameters=1000,
+        output_bytes=64,
+        shape=BatchShape(virtual_nodes=virtual_nodes, microbatches=microbatches),
+        batch=16,
+    )
+
+
+@pytest.mark.parametrize("mode", ["off", "stash", "eager", "gap"])
+@pytest.mark.parametrize(("pipelines", "stages"), [(1, 4), (2, 4), (2, 2), (3, 4)])
+def test_a_calm_grid_takes_what_its_dry_run_takes(pipelines: int, stages: int, mode: str) -> None:
+    grid = Grid(pipelines=pipelines, stages=stages)
+    shares = equal_shares(4, pipelines)
+    layout = layout_of(grid, microbatches=[2 * share for share in shares], mode=mode)
+    layers = 8 // stages
+    costs = Costs.of(stages, forward_s=[F_S * layers], backward_s=[B_S * layers])
+    whole_s = step_time_s(plan_run(layout, costs, steps=2))
+    assert StepTimes(workload(), mode).calm_s(grid, shares) == pytest.approx(whole_s, rel=1e-6)
+
+
+def test_a_merged_node_slows_its_pipeline_and_so_all() -> None:
+    grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
+    times = StepTimes(workload(), "stash")
+    layout = layout_of(grid, microbatches=[4], mode="stash")
+    hit = merged(layout, NodeId("1.2")).assignment
+    assert times.of(hit, shares) > 1.3 * times.calm_s(grid, shares)
+
+
+def test_one_dry_run_for_each_shape_whatever_the_names() -> None:
+    grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
+    times = StepTimes(workload(), "stash")
+    layout = layout_of(grid, microbatches=[4], mode="stash")
+    one = times.of(merged(layout, NodeId("0.2")).assignment, shares)
+    known = times.dry_runs
+    assert times.of(merged(layout, NodeId("1.2")).assignment, shares) == one
+    assert times.dry_runs == known
+
+
+def test_a_node_of_two_pipelines_is_counted_in_both() -> None:
+    grid, shares = Grid(pipelines=2, stages=2), equal_shares(4, 2)
+    times = StepTimes(workload(), "off")
+    calm = layout_of(grid, microbatches=[4], mode="off").assignment
+    slots = grid.slots()
+    both = calm.replace(owners={slots[2]: calm.owner(slots[0])}, shadows={})
+    assert times.of(both, shares) > 1.5 * times.calm_s(grid, shares)
+
+
+def test_fewer_stages_take_the_times_of_their_layers() -> None:
+    work = workload()
+    assert work.cut(2) == (0, 4, 8)
+    assert work.sums(work.forward_s, work.cut(2)) == pytest.approx((4 * F_S, 4 * F_S))
+    assert work.state_bytes(range(3)) == 3 * 1000 * 12
+
+
+def test_peers_share_the_microbatches_of_a_lost_node() -> None:
+    grid = Grid(pipelines=4, stages=4)
+    times = StepTimes(workload(), "off")
+    assert times.with_peers_s(grid, 4) == pytest.approx(times.calm_s(grid, equal_shares(4, 4)))
+    assert times.with_peers_s(grid, 1) > 2 * times.with_peers_s(grid, 4)

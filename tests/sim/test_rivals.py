@@ -1,0 +1,60 @@
+"""Other ways in the same worlds: what each gains and pays."""
+
+import pytest
+
+from bamboo.sim.run import (
+    CHECKPOINT_RESTART,
+    ON_DEMAND,
+    ORACLE,
+    OURS,
+    REROUTING,
+    SYSTEMS,
+    simulate,
+    simulate_seeds,
+)
+from bamboo.sim.trace import Trace
+from tests.sim.worlds import asked, calm_step_s, trace
+
+EIGHT = "0 +a b c d e f g h"
+LOSSES = ("600 -b", "1000 +i", "1400 -c", "2000 +j")
+
+
+def test_in_a_calm_market_all_do_the_same() -> None:
+    one = asked(pipelines=2, redundancy="off", every=10)
+    found = {name: simulate(one, trace(EIGHT), system=name) for name in SYSTEMS}
+    assert {figures.steps for figures in found.values()} == {int(3600 / calm_step_s(one))}
+    assert found[ON_DEMAND].usd == 3 * found[OURS].usd
+
+
+def test_nobody_beats_the_oracle_and_a_restart_costs_what_it_is_charged() -> None:
+    one = asked(pipelines=2, every=10)
+    market = trace(EIGHT, *LOSSES)
+    found = {name: simulate(one, market, system=name) for name in SYSTEMS}
+    best = found[ORACLE].steps
+    assert all(found[name].steps <= best for name in (OURS, CHECKPOINT_RESTART, REROUTING))
+    theirs = found[CHECKPOINT_RESTART]
+    assert theirs.restores == 2
+    assert theirs.lost_steps < 20
+    stood_s = theirs.seconds - theirs.trained_s
+    assert stood_s == pytest.approx((theirs.reconfigurations - 1) * 231, abs=1), "the first is free"
+    assert found[OURS].steps > theirs.steps
+
+
+def test_rerouting_needs_a_peer_for_every_stage() -> None:
+    one = asked(pipelines=2, every=10)
+    peers = simulate(one, trace(EIGHT, "600 -b"), system=REROUTING)
+    assert (peers.failovers, peers.restores) == (1, 0)
+    none_left = simulate(one, trace(EIGHT, "600 -b f"), system=REROUTING)
+    assert none_left.restores == 1
+
+
+def _market(seed: int) -> Trace:
+    return trace(EIGHT, f"{100 + seed} -b", f"{900 + seed} +i")
+
+
+def test_seeds_are_the_same_on_any_number_of_processes() -> None:
+    one = asked(pipelines=2, every=10)
+    alone = list(simulate_seeds(one, _market, range(3), processes=1))
+    several = list(simulate_seeds(one, _market, range(3), processes=2))
+    assert alone == several
+    assert alone[0][OURS].steps != 0
