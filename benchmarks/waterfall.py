@@ -15,14 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
-from bamboo.sim.published import PaperRules, PaperTerms
-
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
+from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.ours import Pauses
 from bamboo.sim.presets import STAGES, bert_large
+from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.run import (
     CHECKPOINT_RESTART,
     ORACLE,

@@ -252,6 +252,9 @@ def random_market(hazard: float, seed: int, *, hours: float = RANDOM_HOURS) -> T
     the new node may be lost in that hour, if that second comes later. (With that last clause
     nodes and throughput meet all three published rows; without it the nodes at a hazard of .5 are a
     sixth too many, and if a slot stays empty for the rest of its hour a tenth too few.)
+
+    Over thousands of seeds the preemptions at .01 are a tenth above the published 4.41; but 43.59
+    nodes for 10.98 h, as published beside it, have 4.8 of them at that hazard.
     """
     chance = random.Random(seed)
     joins = [chance.random() for _ in range(HOURS_OF_DAY)]
