@@ -15,7 +15,7 @@ from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.sim.ours import Pauses
+from bamboo.sim.members import Pauses
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import Trace, read_trace

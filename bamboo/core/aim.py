@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import BARE_MODES
 
@@ -54,13 +55,34 @@ def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
     aimed = assignment.replace(owners=owners, shadows={})
     several_zones = apart and len(set(map(roll.zones.get, aimed.owners))) > 1
     zones = roll.zones if several_zones else None
-    shadows = {
+    return Lacks(owners=owners, shadows=new_shadows(aimed, usable, zones, barred=barred))
+
+
+def shadowed(
+    grid: Grid,
+    owners: tuple[NodeId, ...],
+    usable: Collection[NodeId],
+    zones: Mapping[NodeId, str] | None = None,
+) -> Assignment:
+    """A new assignment with these owners, all usable, and shadows as rules 3 and 4 have them."""
+    ahead = tuple(owners[grid.before(number)] for number in range(grid.size))
+    aimed = Assignment(grid=grid, owners=owners, shadows=ahead)
+    return aimed.replace(owners={}, shadows=new_shadows(aimed, usable, zones))
+
+
+def new_shadows(
+    aimed: Assignment,
+    usable: Collection[NodeId],
+    zones: Mapping[NodeId, str] | None,
+    *,
+    barred: Collection[NodeId] = (),
+) -> Mapping[Slot, NodeId | None]:
+    """The slots that should have another shadow, and which. `barred`: owners that are not usable;
+    `zones`: as in `shadow_of`."""
+    found = {
         slot: shadow_of(aimed, slot, usable, zones) for slot in _in_doubt(aimed, barred, zones)
     }
-    return Lacks(
-        owners=owners,
-        shadows={slot: node for slot, node in shadows.items() if node != assignment.shadow(slot)},
-    )
+    return {slot: node for slot, node in found.items() if node != aimed.shadow(slot)}
 
 
 def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:

@@ -40,11 +40,11 @@ class Answers(tuple[T, ...]):
         """Whether `node` has answered."""
         return node not in self._silent and any(_node(answer) == node for answer in self)
 
-    def having(self, answer: T) -> "Answers[T]":
-        """The same, and one more."""
-        after = Answers((*self, answer))
+    def having(self, *more: T) -> "Answers[T]":
+        """The same, and these."""
+        after = Answers((*self, *more))
         after._asked, after._among = self._asked, self._among
-        after._silent = self._silent - {_node(answer)}
+        after._silent = self._silent.difference(map(_node, more))
         return after
 
 

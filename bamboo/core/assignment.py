@@ -4,7 +4,7 @@ with neighbours in different zones where that is asked for."""
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from bamboo.core.aim import shadow_of
+from bamboo.core.aim import shadowed
 from bamboo.core.state import Node
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
@@ -39,11 +39,9 @@ def assign(
         whole.extend(ids[:in_pipelines])
         rest.extend(ids[in_pipelines:])
     owners = tuple((whole + rest)[: grid.size])
-    bare = Assignment(grid=grid, owners=owners, shadows=(None,) * grid.size)
     if redundancy in BARE_MODES:
-        return bare
-    shadows = {slot: bare.owner(grid.protector(slot)) for slot in grid.slots()}
-    return bare.replace(owners={}, shadows=shadows)
+        return Assignment(grid=grid, owners=owners, shadows=(None,) * grid.size)
+    return shadowed(grid, owners, frozenset(owners))
 
 
 def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assignment:
@@ -56,13 +54,11 @@ def _assign_apart(ordered: Sequence[Node], grid: Grid, redundancy: str) -> Assig
         zone = _next_zone({zone: len(ids) for zone, ids in left.items()}, chosen, slot, grid)
         chosen.append(zone)
         owners.append(left[zone].pop(0))
-    bare = Assignment(grid=grid, owners=tuple(owners), shadows=(None,) * grid.size)
     if redundancy in BARE_MODES:
-        return bare
+        return Assignment(grid=grid, owners=tuple(owners), shadows=(None,) * grid.size)
     zones = {node.id: node.zone for node in ordered}
-    usable, by_zone = frozenset(owners), zones if len(set(zones.values())) > 1 else None
-    shadows = {s: shadow_of(bare, s, usable, by_zone) for s in grid.slots()}
-    return bare.replace(owners={}, shadows=shadows)
+    by_zone = zones if len(set(zones.values())) > 1 else None
+    return shadowed(grid, tuple(owners), frozenset(owners), by_zone)
 
 
 def _next_zone(left: Mapping[str, int], chosen: Sequence[str], slot: Slot, grid: Grid) -> str:

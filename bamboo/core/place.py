@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 
-from bamboo.core.aim import shadow_of
+from bamboo.core.aim import shadowed
 from bamboo.core.policy import Policy
 from bamboo.core.state import Node
 from bamboo.ids import NodeId, ZoneId
@@ -78,14 +78,11 @@ def place(
     else:
         chosen = _by_what_is_held(nodes, layout, held)
         _fill_up(chosen, nodes, grid, apart=apart)
-    bare = Assignment(
-        grid=grid, owners=tuple(chosen[slot] for slot in slots), shadows=(None,) * grid.size
-    )
+    owners = tuple(chosen[slot] for slot in slots)
     if mode in BARE_MODES:
-        return bare
-    usable, by_zone = frozenset(zones), zones if apart and len({*zones.values()}) > 1 else None
-    shadows = {slot: shadow_of(bare, slot, usable, by_zone) for slot in slots}
-    return bare.replace(owners={}, shadows=shadows)
+        return Assignment(grid=grid, owners=owners, shadows=(None,) * grid.size)
+    by_zone = zones if apart and len({*zones.values()}) > 1 else None
+    return shadowed(grid, owners, frozenset(zones), by_zone)
 
 
 def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, apart: bool) -> None:
@@ -119,19 +116,22 @@ def _by_what_is_held(
     the first slot. What a slot needs hangs on its stage alone, so the first pipeline that still
     lacks the stage is the one to go to."""
     grid = layout.grid
+    scores = {have: _scores(have, layout) for have in set(held.values())}  # many hold the same
     fits = [
         (-score, node.id, stage)
         for node in nodes
-        for stage, score in enumerate(_scores(held.get(node.id, frozenset()), layout))
-        if score
+        if node.id in held
+        for stage, score in scores[held[node.id]]
     ]
     fits.sort()
     next_pipeline = [0] * grid.stages
     chosen: dict[Slot, NodeId] = {}
     placed: set[NodeId] = set()
     for (_, node_id), alike in groupby(fits, key=lambda fit: fit[:2]):
+        if node_id in placed:
+            continue
         open_stages = [stage for *_, stage in alike if next_pipeline[stage] < grid.pipelines]
-        if node_id in placed or not open_stages:
+        if not open_stages:
             continue
         stage = min(open_stages, key=lambda s: (next_pipeline[s], s))
         chosen[Slot(pipeline=next_pipeline[stage], stage=stage)] = node_id
@@ -140,9 +140,9 @@ def _by_what_is_held(
     return chosen
 
 
-def _scores(have: frozenset[int], layout: ModelLayout) -> list[int]:
-    """By stage, how much a node has of what its owner needs: what it is to own counts twice, what
-    it is to shadow once."""
-    cuts = pairwise(layout.cut)
-    own = [sum(layer in have for layer in range(first, stop)) for first, stop in cuts]
-    return [2 * mine + beside for mine, beside in zip(own, (*own[1:], own[0]), strict=True)]
+def _scores(have: frozenset[int], layout: ModelLayout) -> list[tuple[int, int]]:
+    """The stages of which a node has anything, and how much of what the owner needs: what it is to
+    own counts twice, what it is to shadow once."""
+    own = [len(have.intersection(range(first, stop))) for first, stop in pairwise(layout.cut)]
+    scores = (2 * mine + beside for mine, beside in zip(own, (*own[1:], own[0]), strict=True))
+    return [(stage, score) for stage, score in enumerate(scores) if score]

@@ -161,11 +161,15 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
     reform = _reform(state)
     if answers(reform.reports).has(event.node):
         return stale(state, f"{event.node} has said what it holds already")
-    report = Report(node=event.node, holdings=event.holdings, norms=event.norms)
-    reports = answers(reform.reports).having(report)
+    reports = answers(reform.reports).having(report_of(event))
     after = replace(state, reform=replace(reform, reports=reports))
     layers = sum(h.stop - h.first for h in event.holdings)
     return changed(after, (), f"node {event.node} has stopped and holds {layers} layers")
+
+
+def report_of(event: Quiesced) -> Report:
+    """What a node that has stopped said, as it is noted."""
+    return Report(node=event.node, holdings=event.holdings, norms=event.norms)
 
 
 def note_built(state: State, event: LayoutBuilt) -> Transition:

@@ -89,10 +89,7 @@ class StepTimes:
     def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline."""
         grid = assignment.grid
-        partials = max(
-            partials_at_end(block, self._workload.shape.virtual_nodes)
-            for block in blocks_of(shares)
-        )
+        partials = self._most_partials(shares)
         owned = Counter(assignment.owners)
         shapes = {
             self._shape(assignment, pipeline, shares, owned, partials)

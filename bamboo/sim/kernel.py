@@ -6,19 +6,16 @@ order; there is no other clock.
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bamboo.errors import CoreMisuse
 
 
-@dataclass(order=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """Something that is to happen. Cancelled ones stay in the queue and do nothing."""
 
-    time_s: float
-    priority: int
-    sequence: int
-    action: Callable[[], None] | None = field(compare=False)
+    action: Callable[[], None] | None
 
 
 class Kernel:
@@ -28,7 +25,7 @@ class Kernel:
         self.now_s = 0.0
         self.events = 0
         """How many have happened."""
-        self._queue: list[Entry] = []
+        self._queue: list[tuple[float, int, int, Entry]] = []
         self._sequence = 0
 
     def at(self, time_s: float, action: Callable[[], None], *, priority: int = 0) -> Entry:
@@ -36,9 +33,9 @@ class Kernel:
         whichever was asked for first. Raises CoreMisuse for a time that has passed."""
         if not time_s >= self.now_s:
             raise CoreMisuse(f"it is {self.now_s} s in the world: nothing happens at {time_s} s")
-        entry = Entry(time_s, priority, self._sequence, action)
+        entry = Entry(action)
+        heapq.heappush(self._queue, (time_s, priority, self._sequence, entry))
         self._sequence += 1
-        heapq.heappush(self._queue, entry)
         return entry
 
     def after(self, delay_s: float, action: Callable[[], None], *, priority: int = 0) -> Entry:
@@ -52,12 +49,12 @@ class Kernel:
 
     def run(self, *, until_s: float, over: Callable[[], bool] = lambda: False) -> None:
         """Let everything happen up to `until_s`, where the time then stands; or until `over`."""
-        while self._queue and self._queue[0].time_s <= until_s and not over():
-            entry = heapq.heappop(self._queue)
+        while self._queue and self._queue[0][0] <= until_s and not over():
+            time_s, _, _, entry = heapq.heappop(self._queue)
             action, entry.action = entry.action, None
             if action is None:
                 continue
-            self.now_s = entry.time_s
+            self.now_s = time_s
             self.events += 1
             action()
         if not over():

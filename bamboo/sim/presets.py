@@ -3,9 +3,9 @@
 Rule: a profile is a few figures and where they are from. BERT-large as in the paper (Thorpe et al.,
 Bamboo, NSDI 2023): its published step times with 4, 3, 2 and 1 pipelines of 12 stages are
 (microbatches + 11) x 43.7 ms to within 0.7 %, with microbatches of 3 samples, which is what one
-forward one backward takes (Narayanan et al., PipeDream, SOSP 2019) with equal stages. So one figure,
-the 43.7 ms that a stage needs for a microbatch, forward and backward, stands for them all, and for
-other cuts and merged nodes, of which nothing was published.
+forward one backward takes (Narayanan et al., PipeDream, SOSP 2019) with equal stages. So one
+figure, the 43.7 ms that a stage needs for a microbatch, forward and backward, stands for them all,
+and for other cuts and merged nodes, of which nothing was published.
 """
 
 from bamboo.planner.workload import Workload, uniform_workload

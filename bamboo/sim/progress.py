@@ -96,10 +96,11 @@ class Progress:
         """When `step` steps are done if nothing changes; infinite if never."""
         if self.steps >= step:
             return self._kernel.now_s
-        if math.isinf(self._step_s):
+        if math.isinf(self._step_s) or step > self._last_step:
             return math.inf
         left_s = (step - self._steps) * self._step_s
-        return max(self._since_s, self._stands_until_s) + left_s
+        # By rounding a step that is not quite done may end before now.
+        return max(self._kernel.now_s, max(self._since_s, self._stands_until_s) + left_s)
 
     def boundary_s(self) -> float:
         """When the step in hand ends; infinite while no rate is given."""

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from bamboo.core.place import layout_for
+from bamboo.core.place import layout_for, nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
@@ -54,7 +54,30 @@ class _Spot:
 
 
 class Oracle(_Spot):
-    """Always the best grid for those who are there, at once and for nothing."""
+    """Always the best grid for those who are there, at once and for nothing. `frugal`: what that
+    grid has no use for is given back at once, too."""
+
+    def __init__(
+        self,
+        world: World,
+        times: StepTimes,
+        policy: Policy,
+        *,
+        standbys: int,
+        frugal: bool = False,
+    ) -> None:
+        super().__init__(world, times, policy, standbys=standbys)
+        self._frugal = frugal
+
+    def wanted(self) -> int:
+        most = super().wanted()
+        if not self._frugal:
+            return most
+        available = min(most, max(self._world.capacity, self._least))
+        return nodes_wanted(available, self._policy, standbys=self._standbys)
+
+    def spare(self) -> NodeId | None:
+        return self._nodes[-1] if self._nodes else None
 
     def joined(self, node: NodeId, zone: ZoneId) -> None:
         del zone

@@ -18,7 +18,8 @@ from bamboo.ids import run_id
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
 from bamboo.planner.workload import Workload
-from bamboo.sim.ours import Ours, Pauses
+from bamboo.sim.members import Pauses
+from bamboo.sim.ours import Ours
 from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import (
@@ -161,7 +162,8 @@ def _system(
     bare = times.of("off")
     rival: System
     if name in (ORACLE, ON_DEMAND):
-        rival = Oracle(world, bare, asked.policy, standbys=0)
+        frugal = name == ORACLE and not math.isinf(asked.surplus_s)
+        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
     elif name == CHECKPOINT_RESTART:
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:

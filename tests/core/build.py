@@ -1,5 +1,6 @@
 """Short ways to states and events for the tests of the core."""
 
+from bamboo.coord.codec import decode_state, encode_state
 from bamboo.core.events import Event, NodeJoined, PeerLost
 from bamboo.core.machine import Transition, transition
 from bamboo.core.policy import Policy
@@ -32,6 +33,12 @@ def forming(pipelines: int = 1, stages: int = 4, redundancy: str = "stash") -> S
 
 def apply(state: State, event: Event, now_s: float = 0.0) -> Transition:
     return transition(state, event, now_s=now_s, policy=POLICY)
+
+
+def afresh(state: State, event: Event, now_s: float, policy: Policy = POLICY) -> Transition:
+    """The decision on the same state as read from its document: nothing may hang on what is known
+    of a state beside what it says."""
+    return transition(decode_state(encode_state(state)), event, now_s=now_s, policy=policy)
 
 
 def running(pipelines: int = 1, stages: int = 4, redundancy: str = "stash") -> State:

@@ -30,7 +30,8 @@ from bamboo.core.state import NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.core.transition import live_members
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from tests.core.build import apply, forming, joined, lost
+from tests.core.build import afresh, apply, forming, joined, lost
+from tests.core.plain_aim import aims_plainly
 
 STRANGER = NodeId("stranger.1")
 anybody = st.integers(0, 30)
@@ -90,6 +91,7 @@ class RunHistory(RuleBasedStateMachine):
         step = apply(before, event, self.now_s)
         assert step.reason
         assert check_step(before, step.state) == []
+        assert step == afresh(before, event, self.now_s)
         if step.state is before:
             assert step.effects == ()
         else:
@@ -198,6 +200,11 @@ class RunHistory(RuleBasedStateMachine):
     def sound(self) -> None:
         assert check(self.state) == []
         assert decode_state(encode_state(self.state)) == self.state
+
+    @invariant()
+    def it_aims_plainly(self) -> None:
+        if self.state.assignment is not None and self.state.phase is not Phase.FINISHED:
+            assert aims_plainly(self.state)
 
     @invariant()
     def lost_only_without_a_copy(self) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bamboo.core.base import checkpoints_of
+from bamboo.core.effects import GoOn
 from bamboo.core.events import (
     BoundaryReady,
     CaughtUp,
@@ -43,7 +44,8 @@ from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 from bamboo.topology.slots import Slot
-from tests.core.build import joined, lost
+from tests.core.build import afresh, joined, lost
+from tests.core.plain_aim import aims_plainly
 
 LAYERS = 12
 CUTS = tuple(tuple(s * LAYERS // n for s in range(n + 1)) for n in range(2, 6))
@@ -102,6 +104,7 @@ class World(RuleBasedStateMachine):
         decided = transition(before, event, now_s=self.now_s, policy=self.policy)
         after = decided.state
         assert decided.reason
+        assert decided == afresh(before, event, self.now_s, self.policy)
         assert check(after) == []
         assert check_step(before, after) == []
         self.state = after
@@ -110,8 +113,8 @@ class World(RuleBasedStateMachine):
             self.give_all(0)
         if before.reform is None or before.reform.base is None:
             self.check_base(after)
-        if before.reform is not None and after.reform is None and after.phase is Phase.RUNNING:
-            assert before.reform.base is not None
+        if any(isinstance(effect, GoOn) for effect in decided.effects):
+            assert before.reform is not None
             self.step = before.reform.base
             self.check_all_held()
             roles = {node.id for node in live_members(after)}
@@ -351,6 +354,11 @@ class World(RuleBasedStateMachine):
         node = min(self.state.assignment.members().difference(done))
         self.held[node] = dict.fromkeys(self.wants(node), base)
         return LayoutBuilt(node=node, since=reform.since, bytes=0)
+
+    @invariant()
+    def it_aims_plainly(self) -> None:
+        if self.state.reform is None and self.state.phase is not Phase.FINISHED:
+            assert aims_plainly(self.state, apart=self.policy.apart)
 
     @invariant()
     def every_slot_is_held(self) -> None:

@@ -84,3 +84,19 @@ def test_what_waits_for_a_boundary_moves_with_the_pace() -> None:
     boundaries.when(1, lambda: seen.append(("passed", kernel.now_s)))
     kernel.run(until_s=31.0)
     assert seen[-1] == ("passed", 30.0)
+
+
+def test_nothing_comes_after_the_last_step() -> None:
+    kernel = Kernel()
+    progress = Progress(kernel, last_step=3)
+    progress.run(2.0)
+    assert (progress.reaches_at_s(3), progress.reaches_at_s(4)) == (6.0, math.inf)
+
+
+def test_a_step_that_is_not_quite_done_ends_now_at_the_earliest() -> None:
+    kernel = Kernel()
+    progress = Progress(kernel)
+    progress.run(0.95)
+    for number in range(1, 2000):
+        kernel.run(until_s=progress.reaches_at_s(number))
+        assert progress.reaches_at_s(number) >= kernel.now_s

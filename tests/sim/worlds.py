@@ -6,7 +6,7 @@ from dataclasses import replace
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
-from bamboo.sim.ours import Pauses
+from bamboo.sim.members import Pauses
 from bamboo.sim.run import Asked
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import Terms

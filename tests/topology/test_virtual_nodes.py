@@ -78,3 +78,9 @@ def test_every_microbatch_has_one_virtual_node_and_one_pipeline(
     for virtual_node in range(virtual_nodes):
         mine = shape.microbatches_of(range(virtual_node, virtual_node + 1))
         assert {shape.virtual_node_of(m) for m in mine} == {virtual_node}
+
+
+def test_there_may_be_any_number_of_pipelines() -> None:
+    assert [len(block) for block in blocks(4000, 2000)] == [2] * 2000
+    sizes = [len(block) for block in blocks(1203, 1200)]
+    assert sorted(sizes) == [1] * 1197 + [2] * 3

@@ -1,0 +1,102 @@
+"""Answers of many nodes at one time: the same as one after the other, with less work.
+
+In a reconfiguration everybody answers three times, and all answers but the last of a kind decide
+nothing. Rule: only those are noted together, and never the last of them: it is decided like any
+event, so state, effects and reason are to the letter what they are one after the other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from bamboo.core.answers import Answers, answers
+from bamboo.core.effects import Effect
+from bamboo.core.events import BoundaryReady, Event, LayoutBuilt, Quiesced
+from bamboo.core.machine import transition
+from bamboo.core.policy import Policy
+from bamboo.core.reform import report_of
+from bamboo.core.state import Rebuilt, Reform, State
+from bamboo.core.transition import Transition
+from bamboo.ids import NodeId
+
+
+def transitions(
+    state: State, events: Sequence[Event], *, now_s: float, policy: Policy
+) -> Transition:
+    """Where `events`, said at one time in this order, lead; all their effects, and the reason of
+    the last one that changed anything, or of the last one if none did. Raises CoreMisuse as
+    `transition` does."""
+    before, done, reason = state, 0, ""
+    effects: list[Effect] = []
+    while done < len(events):
+        state, noted = _note(state, events, done)
+        decided = transition(state, events[done + noted], now_s=now_s, policy=policy)
+        if decided.state is not state or state is before:
+            reason = decided.reason
+        state = decided.state
+        effects += decided.effects
+        done += noted + 1
+    return Transition(state=state, effects=tuple(effects), reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What everybody is asked now."""
+
+    field: str
+    given: Answers[Any]
+    silent: frozenset[NodeId]
+    """Who has yet to answer: while it is more than one, an answer decides nothing."""
+    answer: Callable[[Any], Any]
+
+
+def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int]:
+    """`state` with some of the events from `first` on noted; how many of them."""
+    reform, kind = state.reform, type(events[first])
+    if reform is None or (asked := _question(state, reform, kind)) is None:
+        return state, 0
+    left, live = set(asked.silent), state.roll.live
+    heard = []
+    for event in islice(events, first, None):
+        if not isinstance(event, BoundaryReady | Quiesced | LayoutBuilt) or type(event) is not kind:
+            break
+        mine = event.since == reform.since and event.node in left and event.node in live
+        if not mine or len(left) == 1:
+            break
+        left.remove(event.node)
+        heard.append(asked.answer(event))
+    heard = heard[:-1]
+    if not heard:
+        return state, 0
+    noted: dict[str, Any] = {asked.field: asked.given.having(*heard)}
+    reform = replace(reform, **noted)
+    return replace(state, version=state.version + len(heard), reform=reform), len(heard)
+
+
+def _question(state: State, reform: Reform, kind: type[Event]) -> _Question | None:
+    """The one that an event of this kind answers, if nobody's answer but the last one's decides
+    anything now."""
+    if kind is LayoutBuilt and reform.base is not None and state.assignment is not None:
+        rebuilt = answers(reform.rebuilt)
+        return _Question(
+            field="rebuilt",
+            given=rebuilt,
+            silent=rebuilt.silent(state.assignment.members()),
+            answer=lambda event: Rebuilt(node=event.node, bytes=event.bytes),
+        )
+    reports = answers(reform.reports)
+    to_report = reports.silent(reform.asked, state.roll.live)
+    if reform.base is not None or not to_report:
+        return None
+    if kind is Quiesced:
+        return _Question(field="reports", given=reports, silent=to_report, answer=report_of)
+    if kind is BoundaryReady and reform.boundary is None:
+        ready = answers(reform.ready)
+        return _Question(
+            field="ready",
+            given=ready,
+            silent=ready.silent(reform.asked),
+            answer=lambda event: (event.node, event.step),
+        )
+    return None

@@ -1,0 +1,106 @@
+"""A reconfiguration of a simulated run: all stop, say what they hold, and get what they lack.
+
+Rule: where nothing is lost all finish the agreed step; else they stop where they are, and what was
+done of the step in hand is done again. Everybody is sent what he lacks at the same time, and the
+one that lacks most is waited for.
+"""
+
+from collections.abc import Sequence
+
+from bamboo.core.effects import AgreeBoundary, Effect, Quiesce, QuiesceAfter
+from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
+from bamboo.core.state import Reform, State
+from bamboo.ids import NodeId
+from bamboo.sim.holdings import Holdings
+from bamboo.sim.members import Run, layout_of, step_in_hand
+from bamboo.sim.world import RESTORE
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.model_layout import ModelLayout
+
+
+class Rebuilding:
+    """Of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._holdings = Holdings()
+
+    def follow(self, before: State) -> None:
+        """See to what is new in a reconfiguration that is under way."""
+        run, known = self._run, before.reform
+        reform = run.state.reform
+        assert reform is not None, "followed only while one is under way"
+        if known is None:
+            self._holdings.begin(layout_of(before, run.policy), before.assignment)
+        new = known is None or known.since != reform.since
+        if new and not reform.planned:
+            run.world.progress.stand()
+            run.world.progress.back_to(step_in_hand(run))
+        if reform.base is not None and (new or known is None or known.base is None):
+            self._build(reform)
+
+    def obey(self, effects: Sequence[Effect]) -> None:
+        """All that are told to stop, or to agree on where, do so at the same instants."""
+        world, answer_s = self._run.world, self._run.pauses.answer_s
+        agree = [e for e in effects if isinstance(e, AgreeBoundary)]
+        stop = [e for e in effects if isinstance(e, Quiesce)]
+        finish = [e for e in effects if isinstance(e, QuiesceAfter)]
+        if agree:
+            world.kernel.after(answer_s, lambda: self._agree(agree))
+        if stop:
+            world.kernel.after(answer_s, lambda: self._stop(stop))
+        if finish:
+            world.boundaries.when(finish[0].step + 1, lambda: self._stop(finish))
+
+    def _agree(self, told: Sequence[AgreeBoundary]) -> None:
+        step = step_in_hand(self._run)
+        for one in told:
+            self._run.say(BoundaryReady(node=one.to, since=one.since, step=step))
+
+    def _stop(self, told: Sequence[Quiesce | QuiesceAfter]) -> None:
+        run = self._run
+        for one in told:
+            reform = run.state.reform
+            if reform is None or reform.since != one.since:
+                return
+            run.world.progress.stand()
+            holdings = self._holdings.of(one.to, step=step_in_hand(run))
+            run.say(Quiesced(node=one.to, since=one.since, holdings=holdings, norms=()))
+
+    def _build(self, reform: Reform) -> None:
+        run, work, pauses = self._run, self._run.workload, self._run.pauses
+        assignment, base = run.state.assignment, reform.base
+        assert assignment is not None
+        assert base is not None
+        run.world.progress.back_to(base)
+        if reform.checkpoint:
+            run.world.happened(RESTORE)
+        wants = _layers_by_node(layout_of(run.state, run.policy), assignment)
+        sizes = {
+            node: work.state_bytes(sorted(self._holdings.lacking(node, layers, step=base)))
+            for node, layers in wants.items()
+        }
+        rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
+        took_s = pauses.restore_s if reform.checkpoint else pauses.reform_s
+        took_s += max(sizes.values()) / rate if rate else 0.0
+
+        def built() -> None:
+            for node in sorted(wants):
+                now = run.state.reform
+                if now is None or now.since != reform.since:
+                    return
+                self._holdings.built(node, wants[node], step=base)
+                run.say(LayoutBuilt(node=node, since=reform.since, bytes=sizes[node]))
+
+        run.world.kernel.after(took_s, built)
+
+
+def _layers_by_node(layout: ModelLayout, assignment: Assignment) -> dict[NodeId, frozenset[int]]:
+    """What each node is to hold, as owner or as shadow."""
+    out: dict[NodeId, frozenset[int]] = {}
+    for slot in assignment.grid.slots():
+        layers = frozenset(layout.layers_of(slot))
+        for node in (assignment.owner(slot), assignment.shadow(slot)):
+            if node is not None:
+                out[node] = out.get(node, frozenset()) | layers
+    return out

@@ -1,0 +1,102 @@
+"""The preset `nsdi23` beside the figures that were published (Thorpe et al., Bamboo, NSDI 2023).
+
+    python -m benchmarks.nsdi23 --trace bamboo-p3.csv [--seeds 500]
+
+First the recorded p3 trace, 12 h as it is; for three models nothing was published. Then random
+markets, means over so many seeds, with half the width of the 95 % interval of the mean. Everything
+is simulated: no figure depends on the machine but the time that a run takes.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
+from bamboo.sim.report import spread
+from bamboo.sim.trace import read_trace
+from benchmarks.report import write_result
+
+Figure = Callable[[PublishedRun], float]
+COUNTED = ("preemptions", "fatal")
+"""Compared by their difference; all others by their quotient."""
+FIGURES: Mapping[str, Figure] = {
+    "preemptions": lambda run: run.preemptions,
+    "fatal": lambda run: run.fatal,
+    "steps": lambda run: run.steps,
+    "nodes": lambda run: run.mean_nodes,
+    "samples/s": lambda run: run.samples_per_s,
+    "$/h": lambda run: run.usd_per_hour,
+    "value": lambda run: run.value,
+}
+ON_TRACE = {
+    "bert": (167, 6, 11375, 24.07, 73.73, 21.90, 3.344),
+    "gpt-2": (167, 6, 30143, 24.07, 23.68, 21.90, 1.144),
+    "resnet-152": (167, 13, 13904, 23.29, 123.83, 21.19, 5.562),
+}
+RANDOM = {
+    0.01: (4.41, 0.03, 22194, 43.59, 148.19, 39.67, 3.69),
+    0.10: (54.32, 0.08, 22194, 40.42, 131.81, 36.78, 3.55),
+    0.50: (343.95, 2.43, 22194, 26.84, 83.18, 24.43, 3.33),
+}
+
+
+def beside(name: str, ours: float, published: float | None) -> str:
+    """`ours (published, deviation)`."""
+    text = f"{ours:,.0f}" if name in (*COUNTED, "steps") and ours == int(ours) else f"{ours:,.2f}"
+    if published is None:
+        return text
+    off = (
+        f"{ours - published:+.2f}".rstrip("0").rstrip(".")
+        if name == "fatal"
+        else f"{100 * (ours / published - 1):+.1f} %"
+    )
+    return f"{text} ({published:,g}, {off})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trace", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=500)
+    arguments = parser.parse_args()
+    print("figures are: simulated (published, deviation)\n")
+    body = {"trace": on_trace(arguments.trace), "random": on_random(arguments.seeds)}
+    command = f"python -m benchmarks.nsdi23 --trace {arguments.trace.name}"
+    print(f"\nwritten: {write_result('nsdi23', f'{command} --seeds {arguments.seeds}', body)}")
+
+
+def on_trace(path: Path) -> dict[str, dict[str, float]]:
+    """Every model on the recorded trace."""
+    trace, out = read_trace(path), {}
+    for name, model in MODELS.items():
+        begin_s = time.process_time()
+        run = play(model, trace)
+        took_s = time.process_time() - begin_s
+        published = ON_TRACE.get(name, (None,) * len(FIGURES))
+        print(f"{name}, {run.hours:.2f} h, {took_s * 1e3:.0f} ms")
+        out[name] = {"took_ms": took_s * 1e3}
+        for (figure, of), known in zip(FIGURES.items(), published, strict=True):
+            out[name][figure] = of(run)
+            print(f"    {figure:12} {beside(figure, of(run), known)}")
+    return out
+
+
+def on_random(seeds: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """BERT on random markets: of each figure the mean and its confidence."""
+    out: dict[str, dict[str, tuple[float, float]]] = {}
+    for hazard, published in RANDOM.items():
+        begin_s = time.process_time()
+        runs = [play_random(hazard, seed) for seed in range(seeds)]
+        took_s = (time.process_time() - begin_s) / seeds
+        print(f"bert, hazard {hazard:g}, {seeds} seeds, {took_s * 1e3:.0f} ms a seed")
+        out[f"{hazard:g}"] = {"took_ms": (took_s * 1e3, 0.0)}
+        for (figure, of), known in zip(FIGURES.items(), published, strict=True):
+            found = spread([of(run) for run in runs])
+            out[f"{hazard:g}"][figure] = (found.mean, found.confidence)
+            told = beside(figure, found.mean, known)
+            print(f"    {figure:12} {told:34} +- {found.confidence:.2f}")
+    return out
+
+
+if __name__ == "__main__":
+    main()

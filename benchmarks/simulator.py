@@ -1,0 +1,147 @@
+"""How fast the simulator is: one long trace, a thousand seeds, and time per event by cluster size.
+
+    python -m benchmarks.simulator --trace bamboo-p3.csv [--seeds 1000] [--rounds 5]
+
+trace     the trace tiled to 24 h and doubled, BERT-large up to 4 x 12: CPU seconds of one process,
+          the first run of a fresh process each time, dry runs of the schedule included
+seeds     24 h of a made-up market of 48 nodes at a hazard of .10 per node-hour each, on all cores:
+          wall seconds, start of the processes included
+events    the same market with 64 and with 4,096 nodes (5 x 12 and 341 x 12): CPU seconds per event
+          of the queue, dry runs left out
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bamboo.core.policy import Policy
+from bamboo.planner.workload import Workload
+from bamboo.sim.presets import STAGES, bert_large
+from bamboo.sim.run import OURS, Asked, TimesBook, simulate, simulate_seeds
+from bamboo.sim.synth import Market, hazard_market, synthesise
+from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.trace_shape import multiplied, tiled
+from bamboo.topology.grid import Grid
+from bamboo.topology.virtual_nodes import BatchShape
+from benchmarks.report import write_result
+from benchmarks.waterfall import asked
+
+HOURS, HAZARD, SLOTS = 24.0, 0.10, 48
+SIZES = {64: 5, 4096: 341}
+"""Nodes -> pipelines of 12 stages."""
+
+
+def made(market: Market, seed: int) -> Trace:
+    return synthesise(market, seed=seed, hours=HOURS)
+
+
+def one_trace(path: Path) -> dict[str, float]:
+    """In this process."""
+    trace = multiplied(tiled(read_trace(path), hours=HOURS), times=2)
+    begin_s = time.process_time()
+    one = asked(bert_large(), trace, least=6)
+    found = simulate(one, trace)
+    return {
+        "cpu_s": time.process_time() - begin_s,
+        "events": found.events,
+        "transitions": found.transitions,
+        "steps": found.steps,
+    }
+
+
+def in_fresh_process(path: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.simulator", "--trace", str(path), "--one-trace"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    out: dict[str, float] = json.loads(done.stdout)
+    return out
+
+
+def thousand(seeds: int) -> dict[str, float]:
+    market = hazard_market(nodes=SLOTS, preemptions_per_node_hour=HAZARD)
+    one = asked(bert_large(), made(market, 0), least=6)
+    begin_s = time.perf_counter()
+    found = [done[OURS] for done in simulate_seeds(one, partial(made, market), range(seeds))]
+    return {
+        "seeds": seeds,
+        "wall_s": time.perf_counter() - begin_s,
+        "events": sum(f.events for f in found),
+        "transitions": sum(f.transitions for f in found),
+        "mean_preemptions": statistics.fmean(f.preemptions for f in found),
+        "mean_samples_per_s": statistics.fmean(f.samples_per_s for f in found),
+    }
+
+
+def per_event(nodes: int, pipelines: int) -> dict[str, float]:
+    """Played twice with the same step times: the second run makes no dry run any more."""
+    work: Workload = replace(bert_large(), shape=BatchShape(virtual_nodes=512, microbatches=2))
+    market = hazard_market(nodes=nodes, preemptions_per_node_hour=HAZARD)
+    trace = synthesise(market, seed=1, hours=2.0)
+    small = asked(bert_large(), trace, least=STAGES)
+    one: Asked = replace(
+        small,
+        workload=work,
+        policy=Policy(
+            cuts=(work.cut(STAGES),),
+            virtual_nodes=512,
+            pipelines=pipelines,
+            stages=STAGES,
+            checkpoint_every=100,
+        ),
+        grid=Grid(pipelines=pipelines, stages=STAGES),
+        standbys=nodes - pipelines * STAGES,
+    )
+    times = TimesBook(work)
+    simulate(one, trace, times=times, keep_moments=False)
+    begin_s = time.process_time()
+    found = simulate(one, trace, times=times, keep_moments=False)
+    cpu_s = time.process_time() - begin_s
+    return {
+        "nodes": nodes,
+        "cpu_s": cpu_s,
+        "events": found.events,
+        "transitions": found.transitions,
+        "us_per_event": cpu_s / found.events * 1e6,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one-trace", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one_trace:
+        print(json.dumps(one_trace(arguments.trace)))
+        return
+    body: dict[str, Any] = {"trace_name": arguments.trace.name}
+    body["trace"] = [in_fresh_process(arguments.trace) for _ in range(arguments.rounds)]
+    cpu = [one["cpu_s"] for one in body["trace"]]
+    print(
+        f"{HOURS:g} h, 64 nodes: {statistics.median(cpu):.2f} CPU s "
+        f"({min(cpu):.2f} to {max(cpu):.2f}), {body['trace'][0]['transitions']} decisions"
+    )
+    body["events"] = [per_event(nodes, pipelines) for nodes, pipelines in SIZES.items()]
+    small, large = body["events"]
+    body["events_ratio"] = large["us_per_event"] / small["us_per_event"]
+    print(
+        f"per event: {small['us_per_event']:.0f} us with 64 nodes, {large['us_per_event']:.0f} us "
+        f"with 4,096: {body['events_ratio']:.1f} x"
+    )
+    body["seeds"] = thousand(arguments.seeds)
+    print(
+        f"{arguments.seeds} seeds of {HOURS:g} h: {body['seeds']['wall_s']:.1f} s, "
+        f"{body['seeds']['events'] / body['seeds']['wall_s']:,.0f} events/s"
+    )
+    print(write_result("simulator", "python -m benchmarks.simulator", body))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""The paper's rules, each on a history of a few nodes; how it averages; its random markets."""
+
+import math
+import os
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from bamboo.ids import NodeId, ZoneId
+from bamboo.sim import nsdi23
+from bamboo.sim.boundaries import Boundaries
+from bamboo.sim.kernel import Kernel
+from bamboo.sim.nsdi23 import MODELS, Published, play, play_random, random_market
+from bamboo.sim.progress import Progress
+from bamboo.sim.published import PaperRules, PaperTerms, Phase
+from bamboo.sim.trace import read_trace
+from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Terms, World
+from tests.sim.worlds import trace
+
+pytestmark = pytest.mark.timeout(60)
+TRACES = Path(os.environ.get("BAMBOO_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
+STEP_S = {1: 10.0, 2: 6.0, 3: 4.0}
+START_S, PAUSE_S = 30.0, 20.0
+
+
+class Job:
+    """Pipelines of four stages; nodes are single letters."""
+
+    def __init__(self, *, stages: int = 4, pipelines: int = 2) -> None:
+        self.kernel = Kernel()
+        self.progress = Progress(self.kernel)
+        self.counts: Counter[str] = Counter()
+        self.rules = PaperRules(
+            self.kernel,
+            self.progress,
+            Boundaries(self.kernel, self.progress),
+            stages=stages,
+            pipelines=pipelines,
+            step_s=STEP_S.__getitem__,
+            happened=lambda kind: self.counts.update([kind] if kind else []),
+            terms=PaperTerms(start_s=START_S, reconfiguration_s=PAUSE_S),
+        )
+
+    def at(self, time_s: float, moves: str) -> None:
+        """Nodes come (`+abc`) and go (`-b`) then; all before has happened."""
+        self.until(time_s)
+        for name in moves[1:]:
+            if moves[0] == "+":
+                self.rules.joined(NodeId(name), ZoneId(""))
+            else:
+                self.rules.lost(NodeId(name))
+
+    def until(self, time_s: float) -> None:
+        self.kernel.run(until_s=time_s)
+
+    @property
+    def places(self) -> list[str]:
+        """Of each pipeline, a dot for a stage that the node before it does."""
+        return ["".join(node or "." for node in pipeline) for pipeline in self.rules.pipelines]
+
+    @property
+    def told(self) -> tuple[int, int, int]:
+        """Failovers, reconfigurations, fatal losses."""
+        return self.counts[FAILOVER], self.counts[RECONFIGURATION], self.counts[RESTORE]
+
+
+def started(nodes: str = "abcdefgh", **keys: int) -> Job:
+    """At 30 s, where the first step begins."""
+    job = Job(**keys)
+    job.at(0.0, f"+{nodes}")
+    job.until(START_S)
+    return job
+
+
+def test_a_start_gathers_for_30_s_and_fills_in_order_of_joining() -> None:
+    job = Job()
+    job.at(0.0, "+abc")
+    assert job.rules.phase is Phase.IDLE
+    job.at(10.0, "+d")
+    assert job.rules.phase is Phase.GATHERING
+    job.at(20.0, "+e")
+    job.until(40.0)
+    assert (job.places, job.rules.waiting, job.progress.step_s) == (["abcd"], 1, 10.0)
+    job.until(60.0)
+    assert job.progress.whole == 2
+
+
+def test_a_gathering_begins_anew_when_one_vanishes() -> None:
+    job = Job()
+    job.at(0.0, "+abcde")
+    job.at(20.0, "-e")
+    job.until(49.0)
+    assert job.rules.phase is Phase.GATHERING
+    job.until(50.0)
+    assert (job.rules.phase, job.told) == (Phase.TRAINING, (0, 0, 0))
+
+
+def test_a_gathering_that_is_left_too_small_waits_for_nodes() -> None:
+    job = Job()
+    job.at(0.0, "+abcd")
+    job.at(20.0, "-d")
+    job.until(500.0)
+    assert job.rules.phase is Phase.IDLE
+    job.at(500.0, "+e")
+    job.until(530.0)
+    assert (job.places, job.told) == (["abce"], (0, 0, 0))
+
+
+def test_a_failover_has_no_pause_and_the_step_in_hand_grows_by_half_its_rest() -> None:
+    job = started()
+    job.at(32.0, "-c")
+    assert job.places == ["ab.d", "efgh"]
+    # 4 of 6 s were left: they take 6, and no pause comes before the step's end.
+    assert job.progress.reaches_at_s(1) == pytest.approx(38.0)
+    assert job.told == (1, 0, 0)
+
+
+def test_a_second_loss_in_a_step_lets_its_rest_grow_again_but_not_the_steps_after() -> None:
+    job = started("abcdefghi", pipelines=2)
+    job.at(30.0, "-i")
+    assert job.progress.step_s == pytest.approx(9.0)
+    job.until(39.0)
+    assert (job.progress.whole, job.rules.phase) == (1, Phase.TRAINING)
+    assert job.progress.step_s == pytest.approx(9.0)
+    job.at(40.0, "+i")
+    job.at(42.0, "-i")
+    # Two thirds of a step were left, at x1.5: 6 s; they take half as long again.
+    assert job.progress.reaches_at_s(2) == pytest.approx(51.0)
+    job.until(51.0)
+    assert job.progress.step_s == pytest.approx(9.0)
+
+
+def test_steps_are_slow_until_the_next_reconfiguration_even_for_one_who_waited() -> None:
+    job = started("abcdefghi")
+    job.at(30.0, "-i")
+    job.until(500.0)
+    assert (job.progress.step_s, job.told) == (pytest.approx(9.0), (0, 0, 0))
+    job.at(500.0, "-h")
+    job.until(600.0)
+    assert (job.places, job.progress.step_s, job.told) == (["abcd"], 10.0, (1, 1, 0))
+
+
+def test_a_reconfiguration_pauses_at_the_end_of_the_step() -> None:
+    job = started("abcdefghi")
+    job.at(32.0, "-f")
+    job.until(38.0)
+    assert (job.rules.phase, job.progress.whole) == (Phase.PAUSED, 1)
+    assert job.places == ["abcd", "eigh"]
+    job.until(57.9)
+    assert (job.progress.whole, job.progress.step_s) == (1, math.inf)
+    job.until(64.0)
+    assert (job.progress.whole, job.progress.step_s) == (2, 6.0)
+
+
+def test_one_pair_of_more_than_forty_active_nodes_waits_for_a_node() -> None:
+    names = "".join(map(chr, range(ord("A"), ord("A") + 42)))
+    job = started(names, stages=14, pipelines=3)
+    job.at(30.0, f"-{names[5]}")
+    job.until(500.0)
+    # 2 of 41: not more than 5 %, and nobody waits.
+    assert (job.rules.pairs, job.rules.active, job.told) == (1, 41, (1, 0, 0))
+    assert job.progress.step_s == pytest.approx(6.0)
+    job.at(500.0, "+z")
+    job.until(530.0)
+    assert (job.rules.pairs, job.told) == (0, (1, 1, 0))
+    assert job.progress.step_s == 4.0
+
+
+def test_two_pairs_of_forty_are_more_than_5_percent() -> None:
+    names = "".join(map(chr, range(ord("A"), ord("A") + 42)))
+    job = started(names, stages=14, pipelines=3)
+    job.at(30.0, f"-{names[5]}{names[20]}")
+    job.until(60.0)
+    assert (len(job.places), job.told) == (2, (2, 1, 0))
+
+
+def test_a_further_pipeline_is_manned_as_soon_as_it_fits() -> None:
+    job = started("abcd")
+    job.at(31.0, "+efg")
+    job.until(100.0)
+    assert (job.places, job.told) == (["abcd"], (0, 0, 0))
+    job.at(101.0, "+h")
+    job.until(130.0)
+    assert (job.places, job.told) == (["abcd", "efgh"], (0, 1, 0))
+    job.at(131.0, "+ijklm")
+    job.until(300.0)
+    assert (job.places, job.told) == (["abcd", "efgh"], (0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("second", "why"), [("b", "has two stages"), ("d", "its predecessor has two")]
+)
+def test_fatal_is_the_loss_of_a_neighbour_of_an_empty_place(second: str, why: str) -> None:
+    job = started()
+    job.at(37.0, "-c")
+    job.at(37.0, f"-{second}")
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (1, 0, 1)), why
+    job.until(66.9)
+    # The step that was done stays; what was done of the next is gone.
+    assert job.progress.steps == 1.0
+    job.until(67.0)
+    assert job.rules.phase is Phase.TRAINING
+    # It was slow, and no reconfiguration has come since.
+    assert job.progress.step_s == pytest.approx(15.0)
+
+
+def test_the_first_stage_is_the_last_ones_second() -> None:
+    job = started()
+    job.at(31.0, "-a")
+    job.at(31.0, "-d")
+    assert job.told == (1, 0, 1)
+
+
+def test_losses_apart_and_in_two_pipelines_are_not_fatal() -> None:
+    job = started()
+    job.at(31.0, "-aceg")
+    assert (job.places, job.told) == ([".b.d", ".f.h"], (4, 0, 0))
+
+
+def test_a_pipeline_of_one_stage_has_nobody_to_take_over() -> None:
+    job = started("ab", stages=1, pipelines=2)
+    job.at(31.0, "-a")
+    assert job.told == (0, 0, 1)
+
+
+def test_the_pipelines_that_lack_fewest_are_kept() -> None:
+    job = started("abcdefghi")
+    job.at(31.0, "-ac")
+    job.until(60.0)
+    assert (job.places, job.rules.waiting) == (["efgh"], 3)
+
+
+def test_a_loss_in_the_pause_is_a_failover_of_the_new_places() -> None:
+    job = started("abcdefghi")
+    job.at(32.0, "-f")
+    job.at(40.0, "-i")
+    assert (job.rules.phase, job.places) == (Phase.PAUSED, ["abcd", "e.gh"])
+    job.until(58.0)
+    assert job.progress.step_s == pytest.approx(9.0)
+    job.until(67.0)
+    assert (job.rules.phase, job.told) == (Phase.PAUSED, (2, 2, 0))
+
+
+def test_a_fatal_loss_in_the_pause_ends_it() -> None:
+    job = started("abcdefghi")
+    job.at(32.0, "-f")
+    job.at(40.0, "-ig")
+    job.until(69.0)
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (2, 1, 1))
+    job.until(70.0)
+    assert job.places == ["abcd"]
+
+
+def test_too_few_for_one_pipeline_is_fatal_at_the_end_of_the_step() -> None:
+    job = started("abcd")
+    job.at(35.0, "-b")
+    job.until(42.4)
+    assert job.told == (1, 0, 0)
+    job.until(1000.0)
+    assert (job.rules.phase, job.progress.steps, job.told) == (Phase.IDLE, 1.0, (1, 0, 1))
+
+
+def test_the_rules_play_in_a_world() -> None:
+    world = World(trace=trace("0 +a b c d e", "100 -b"), terms=Terms(boot_s=0.0), horizon_s=300.0)
+    rules = PaperRules.in_world(world, stages=4, pipelines=1, step_s=STEP_S.__getitem__, standbys=1)
+    world.play(rules)
+    assert (world.counts[FAILOVER], world.counts[RECONFIGURATION]) == (1, 1)
+    # 30 s to start, 7 steps to the loss, one of 10 s of which none was done, a pause of 20 s.
+    assert world.progress.whole == 7 + 1 + (300 - 115 - 20) // 10
+
+
+SMALL = Published(stages=2, samples=10, step_s=(10.0, 5.0), reconfiguration_s=20.0)
+
+
+def test_nodes_are_averaged_to_the_last_step_and_samples_from_the_first() -> None:
+    run = play(SMALL, trace("0 +a b c", "100 -c"), hours=0.05)
+    # 75 s until the first step; it is slow from the middle of the third on: 15 s a step.
+    ends_s = 75 + 2 * 10 + 5 + 5 * 1.5
+    last_s = ends_s + (180 - ends_s) // 15 * 15
+    assert run.steps == 3 + (180 - ends_s) // 15
+    assert run.hours * 3600 == pytest.approx(last_s)
+    assert run.mean_nodes == pytest.approx((100 * 3 + (last_s - 100) * 2) / last_s)
+    assert run.samples_per_s == pytest.approx(run.steps * 10 / (last_s - 75))
+    assert run.usd_per_hour == pytest.approx(0.91 * run.mean_nodes)
+    assert run.usd == pytest.approx(run.usd_per_hour * last_s / 3600)
+    value = (25 * 1.0 / (3 * 0.91) + (last_s - 100) * (10 / 15) / (2 * 0.91)) / (last_s - 75)
+    assert run.value == pytest.approx(value)
+    assert (run.preemptions, run.failovers, run.fatal) == (1, 0, 0)
+    points = [(point.at_s, point.nodes, point.step_s) for point in run.timeline]
+    assert points == [(0.0, 3, math.inf), (75.0, 3, 10.0), (100.0, 2, 15.0)]
+
+
+def test_a_node_that_goes_before_it_is_created_is_paid_for_and_never_joins() -> None:
+    run = play(SMALL, trace("0 +a b", "100 +c d", "120 -c d"), hours=0.05)
+    assert (run.preemptions, run.failovers, run.steps) == (2, 0, 10)
+    assert run.mean_nodes == pytest.approx(2 + 2 * 20 / (run.hours * 3600))
+
+
+def test_a_market_without_a_pipeline_gives_no_figures() -> None:
+    run = play(SMALL, trace("0 +a", "100 -a"), hours=0.05)
+    assert (run.steps, run.samples_per_s, run.value, run.usd, run.preemptions) == (0, 0, 0, 0, 1)
+
+
+def test_the_timeline_says_what_was_so_until_the_next_point() -> None:
+    run = play_random(0.1, 3)
+    for now, then in pairwise(run.timeline):
+        assert now.at_s < then.at_s
+        done = 0.0 if math.isinf(now.step_s) else (then.at_s - now.at_s) / now.step_s
+        # A fatal loss takes back the part of a step.
+        assert then.steps - now.steps <= done + 1e-6
+    assert run.timeline[-1].at_s <= run.hours * 3600
+
+
+def test_a_seed_decides_everything() -> None:
+    assert play_random(0.1, 7) == play_random(0.1, 7)
+    assert play_random(0.1, 7) != play_random(0.1, 8)
+
+
+def test_a_longer_market_begins_like_a_shorter_one() -> None:
+    short, long = random_market(0.5, 1, hours=5), random_market(0.5, 1, hours=9)
+    assert long.events[: len(short.events)] == short.events
+    assert all(event.at_s >= 5 * 3600 for event in long.events[len(short.events) :])
+
+
+def test_a_random_market_is_a_trace_of_48_slots() -> None:
+    market = random_market(0.5, 2)
+    alive: set[str] = set()
+    for event, after in pairwise(market.events):
+        assert event.at_s <= after.at_s
+        assert event.comes != (event.node in alive)
+        alive.symmetric_difference_update({event.node})
+        # A slot may be filled in the hour in which it is emptied, before that.
+        assert len(alive) <= 2 * nsdi23.RANDOM_SLOTS
+    assert market.length_s == 36 * 3600
+
+
+def test_a_run_that_needs_longer_sees_more_of_its_market(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = play_random(0.1, 5)
+    monkeypatch.setattr(nsdi23, "RANDOM_HOURS", 4.0)
+    assert play_random(0.1, 5) == whole
+
+
+def test_a_market_that_never_lasts_ends_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsdi23, "MOST_RANDOM_HOURS", 36.0)
+    run = play_random(1.0, 1)
+    assert 0 < run.steps < nsdi23.RANDOM_STEPS
+    assert 35 < run.hours < 36
+
+
+def test_the_random_row_at_a_tenth_is_met() -> None:
+    runs = [play_random(0.1, seed) for seed in range(150)]
+    assert {run.steps for run in runs} == {22_194}
+    assert fmean(run.preemptions for run in runs) == pytest.approx(54.32, rel=0.05)
+    assert fmean(run.fatal for run in runs) == pytest.approx(0.08, abs=0.3)
+    assert fmean(run.mean_nodes for run in runs) == pytest.approx(40.42, rel=0.05)
+    assert fmean(run.samples_per_s for run in runs) == pytest.approx(131.81, rel=0.05)
+    assert fmean(run.usd_per_hour for run in runs) == pytest.approx(36.78, rel=0.05)
+    assert fmean(run.value for run in runs) == pytest.approx(3.55, rel=0.05)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_recorded_trace(name: str) -> None:
+    path = TRACES / "bamboo-p3.csv"
+    if not path.exists():
+        pytest.skip("the recorded trace bamboo-p3.csv is not at hand")
+    run = play(MODELS[name], read_trace(path))
+    assert run.preemptions == 167
+    fatal, within, nodes, dollars, steps, rate, value = {
+        "bert": (6, 2, 24.07, 21.90, 11375, 73.73, 3.344),
+        "gpt-2": (6, 2, 24.07, 21.90, 30143, 23.68, 1.144),
+        "resnet-152": (13, 5, 23.29, 21.19, 13904, 123.83, 5.562),
+    }.get(name, (0, 20, run.mean_nodes, run.usd_per_hour, 0, 0, 0))
+    assert abs(run.fatal - fatal) <= within
+    assert run.mean_nodes == pytest.approx(nodes, rel=0.01)
+    assert run.usd_per_hour == pytest.approx(dollars, rel=0.01)
+    assert run.steps > 0
+    if steps:
+        assert run.steps == pytest.approx(steps, rel=0.08)
+        assert run.samples_per_s == pytest.approx(rate, rel=0.08)
+        assert run.value == pytest.approx(value, rel=0.08)
