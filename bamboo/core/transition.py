@@ -82,7 +82,7 @@ def acting_member(state: State, node: NodeId, event: str) -> Node:
 
 def acts(node: Node) -> bool:
     """Whether the node owns or shadows anything, so that what it says of slots counts."""
-    return node.status in (NodeStatus.MEMBER, NodeStatus.DRAINING)
+    return node.status in _WORKING
 
 
 def describe(state: State, node: NodeId) -> str:

@@ -7,7 +7,7 @@ name and a sentence; the first one ends the play.
 from typing import TYPE_CHECKING
 
 from bamboo.core.effects import CompleteCheckpoint
-from bamboo.core.events import CaughtUp, Event, NodeFinished, NodeJoined, RunFailed, StoreRefilled
+from bamboo.core.events import CaughtUp, Event, NodeFinished, RunFailed, StoreRefilled
 from bamboo.core.invariants import check, check_step
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition

@@ -269,9 +269,8 @@ class Cluster:
         if not self.log.up:
             self.agenda.after(SWEEP_S, self._refill)
             return
-        able: list[Voice] = [m for m in self.members if m.awake and m.fills == self.log.fills]
-        if self.launcher.awake and self.launcher.fills == self.log.fills:
-            able.append(self.launcher)
+        voices: list[Voice] = [*self.members, self.launcher]
+        able = [voice for voice in voices if voice.awake and not voice.void]
         if not able:
             self.agenda.after(SWEEP_S, self._refill)
             return

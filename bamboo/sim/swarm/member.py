@@ -361,12 +361,6 @@ class Member(Voice):
         if not self.rebuilding.frozen:
             self.saver.boundary(copy)
 
-    @property
-    def void(self) -> bool:
-        """Whether it has read what the store lost, and does not know that yet."""
-        log = self.world.log
-        return self.fills != log.fills and self.version > min(log.kept[self.fills + 1 :])
-
     def is_live_in(self, state: State) -> bool:
         """Whether the run counts it."""
         found = state.node(self.node)

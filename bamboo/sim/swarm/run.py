@@ -8,11 +8,12 @@ import traceback
 from dataclasses import dataclass
 
 from bamboo.core.state import Phase
-from bamboo.errors import CoreMisuse
+from bamboo.errors import CoreMisuse, InputError
 from bamboo.sim.swarm.checkers import Red
 from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.draw import draw
-from bamboo.sim.swarm.scenario import Scenario
+from bamboo.sim.swarm.scenario import Scenario, from_text
+from bamboo.sim.swarm.trouble import KINDS
 
 AFTER_S = 120.0
 """A world has so much time beyond what its steps need, after it has healed."""
@@ -75,3 +76,12 @@ def play(scenario: Scenario) -> Verdict:
 def play_seed(seed: int) -> Verdict:
     """Play the scenario of a seed."""
     return play(draw(seed))
+
+
+def replay(text: str) -> Verdict:
+    """Play the scenario of a text. Raises InputError for a line that is not understood."""
+    scenario = from_text(text)
+    for fault in scenario.faults:
+        if fault.kind not in KINDS:
+            raise InputError(f"fault {fault.kind!r} is none of {', '.join(sorted(KINDS))}")
+    return play(scenario)

@@ -52,6 +52,12 @@ class Voice:
     def awake(self) -> bool:
         return self.running and not self.stopped
 
+    @property
+    def void(self) -> bool:
+        """Whether it has read what the store lost, and does not know that yet."""
+        log = self.world.log
+        return self.fills != log.fills and self.version > min(log.kept[self.fills + 1 :])
+
     # ---------------------------------------------------------------- to speak
 
     def say(self, event: Event) -> None:
@@ -138,7 +144,7 @@ class Voice:
             log.when_there(self.hear)
             return
         if self.fills != log.fills:
-            if self.version > min(log.kept[self.fills + 1 :]):
+            if self.void:
                 self.overtaken()
                 return
             self._say_again()

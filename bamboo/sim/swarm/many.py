@@ -1,0 +1,65 @@
+"""Many seeds, on all cores, in their order.
+
+Rule: what is found does not depend on how many processes look for it.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from bamboo.sim.swarm.run import Verdict, play_seed
+
+PORTION = 50
+"""Seeds that a process plays at a time."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What so many seeds came to, up to the first that is not green."""
+
+    seeds: int = 0
+    events: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of the runs that were played."""
+    red: Verdict | None = None
+
+    def add(self, verdict: Verdict) -> None:
+        """One more."""
+        self.seeds += 1
+        self.events += verdict.events
+        if verdict.green:
+            self.outcomes[verdict.outcome] += 1
+        else:
+            self.red = verdict
+
+
+def play_portion(seeds: range) -> Tally:
+    """Some seeds, up to the first that is not green."""
+    tally = Tally()
+    for seed in seeds:
+        tally.add(play_seed(seed))
+        if tally.red is not None:
+            break
+    return tally
+
+
+def play_many(seeds: range, *, processes: int = 0) -> Iterator[Tally]:
+    """Portions of `seeds`, in their order, up to the first with a seed that is not green. On all
+    cores, or so many processes."""
+    portions = [seeds[at : at + PORTION] for at in range(0, len(seeds), PORTION)]
+    workers = min(processes or os.cpu_count() or 1, len(portions))
+    if workers <= 1:
+        for portion in portions:
+            tally = play_portion(portion)
+            yield tally
+            if tally.red is not None:
+                return
+        return
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        for tally in pool.map(play_portion, portions):
+            yield tally
+            if tally.red is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+                return
