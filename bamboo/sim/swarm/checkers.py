@@ -186,9 +186,7 @@ class Checkers:
                     steps.setdefault(reach, set()).update(range(first, stop))
         return steps, self._world.scenario.layers
 
-    def goes_on(
-        self, member: "Member", state: State, base: int, needed: set[int], kept: Kept
-    ) -> None:
+    def goes_on(self, member: "Member", base: int, needed: set[int], kept: Kept) -> None:
         """A node trains in a new layout: with what it has."""
         lacking = needed - kept.layers_at(base)
         if lacking:

@@ -140,7 +140,7 @@ class Rebuilding:
     def go_on(self, state: State, base: int) -> None:
         """Train in the new layout."""
         me = self._me
-        me.world.checkers.goes_on(me, state, base, self._needed(state), self.kept)
+        me.world.checkers.goes_on(me, base, self._needed(state), self.kept)
         me.install(state, base)
         self._clear()
 
