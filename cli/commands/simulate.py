@@ -8,7 +8,6 @@ import click
 from rich.console import Console
 from rich.progress import track
 
-from bamboo.errors import InputError
 from bamboo.sim.world import Terms
 from cli import nsdi23, simulating
 from cli.echo import echo
@@ -88,8 +87,6 @@ def command(
         )
         echo(json.dumps(body) if as_json else nsdi23_text(body))
         return
-    if job is None:
-        raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     if plot is not None:
         check_name(plot)
         refuse_to_overwrite(plot, force=force)
