@@ -57,7 +57,7 @@ class Simulated:
 
 
 def prepare(
-    path: Path,
+    path: Path | None,
     *,
     overrides: Sequence[str],
     market: MarketAsked,
@@ -65,6 +65,8 @@ def prepare(
     endless: bool,
 ) -> Simulated:
     """Plan the job as a launch would. Raises InputError."""
+    if path is None:
+        raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     if not 0 < market.time_scale < math.inf:
         raise InputError(f"--time-scale {market.time_scale:g} plays nothing; give one above 0")
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):

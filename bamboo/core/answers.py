@@ -16,35 +16,37 @@ class _Signed(Protocol):
 
 
 T = TypeVar("T", bound=_Signed | tuple[NodeId, int])
+_Known = tuple[Collection[NodeId], Collection[NodeId] | None, frozenset[NodeId]]
+"""Who was asked, among whom, and who of them is silent."""
 
 
 class Answers(tuple[T, ...]):
     """In the order in which they came; equal to any tuple of the same."""
 
-    _asked: Collection[NodeId] = ()
-    _among: Collection[NodeId] | None = None
-    _silent: frozenset[NodeId] = frozenset()
-    """Of `_asked`, among `_among`."""
+    _known: _Known = ((), None, frozenset())
+    """One value, set at once, for several threads may ask."""
 
     def silent(
         self, asked: Collection[NodeId], among: Collection[NodeId] | None = None
     ) -> frozenset[NodeId]:
         """Who of `asked` has not answered; with `among` only those of them who are there too."""
-        if self._asked is not asked or self._among is not among:
+        known_asked, known_among, silent = self._known
+        if known_asked is not asked or known_among is not among:
             those = frozenset(asked) if among is None else frozenset(among).intersection(asked)
-            self._asked, self._among = asked, among
-            self._silent = those.difference(map(_node, self))
-        return self._silent
+            silent = those.difference(map(_node, self))
+            self._known = (asked, among, silent)
+        return silent
 
     def has(self, node: NodeId) -> bool:
         """Whether `node` has answered."""
-        return node not in self._silent and any(_node(answer) == node for answer in self)
+        *_, silent = self._known
+        return node not in silent and any(_node(answer) == node for answer in self)
 
     def having(self, *more: T) -> "Answers[T]":
         """The same, and these."""
         after = Answers((*self, *more))
-        after._asked, after._among = self._asked, self._among
-        after._silent = self._silent.difference(map(_node, more))
+        asked, among, silent = self._known
+        after._known = (asked, among, silent.difference(map(_node, more)))
         return after
 
 

@@ -6,6 +6,7 @@ ratios are floats. Value is samples per US dollar; for text also tokens per US d
 
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 
 from bamboo.errors import CoreMisuse
@@ -39,6 +40,7 @@ def tokens_per_usd(samples_per_usd: float, tokens_per_sample: int) -> float:
     return samples_per_usd * tokens_per_sample
 
 
+@lru_cache(maxsize=1024)
 def micro_usd(usd: float) -> int:
     """A price as whole micro-dollars, to the nearest (ties up)."""
     return int(Fraction(str(usd)) * MICRO + Fraction(1, 2))

@@ -4,6 +4,7 @@ Rule: members know the state that was decided last, say what has come to pass, a
 that `Pauses` states beyond the work itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +44,9 @@ class Run(Protocol):
 
     def say(self, event: Event) -> None:
         """A member, or whoever keeps the fleet, has something to say now."""
+
+    def say_all(self, events: Sequence[Event]) -> None:
+        """Many have, at the same instant."""
 
 
 def step_in_hand(run: Run) -> int:

@@ -30,6 +30,7 @@ from bamboo.core.patience import Patience, parked
 from bamboo.core.place import nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, NodeStatus, Phase, State
+from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
@@ -137,6 +138,15 @@ class Ours:
             return
         self.state = decided.state
         self._follow(before, decided)
+
+    def say_all(self, events: Sequence[Event]) -> None:
+        before = self.state
+        self.transitions += len(events)
+        now_s = self.world.kernel.now_s
+        decided = transitions(before, events, now_s=now_s, policy=self.policy)
+        if decided.state is not before:
+            self.state = decided.state
+            self._follow(before, decided)
 
     def _follow(self, before: State, decided: Transition) -> None:
         """See to what is new in the state, then to the effects."""

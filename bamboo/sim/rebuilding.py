@@ -54,18 +54,16 @@ class Rebuilding:
 
     def _agree(self, told: Sequence[AgreeBoundary]) -> None:
         step = step_in_hand(self._run)
-        for one in told:
-            self._run.say(BoundaryReady(node=one.to, since=one.since, step=step))
+        self._run.say_all([BoundaryReady(node=e.to, since=e.since, step=step) for e in told])
 
     def _stop(self, told: Sequence[Quiesce | QuiesceAfter]) -> None:
-        run = self._run
-        for one in told:
-            reform = run.state.reform
-            if reform is None or reform.since != one.since:
-                return
-            run.world.progress.stand()
-            holdings = self._holdings.of(one.to, step=step_in_hand(run))
-            run.say(Quiesced(node=one.to, since=one.since, holdings=holdings, norms=()))
+        run, since = self._run, told[0].since
+        if run.state.reform is None or run.state.reform.since != since:
+            return
+        run.world.progress.stand()
+        step = step_in_hand(run)
+        held = {one.to: self._holdings.of(one.to, step=step) for one in told}
+        run.say_all([Quiesced(node=n, since=since, holdings=h, norms=()) for n, h in held.items()])
 
     def _build(self, reform: Reform) -> None:
         run, work, pauses = self._run, self._run.workload, self._run.pauses
@@ -85,12 +83,14 @@ class Rebuilding:
         took_s += max(sizes.values()) / rate if rate else 0.0
 
         def built() -> None:
-            for node in sorted(wants):
-                now = run.state.reform
-                if now is None or now.since != reform.since:
-                    return
-                self._holdings.built(node, wants[node], step=base)
-                run.say(LayoutBuilt(node=node, since=reform.since, bytes=sizes[node]))
+            now = run.state.reform
+            if now is None or now.since != reform.since:
+                return
+            for node, layers in wants.items():
+                self._holdings.built(node, layers, step=base)
+            run.say_all(
+                [LayoutBuilt(node=n, since=reform.since, bytes=sizes[n]) for n in sorted(wants)]
+            )
 
         run.world.kernel.after(took_s, built)
 

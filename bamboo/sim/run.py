@@ -20,6 +20,7 @@ from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
 from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
+from bamboo.sim.published import PaperRules
 from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import (
@@ -35,6 +36,7 @@ from bamboo.sim.world import (
     World,
 )
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 
 HOUR_S = 3600.0
 MICRO = 1_000_000
@@ -44,7 +46,8 @@ ORACLE = "no pauses at all"
 ON_DEMAND = "on-demand"
 CHECKPOINT_RESTART = "checkpoint and restart"
 REROUTING = "rerouting to peers"
-SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, ORACLE)
+PAPER = "the paper's rules"
+SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, PAPER, ORACLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +171,28 @@ def _system(
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:
         rival = Rerouting(world, bare, asked.policy, standbys=asked.standbys)
+    elif name == PAPER:
+        rival = _by_paper(asked, world, times.of("eager"))
     else:
         raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
     return rival, lambda: 0
+
+
+def _by_paper(asked: Asked, world: World, times: StepTimes) -> System:
+    """Pipelines of a fixed length, redundancy that always runs, and the published pauses."""
+    stages, leaves = asked.policy.stages, asked.workload.shape.virtual_nodes
+
+    def step_s(pipelines: int) -> float:
+        grid = Grid(pipelines=pipelines, stages=stages)
+        return times.calm_s(grid, equal_shares(leaves, pipelines))
+
+    return PaperRules.in_world(
+        world,
+        stages=stages,
+        pipelines=min(asked.policy.pipelines, leaves),
+        step_s=step_s,
+        standbys=asked.standbys,
+    )
 
 
 def _always_there(asked: Asked) -> Trace:

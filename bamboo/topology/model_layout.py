@@ -5,6 +5,7 @@ layer's name, so state can go from any to any other.
 """
 
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
@@ -55,7 +56,10 @@ def minimax_shares(virtual_nodes: int, speeds: tuple[float, ...]) -> tuple[int, 
     if len(speeds) > virtual_nodes or min(speeds) <= 0:
         raise ValueError(f"{virtual_nodes} virtual nodes cannot be shared by speeds {speeds}")
     shares = [1] * len(speeds)
+    ends = [(2 / speed, pipeline) for pipeline, speed in enumerate(speeds)]  # with one more
+    heapify(ends)
     for _ in range(virtual_nodes - len(speeds)):
-        soonest = min(range(len(speeds)), key=lambda d: ((shares[d] + 1) / speeds[d], d))
+        _, soonest = ends[0]
         shares[soonest] += 1
+        heapreplace(ends, ((shares[soonest] + 1) / speeds[soonest], soonest))
     return tuple(shares)

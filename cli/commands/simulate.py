@@ -9,25 +9,32 @@ from rich.console import Console
 from rich.progress import track
 
 from bamboo.sim.world import Terms
-from cli import simulating
+from cli import nsdi23, simulating
 from cli.echo import echo
 from cli.markets import MarketOptions
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
 from cli.simulating import MarketAsked
+from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 
 
 @click.command("simulate")
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--preset",
+    type=click.Choice(["nsdi23"]),
+    help="The paper's published simulator, without a JOB.",
+)
+@click.option("--model", default="bert", show_default=True, help="Of the preset.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Play this recorded market.")
 @click.option(
     "--hazard", type=float, metavar="P", help="Make a market up: P preemptions per node-hour."
 )
 @click.option("--bulk", type=float, help="Nodes that an instant of preemption takes, on average.")
 @click.option("--back-seconds", type=float, help="Until a lost node can be had again, on average.")
-@click.option("--market", "preset", help="Make a market up by name: calm, busy or storm.")
+@click.option("--market", "named", help="Make a market up by name: calm, busy or storm.")
 @click.option("--nodes", type=int, help="Nodes of a made-up market; as many as the job takes.")
 @click.option("--hours", type=float, help="So long; by default the trace, or 24 h.")
 @click.option(
@@ -50,12 +57,14 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
-    job: Path,
+    job: Path | None,
+    preset: str | None,
+    model: str,
     trace: Path | None,
     hazard: float | None,
     bulk: float | None,
     back_seconds: float | None,
-    preset: str | None,
+    named: str | None,
     nodes: int | None,
     hours: float | None,
     times: int,
@@ -72,6 +81,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
+    if preset is not None:
+        body = nsdi23.run(
+            model, job=job, trace=trace, hazard=hazard, seeds=seeds, first_seed=first_seed
+        )
+        echo(json.dumps(body) if as_json else nsdi23_text(body))
+        return
     if plot is not None:
         check_name(plot)
         refuse_to_overwrite(plot, force=force)
@@ -81,7 +96,7 @@ def command(
         market=MarketAsked(
             trace=trace,
             options=MarketOptions(
-                preset=preset, hazard=hazard, bulk=bulk, back_s=back_seconds, nodes=nodes
+                preset=named, hazard=hazard, bulk=bulk, back_s=back_seconds, nodes=nodes
             ),
             hours=hours,
             times=times,

@@ -97,6 +97,26 @@ def test_the_picture_is_the_same_bytes_and_nothing_is_replaced_unasked(
     assert "--force" in capsys.readouterr().err
 
 
+def test_the_published_simulator_has_models_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["simulate", "--preset", "nsdi23", "--hazard", ".1", "--seeds", "2"]
+    assert run([*arguments, "--model", "bert", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["simulated"], body["runs"]) == (True, 2)
+    assert body["figures"]["steps"]["mean"] == 22_194
+    assert run(arguments) == 0
+    assert "published rules" in capsys.readouterr().out
+    for more, words in (
+        (["--model", "x"], "none of the paper's; take one of bert"),
+        (["--trace", MARKET], "give one of them"),
+        ([JOB], "has models of its own"),
+        (["--seeds", "0"], "--seeds 0 is no number"),
+    ):
+        assert run([*arguments, *more]) == 2
+        assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

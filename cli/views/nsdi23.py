@@ -1,0 +1,39 @@
+"""The preset `nsdi23` as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cli.views.quantities import columns, count, rate
+
+LABELS = {
+    "fatal": "fatal losses",
+    "mean_nodes": "nodes, on average",
+    "samples_per_s": "samples/s",
+    "usd_per_hour": "dollars per hour",
+    "usd": "dollars",
+    "value": "samples/s per dollar/h",
+}
+
+
+def nsdi23_text(body: Mapping[str, Any]) -> str:
+    """A line a figure; over several seeds with their spread."""
+    several = body["runs"] > 1
+    lines = [
+        f"{body['model']} by the paper's published rules and constants on {body['market']}: "
+        f"{count(body['runs'], 'run')}, simulated",
+    ]
+    rows: list[tuple[str, ...]] = []
+    if several:
+        rows.append(("", "mean", "p50", "p90", "95 % of the mean"))
+    for name, one in body["figures"].items():
+        label = LABELS.get(name, name)
+        if several:
+            cells = [_figure(one[key]) for key in ("mean", "p50", "p90")]
+            rows.append((label, *cells, f"± {_figure(one['confidence'])}"))
+        else:
+            rows.append((label, _figure(one["mean"])))
+    return "\n".join([*lines, *columns(rows, right=frozenset(range(1, len(rows[0]))))])
+
+
+def _figure(value: float) -> str:
+    return rate(value) if abs(value) >= 100 else f"{value:.4g}"
