@@ -1,10 +1,13 @@
 # Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
+# `make swarm` plays seeded orders of faults against the decision core, SEEDS of them, and looks for
+# bugs that are planted in it.
 # Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
+SEEDS ?= 20000
 BIN := .venv/bin
 
-.PHONY: launch test chaos setup
+.PHONY: launch test chaos swarm setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -20,6 +23,10 @@ test: setup
 chaos: setup
 	$(BIN)/pytest -m full --durations=15
 	$(BIN)/bamboo chaos examples/chaos-local.toml --minutes 10
+
+swarm: setup
+	$(BIN)/bamboo simulate --swarm $(SEEDS)
+	$(BIN)/pytest -m full tests/sim/swarm
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

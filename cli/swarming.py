@@ -72,3 +72,7 @@ def _play(seeds: range) -> Tally:
             whole.red = part.red
             progress.update(bar, completed=whole.seeds)
     return whole
+
+
+if __name__ == "__main__":
+    sys.exit(play_file(Path(sys.argv[1])))

@@ -3,11 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import track
 
+from bamboo.errors import InputError
 from bamboo.sim.world import Terms
 from cli import nsdi23, simulating
 from cli.echo import echo
@@ -16,6 +18,7 @@ from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
 from cli.simulating import MarketAsked
+from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 
@@ -51,6 +54,8 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
 @click.option("--endless", is_flag=True, help="Do not end at train.steps.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run, as SVG.")
 @click.option("--force", is_flag=True, help="Write over the picture that is there.")
+@click.option("--swarm", type=int, metavar="SEEDS", help="No job: so many orders of faults.")
+@click.option("--out", type=click.Path(path_type=Path), help="Of --swarm: where a red one goes.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
@@ -58,6 +63,23 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
 def command(
     *,
     job: Path | None,
+    swarm: int | None,
+    out: Path | None,
+    first_seed: int,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Simulate a job on a spot market: steps, losses, dollars and value."""
+    if swarm is not None:
+        raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
+    if job is None:
+        raise InputError("no job to simulate: give its file, or --swarm SEEDS without one")
+    _simulate(job=job, first_seed=first_seed, as_json=as_json, **asked)
+
+
+def _simulate(
+    *,
+    job: Path,
     preset: str | None,
     model: str,
     trace: Path | None,
@@ -80,7 +102,6 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Simulate a job on a spot market: steps, losses, dollars and value."""
     if preset is not None:
         body = nsdi23.run(
             model, job=job, trace=trace, hazard=hazard, seeds=seeds, first_seed=first_seed
