@@ -221,7 +221,7 @@ class Trainer:
     def _stop_for(self, state: State) -> None:
         """A reconfiguration is under way: everybody hears everybody, slots have no roles."""
         self._connect(state)
-        self.transfers.stop()
+        self.transfers.stop(state)
         self._boundaries.stay()
         self._boundaries.move(())
         self._stopping = False

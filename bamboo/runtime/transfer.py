@@ -30,6 +30,7 @@ from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.slots import SlotBuilder
+from bamboo.runtime.takeover import declare_safe
 from bamboo.topology.slots import Slot
 
 WINDOW = 2
@@ -87,8 +88,15 @@ class Transfers:
 
     # ------------------------------------------------------------------ decisions
 
-    def stop(self) -> None:
-        """Everything is laid out anew: nothing that was under way is wanted any more."""
+    def stop(self, state: State) -> None:
+        """Everything is laid out anew: nothing that was under way is wanted any more. Where all
+        finish a step first, they do so in the roles that the decision found them in: a replica
+        that was whole just then is sent that step too, and nobody waits for another one."""
+        reform, assignment = state.reform, state.assignment
+        if reform is not None and reform.planned and reform.base is None and assignment is not None:
+            self._mail.assign(assignment, state.participants())
+            self.sync(state)
+            declare_safe(self._mail, self._me, self._executor.owned, self._executor.shadowed)
         for slot in self._out:
             self._mail.end_joining(slot, released=None)
         self._out, self._in = {}, {}
