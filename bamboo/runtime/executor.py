@@ -150,9 +150,9 @@ class Executor:
 
     def may_begin(self, run: SlotRun) -> bool:
         """Whether the run may begin its step: nobody is more than one step beyond what is safe."""
-        # A slot that was taken over still comes to where this node's other slots are.
-        behind = any(own.step > run.step for own in self.owned.values())
-        held = (self.hold and not behind) or run.slot in self.yielding
+        # A step that one slot here has begun is begun by all of them: what was taken over comes to
+        # where the others are, and a later stage may wait for what an earlier one has yet to send.
+        held = (self.hold and run.step > self.begun_step) or run.slot in self.yielding
         last = self.last_step if self.boundary is None else min(self.last_step, self.boundary)
         return not held and run.step <= last and run.step - 1 <= self.mail.safe_step
 

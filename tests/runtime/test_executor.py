@@ -228,6 +228,16 @@ def test_hold_lets_a_begun_step_go_on_and_no_other_begin() -> None:
     assert bench.go() == ["0B0", "0F3"]
 
 
+def test_a_step_that_one_slot_has_begun_is_begun_by_all_slots_of_the_node() -> None:
+    """Else the node would wait for itself: the one cannot end the step without the other."""
+    bench = Bench(0)
+    bench.executor.owned[S2] = builder_of(bench.job).build(S2, owner=True)
+    assert bench.go() == ["0F0", "0F1", "0F2"]
+    bench.executor.hold = True
+    bench.get("act", S2, S1, index=0)
+    assert bench.go() == ["2F0", "2B0"]
+
+
 def test_no_step_begins_after_the_last() -> None:
     bench = Bench(0)
     bench.executor.last_step = -1
