@@ -29,6 +29,9 @@ class MarketAsked:
     prices: Path | None
     """None: what the catalogue says of the zones of the plan."""
     terms: Terms
+    far_latency_ms: float | None
+    """Between zones; None: as within one."""
+    far_gbps: float | None
 
 
 OPTIONS = (
@@ -40,12 +43,15 @@ OPTIONS = (
     click.option("--back-seconds", type=float, help="Until a lost node is back, on average."),
     click.option("--market", "named", help="Make a market up by name: calm, busy or storm."),
     click.option("--nodes", type=int, help="Nodes of a made-up market; as many as the job takes."),
+    click.option("--zones", help="Zones of a made-up market, such as a,b,c; by default one."),
     click.option("--hours", type=float, help="So long; by default the trace, or 24 h."),
     click.option(
         "--times", type=int, default=1, show_default=True, help="Copies of the trace side by side."
     ),
     click.option("--time-scale", type=float, default=1.0, help="As `launch --trace` plays it."),
     click.option("--prices", type=_PATH, help="Spot prices: `ms,zone,usd_per_hour` lines."),
+    click.option("--far-gbps", type=float, help="Of a link between two zones, if not as others."),
+    click.option("--far-ms", type=float, help="Its latency, likewise."),
     click.option(
         "--boot-seconds", type=float, default=45.0, show_default=True, help="Of an instance."
     ),
@@ -67,10 +73,13 @@ def market_options(command: Callable[..., None]) -> Callable[..., None]:
         back_seconds: float | None,
         named: str | None,
         nodes: int | None,
+        zones: str | None,
         hours: float | None,
         times: int,
         time_scale: float,
         prices: Path | None,
+        far_gbps: float | None,
+        far_ms: float | None,
         boot_seconds: float,
         notice_seconds: float,
         **others: Any,
@@ -78,13 +87,20 @@ def market_options(command: Callable[..., None]) -> Callable[..., None]:
         market = MarketAsked(
             trace=trace,
             options=MarketOptions(
-                preset=named, hazard=hazard, bulk=bulk, back_s=back_seconds, nodes=nodes
+                preset=named,
+                hazard=hazard,
+                bulk=bulk,
+                back_s=back_seconds,
+                nodes=nodes,
+                zones=zones,
             ),
             hours=hours,
             times=times,
             time_scale=time_scale,
             prices=prices,
             terms=Terms(boot_s=boot_seconds, notice_s=notice_seconds),
+            far_latency_ms=far_ms,
+            far_gbps=far_gbps,
         )
         command(market=market, **others)
 

@@ -15,6 +15,7 @@ from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
+from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
@@ -67,7 +68,7 @@ def prepare(
     planned = plan_job(job, wiring.run_preflight(job), run=RunId("simulated"), now_s=0.0)
     scale = market.time_scale
     asked = Asked(
-        workload=planned.workload,
+        workload=_linked(planned.workload, market),
         policy=policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread),
         grid=grid_of(job),
         redundancy=job.cluster.redundancy,
@@ -88,6 +89,19 @@ def prepare(
         market=makes,
         random=market.trace is None,
         source=source,
+    )
+
+
+def _linked(workload: Workload, asked: MarketAsked) -> Workload:
+    """With the links between zones that are asked for."""
+    given = {"--far-gbps": asked.far_gbps, "--far-ms": asked.far_latency_ms}
+    for name, value in given.items():
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{name} {value:g} is no link; give a figure of at least 0")
+    return replace(
+        workload,
+        far_latency_s=None if asked.far_latency_ms is None else asked.far_latency_ms / 1e3,
+        far_bytes_per_s=None if asked.far_gbps is None else asked.far_gbps * 1e9 / 8,
     )
 
 
@@ -117,6 +131,7 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
         return partial(_made, market, hours, asked.time_scale), hours, words
     given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
     given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}
+    given |= {"--zones": options.zones}
     for name, value in given.items():
         if value is not None:
             raise InputError(f"{name} {value} does not go with --trace, which is a market already")

@@ -18,6 +18,7 @@ from bamboo.ids import run_id
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
 from bamboo.planner.workload import Workload
+from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
@@ -108,6 +109,9 @@ class Figures:
     trained_s: float
     mean_nodes: float
     usd: float
+    """Of instances, and of bytes between zones."""
+    transfer_usd: float
+    """Of the latter."""
     usd_per_hour: float
     samples_per_usd: float
     events: int
@@ -214,7 +218,8 @@ def figures_of(
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
     free = spot and not asked.interrupted_hour_is_paid
-    usd = sum(_bill(rental, prices, free=free) for rental in world.rentals) / MICRO
+    transfer_usd = world.crossed_bytes / 1e9 * USD_PER_GB
+    usd = sum(_bill(rental, prices, free=free) for rental in world.rentals) / MICRO + transfer_usd
     rate = samples_per_s(steps * asked.workload.batch, seconds)
     per_hour = usd / seconds * HOUR_S
     return Figures(
@@ -231,6 +236,7 @@ def figures_of(
         trained_s=world.progress.trained_s,
         mean_nodes=world.node_seconds() / seconds,
         usd=usd,
+        transfer_usd=transfer_usd,
         usd_per_hour=per_hour,
         samples_per_usd=samples_per_usd(rate, per_hour) if per_hour > 0 else 0.0,
         events=world.kernel.events,

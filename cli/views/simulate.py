@@ -25,6 +25,7 @@ FIGURES = {
     "seconds": "hours",
     "trained_s": "hours of training",
     "usd": "dollars",
+    "transfer_usd": "of these, bytes between zones",
     "usd_per_hour": "dollars per hour",
     "samples_per_usd": "samples per dollar",
 }
