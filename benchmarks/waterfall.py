@@ -22,6 +22,7 @@ from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.presets import STAGES, bert_large
+from bamboo.sim.prices import constant
 from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.run import (
     CHECKPOINT_RESTART,
@@ -83,7 +84,7 @@ def asked(work: Workload, trace: Trace, *, least: int = STAGES, redundancy: str 
         park_s=math.inf,
         terms=Terms(),
         pauses=Pauses(),
-        usd_per_hour=SPOT_USD_PER_HOUR,
+        prices=constant(SPOT_USD_PER_HOUR),
         on_demand_usd_per_hour=ON_DEMAND_USD_PER_HOUR,
         interrupted_hour_is_paid=True,
         horizon_s=trace.length_s,
@@ -99,7 +100,7 @@ def by_paper(
         world, stages=STAGES, pipelines=PIPELINES, step_s=step_s, terms=terms
     )
     world.play(rules)
-    return figures_of(world, one, price=one.usd_per_hour, spot=True, transitions=0)
+    return figures_of(world, one, prices=one.prices, spot=True, transitions=0)
 
 
 def rows(trace: Trace) -> list[tuple[str, str, Figures]]:

@@ -13,6 +13,7 @@ from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
+from cli.market_options import MarketAsked
 
 FIGURES = (
     "preemptions",
@@ -34,8 +35,7 @@ def run(
     model: str,
     *,
     job: Path | None,
-    trace: Path | None,
-    hazard: float | None,
+    market: MarketAsked,
     seeds: int,
     first_seed: int,
 ) -> dict[str, Any]:
@@ -43,6 +43,7 @@ def run(
     InputError."""
     if job is not None:
         raise InputError(f"--preset nsdi23 has models of its own; leave {job} out")
+    trace, hazard = market.trace, market.options.hazard
     if model not in MODELS:
         raise InputError(f"--model {model!r} is none of the paper's; take one of {_named(MODELS)}")
     if (trace is None) == (hazard is None):
@@ -53,7 +54,7 @@ def run(
         if seeds != 1:
             raise InputError(f"--seeds {seeds}: a trace has no chance in it; leave it out")
         found = [play(MODELS[model], read_trace(trace))]
-        market = trace.name
+        source = trace.name
     else:
         assert hazard is not None, "one of both is given"
         if not 0 <= hazard <= 1:
@@ -62,13 +63,13 @@ def run(
             )
         chosen = range(first_seed, first_seed + seeds)
         found = [play_random(hazard, seed, model=MODELS[model]) for seed in chosen]
-        market = f"random markets, hazard {hazard:g}"
+        source = f"random markets, hazard {hazard:g}"
     return {
         "schema_version": 1,
         "simulated": True,
         "preset": "nsdi23",
         "model": model,
-        "market": market,
+        "market": source,
         "runs": len(found),
         "figures": {name: asdict(spread(_column(found, name))) for name in FIGURES},
     }

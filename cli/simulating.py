@@ -14,31 +14,22 @@ from bamboo.config.load import load_job
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.ids import RunId
+from bamboo.ids import RunId, ZoneId
+from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
+from bamboo.sim.prices import Prices, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
-from bamboo.sim.world import Terms
 from cli import wiring
-from cli.markets import MarketOptions, check_hours, made, market_of
+from cli.market_options import MarketAsked
+from cli.markets import check_hours, made, market_of
 from cli.planning import Planned, grid_of, nodes_of, plan_job
 
 HOUR_S = 3600.0
 DEFAULT_HOURS = 24.0
 """Of a made-up market."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarketAsked:
-    """The market of a simulation as the command line asks for it."""
-
-    trace: Path | None
-    options: MarketOptions
-    hours: float | None
-    times: int
-    time_scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +52,6 @@ def prepare(
     *,
     overrides: Sequence[str],
     market: MarketAsked,
-    terms: Terms,
     endless: bool,
 ) -> Simulated:
     """Plan the job as a launch would. Raises InputError."""
@@ -69,6 +59,7 @@ def prepare(
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     if not 0 < market.time_scale < math.inf:
         raise InputError(f"--time-scale {market.time_scale:g} plays nothing; give one above 0")
+    terms = market.terms
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
         if not 0 <= seconds < math.inf:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
@@ -77,7 +68,7 @@ def prepare(
     planned = plan_job(job, wiring.run_preflight(job), run=RunId("simulated"), now_s=0.0)
     scale = market.time_scale
     asked = Asked(
-        workload=planned.workload,
+        workload=_linked(planned.workload, market),
         policy=policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread),
         grid=grid_of(job),
         redundancy=job.cluster.redundancy,
@@ -86,7 +77,7 @@ def prepare(
         park_s=job.cluster.park_s,
         terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
         pauses=Pauses(),
-        usd_per_hour=planned.usd_per_hour / planned.plan.instances,
+        prices=_prices(market, planned),
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
         last_step=math.inf if endless else job.train.steps,
@@ -99,6 +90,30 @@ def prepare(
         random=market.trace is None,
         source=source,
     )
+
+
+def _linked(workload: Workload, asked: MarketAsked) -> Workload:
+    """With the links between zones that are asked for."""
+    given = {"--far-gbps": asked.far_gbps, "--far-ms": asked.far_latency_ms}
+    for name, value in given.items():
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{name} {value:g} is no link; give a figure of at least 0")
+    return replace(
+        workload,
+        far_latency_s=None if asked.far_latency_ms is None else asked.far_latency_ms / 1e3,
+        far_bytes_per_s=None if asked.far_gbps is None else asked.far_gbps * 1e9 / 8,
+    )
+
+
+def _prices(asked: MarketAsked, planned: Planned) -> Prices:
+    """Of an instance of each zone; of zones that nobody names, the mean of the plan's."""
+    if asked.prices is not None:
+        return read_prices(asked.prices).scaled(1 / asked.time_scale)
+    mean = planned.usd_per_hour / planned.plan.instances
+    count = planned.plan.instances
+    zones = {z: usd / count for z, usd in planned.plan.spot_usd_per_hour.items()}
+    by_zone = {ZoneId(z): ((0.0, usd),) for z, usd in {**zones, "": mean}.items()}
+    return Prices(source=f"the catalogue of {planned.catalogue.spot_seen}", by_zone=by_zone)
 
 
 def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], float, str]:
@@ -116,6 +131,7 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
         return partial(_made, market, hours, asked.time_scale), hours, words
     given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
     given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}
+    given |= {"--zones": options.zones}
     for name, value in given.items():
         if value is not None:
             raise InputError(f"{name} {value} does not go with --trace, which is a market already")

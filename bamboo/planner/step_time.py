@@ -7,15 +7,18 @@ the stages that it owns in all.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from bamboo.ids import NodeId
+from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
 from bamboo.planner.workload import Workload
+from bamboo.planner.zones import crossing_bytes
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.links import Far
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
@@ -43,6 +46,10 @@ class _Shape:
     elsewhere: tuple[int, ...]
     """Stages that each owner has in other pipelines."""
     most_partials: int
+    zones: tuple[int, ...] = ()
+    """Of each owner, numbered as they appear; empty: they do not matter, or are all one."""
+    exchange_far: bool = False
+    """Whether any stage's owners are in several zones."""
 
 
 class StepTimes:
@@ -50,7 +57,8 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
-        self._idle = mode in IDLE_SHADOWS and not (workload.bytes_per_s or workload.latency_s)
+        takes_time = workload.bytes_per_s or workload.latency_s or workload.zones_matter
+        self._idle = mode in IDLE_SHADOWS and not takes_time
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
@@ -86,16 +94,61 @@ class StepTimes:
         )
         return self._pipeline_s(shape)
 
-    def of(self, assignment: Assignment, shares: tuple[int, ...]) -> float:
-        """Seconds of a step. `shares`: virtual nodes of each pipeline."""
+    def of(
+        self,
+        assignment: Assignment,
+        shares: tuple[int, ...],
+        zone_of: Mapping[NodeId, ZoneId] | None = None,
+    ) -> float:
+        """Seconds of a step. `shares`: virtual nodes of each pipeline; `zone_of`: where each node
+        is, which counts if links between zones are unlike the others."""
         grid = assignment.grid
         partials = self._most_partials(shares)
         owned = Counter(assignment.owners)
-        shapes = {
-            self._shape(assignment, pipeline, shares, owned, partials)
-            for pipeline in range(grid.pipelines)
-        }
+        zones = zone_of if self._workload.zones_matter else None
+        far = zones is not None and _exchanges_far(assignment, zones)
+        shapes = set()
+        for pipeline in range(grid.pipelines):
+            shape = self._shape(assignment, pipeline, shares, owned, partials)
+            if zones is not None:
+                owners = assignment.owners[pipeline * grid.stages : (pipeline + 1) * grid.stages]
+                shape = replace(shape, zones=_numbered(owners, zones), exchange_far=far)
+            shapes.add(shape)
         return max(self._pipeline_s(shape) for shape in shapes)
+
+    def crossing_bytes(
+        self,
+        assignment: Assignment,
+        shares: tuple[int, ...],
+        zone_of: Mapping[NodeId, ZoneId],
+    ) -> float:
+        """Bytes between zones in a step."""
+        if len({zone_of[node] for node in assignment.members()}) < 2:
+            return 0.0
+        grid, work = assignment.grid, self._workload
+        gradient = self._gradient_bytes(grid.stages)
+        back = (self._most_partials(shares) + 1) / grid.pipelines if grid.pipelines > 1 else 0.0
+        costs = Costs.of(
+            grid.stages,
+            forward_s=(0.0,),
+            backward_s=(0.0,),
+            boundary_bytes=self._boundary_bytes(grid.stages),
+            gradient_bytes=gradient,
+            exchange_bytes=[size * back for size in gradient],
+        )
+        microbatches = [share * work.shape.microbatches for share in shares]
+        return crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
+
+    def _gradient_bytes(self, stages: int) -> list[float]:
+        layers = self._workload.layers
+        return [
+            float(FLOAT_BYTES * sum(layer.parameters for layer in layers[first:stop]))
+            for first, stop in pairwise(self._cut(stages))
+        ]
+
+    def _boundary_bytes(self, stages: int) -> list[float]:
+        layers = self._workload.layers
+        return [float(layers[stop - 1].output_bytes) for stop in self._cut(stages)[1:]]
 
     def _most_partials(self, shares: tuple[int, ...]) -> int:
         if shares not in self._partials:
@@ -162,10 +215,7 @@ class StepTimes:
         # Who works elsewhere too has that much less time for a stage of this pipeline.
         here = Counter(shape.owners)
         slower = [1 + shape.elsewhere[owner] / here[owner] for owner in shape.owners]
-        gradient = [
-            float(FLOAT_BYTES * sum(layer.parameters for layer in workload.layers[first:stop]))
-            for first, stop in pairwise(cut)
-        ]
+        gradient = self._gradient_bytes(shape.stages)
         exchange_s = [self._exchange_s(size, shape) for size in gradient]
         return Costs.of(
             shape.stages,
@@ -174,9 +224,17 @@ class StepTimes:
             exchange_s=exchange_s,
             latency_s=workload.latency_s,
             bytes_per_s=workload.bytes_per_s,
-            boundary_bytes=[float(workload.layers[stop - 1].output_bytes) for stop in cut[1:]],
+            boundary_bytes=self._boundary_bytes(shape.stages),
             gradient_bytes=gradient,
+            far=self._far(shape),
         )
+
+    def _far(self, shape: _Shape) -> Far | None:
+        if not shape.zones:
+            return None
+        latency_s, bytes_per_s = self._workload.far_link()
+        zone_of = {NodeId(str(n)): str(zone) for n, zone in enumerate(shape.zones)}
+        return Far(latency_s=latency_s, bytes_per_s=bytes_per_s, zone_of=zone_of)
 
     def _exchange_s(self, gradient_bytes: float, shape: _Shape) -> float:
         """Each owner sends every peer its partials of that peer's part, and its own part back."""
@@ -184,8 +242,25 @@ class StepTimes:
             return 0.0
         each = gradient_bytes * (shape.most_partials + 1) / shape.pipelines
         size = each * (shape.pipelines - 1)
-        rate = self._workload.bytes_per_s
-        return 2 * self._workload.latency_s + (size / rate if rate else 0.0)
+        latency_s, rate = self._workload.latency_s, self._workload.bytes_per_s
+        if shape.exchange_far:
+            latency_s, rate = self._workload.far_link()
+        return 2 * latency_s + (size / rate if rate else 0.0)
+
+
+def _exchanges_far(assignment: Assignment, zone_of: Mapping[NodeId, ZoneId]) -> bool:
+    grid = assignment.grid
+    return any(
+        len({zone_of.get(owner) for owner in assignment.owners[stage :: grid.stages]}) > 1
+        for stage in range(grid.stages)
+    )
+
+
+def _numbered(owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId]) -> tuple[int, ...]:
+    """The zone of each owner, in the order of their first stages; empty if they are all in one."""
+    zones = [zone_of.get(node, ZoneId("")) for node in dict.fromkeys(owners)]
+    numbers = {zone: number for number, zone in enumerate(dict.fromkeys(zones))}
+    return tuple(numbers[zone] for zone in zones) if len(numbers) > 1 else ()
 
 
 def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:

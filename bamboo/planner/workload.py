@@ -33,6 +33,9 @@ class Workload:
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
+    far_latency_s: float | None = None
+    """Between nodes of different zones; None: as between all others."""
+    far_bytes_per_s: float | None = None
     state_bytes_per_s: float = 0.0
     """The same for copies of state, which are sent behind the training."""
     store_bytes_per_s: float = 0.0
@@ -44,6 +47,23 @@ class Workload:
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
             raise ValueError("a workload has one forward and one backward time for each layer")
+
+    @property
+    def zones_matter(self) -> bool:
+        """Whether links between zones are unlike the others."""
+        return self.far_latency_s is not None or self.far_bytes_per_s is not None
+
+    def far_link(self) -> tuple[float, float]:
+        """Latency and bytes per second of a link between zones."""
+        latency_s = self.latency_s if self.far_latency_s is None else self.far_latency_s
+        rate = self.bytes_per_s if self.far_bytes_per_s is None else self.far_bytes_per_s
+        return latency_s, rate
+
+    def copy_bytes_per_s(self, *, far: bool) -> float:
+        """Of a copy of state, between zones or within one; 0: sizes do not matter."""
+        rates = [self.state_bytes_per_s]
+        rates += [self.far_bytes_per_s] if far and self.far_bytes_per_s is not None else []
+        return min((rate for rate in rates if rate), default=0.0)
 
     def cut(self, stages: int) -> tuple[int, ...]:
         """Into so many stages. Raises InputError when there are fewer layers."""

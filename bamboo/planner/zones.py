@@ -90,13 +90,14 @@ def price_spreads(
     grid's and the standbys."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()
+    microbatches = [row[0].microbatches for row in layout.programs]
     found = []
     for name in SPREADS:
         zones = nodes_by_zone(name, grid, order, nodes=nodes)
         if not zones:
             continue
         assignment, zone_of = laid_out(name, zones, grid, layout.mode)
-        crossing = crossing_bytes(assignment, zone_of, layout, costs)
+        crossing = crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
         fatal = fatal_per_hour(assignment, zone_of, layout.mode) if stakes.preemptible else 0.0
         price = sum(count * stakes.zone_usd_per_hour[zone] for zone, count in zones.items())
         found.append(
@@ -165,10 +166,15 @@ def laid_out(
 
 
 def crossing_bytes(
-    assignment: Assignment, zone_of: Mapping[NodeId, str], layout: Layout, costs: Costs
+    assignment: Assignment,
+    zone_of: Mapping[NodeId, str],
+    costs: Costs,
+    *,
+    microbatches: Sequence[int],
 ) -> float:
     """Bytes of a step between nodes of different zones: boundary tensors forward and their
     gradients back, reduced gradients on their way to shadows, and the exchange between pipelines.
+    `microbatches`: of each pipeline.
     """
     grid = assignment.grid
     total = 0.0
@@ -176,8 +182,8 @@ def crossing_bytes(
         owner, shadow = assignment.owner(slot), assignment.shadow(slot)
         here, stage = zone_of[owner], slot.stage
         if stage < grid.stages - 1 and zone_of[assignment.owner(grid.protected(slot))] != here:
-            microbatches = layout.program(slot).microbatches
-            total += 2 * microbatches * at_stage(costs.boundary_bytes, stage)
+            crossings = 2 * microbatches[slot.pipeline]
+            total += crossings * at_stage(costs.boundary_bytes, stage)
         if shadow is not None and zone_of[shadow] != here:
             total += at_stage(costs.gradient_bytes, stage)
         peers = (zone_of[assignment.owner(peer)] for peer in grid.column(stage) if peer != slot)

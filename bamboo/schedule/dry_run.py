@@ -65,7 +65,7 @@ class _Run:
         self._parts: dict[tuple[str, Slot, int], int] = {}
         self._acks: dict[int, int] = {}
         self._links: Links[_Key | Ran] = Links(
-            latency_s=costs.latency_s, bytes_per_s=costs.bytes_per_s
+            latency_s=costs.latency_s, bytes_per_s=costs.bytes_per_s, far=costs.far
         )
         self._ran: list[Ran] = []
         self._commit_ns = [0] * steps

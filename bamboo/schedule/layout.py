@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
+from bamboo.schedule.links import Far
 from bamboo.schedule.one_f_one_b import Program, one_f_one_b
 from bamboo.schedule.redundancy import check_mode, has_replica
 from bamboo.topology.assignment import Assignment
@@ -41,6 +42,8 @@ class Costs:
     """All parameter gradients of the stage: what is shipped to the shadow."""
     exchange_bytes: tuple[float, ...] = ()
     """Sent by one owner to each peer of its column; 0 in a grid of one pipeline."""
+    far: Far | None = None
+    """Links between zones; None: they are like all others."""
 
     @classmethod
     def of(
@@ -56,6 +59,7 @@ class Costs:
         boundary_bytes: Sequence[float] = (),
         gradient_bytes: Sequence[float] = (),
         exchange_bytes: Sequence[float] = (),
+        far: Far | None = None,
     ) -> "Costs":
         """Costs with one figure per stage; a single figure stands for all stages.
 
@@ -71,6 +75,7 @@ class Costs:
             boundary_bytes=per_stage("boundary_bytes", boundary_bytes, stages),
             gradient_bytes=per_stage("gradient_bytes", gradient_bytes, stages),
             exchange_bytes=per_stage("exchange_bytes", exchange_bytes, stages),
+            far=far,
         )
 
 

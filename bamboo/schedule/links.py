@@ -2,9 +2,12 @@
 
 Rule: a directed link between two nodes carries one message at a time. Shipped gradients yield:
 they have a lane of their own and delay no other message. Within a node a message takes no time.
+Between zones a link may be longer and narrower.
 """
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from bamboo.ids import NodeId
@@ -12,13 +15,29 @@ from bamboo.ids import NodeId
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Far:
+    """Links between zones: what a message takes there, and where each node is."""
+
+    latency_s: float
+    bytes_per_s: float
+    """0: a message takes its latency only."""
+    zone_of: Mapping[NodeId, str] = field(default_factory=dict)
+
+    def apart(self, one: NodeId, other: NodeId) -> bool:
+        """Whether two nodes are known to be in different zones."""
+        zones = self.zone_of
+        return one in zones and other in zones and zones[one] != zones[other]
+
+
 class Links(Generic[T]):
     """Things of type T that happen at a time; equal times keep the order in which they came."""
 
-    def __init__(self, *, latency_s: float, bytes_per_s: float) -> None:
+    def __init__(self, *, latency_s: float, bytes_per_s: float, far: Far | None = None) -> None:
         self.now_ns = 0
         self.latency_ns = round(latency_s * 1e9)
         self._bytes_per_s = bytes_per_s
+        self._far = far
         self._queue: list[tuple[int, int, T]] = []
         self._sequence = 0
         self._free_ns: dict[tuple[NodeId, NodeId, bool], int] = {}
@@ -42,11 +61,14 @@ class Links(Generic[T]):
         latencies on its way. True: it has arrived at this very moment, and is not queued."""
         if source == to:
             return True
-        carry_ns = round(size_bytes / self._bytes_per_s * 1e9) if self._bytes_per_s > 0 else 0
+        rate, latency_ns = self._bytes_per_s, self.latency_ns
+        if self._far is not None and self._far.apart(source, to):
+            rate, latency_ns = self._far.bytes_per_s, round(self._far.latency_s * 1e9)
+        carry_ns = round(size_bytes / rate * 1e9) if rate > 0 else 0
         lane = (source, to, yields)
         sent_ns = max(self.now_ns, self._free_ns.get(lane, 0)) + carry_ns
         self._free_ns[lane] = sent_ns
-        arrives_ns = sent_ns + hops * self.latency_ns
+        arrives_ns = sent_ns + hops * latency_ns
         if arrives_ns == self.now_ns:
             return True
         self.at(arrives_ns, what)

@@ -191,11 +191,11 @@ class Ours:
         self.say(HandedOver(node=node, step=step_in_hand(self)))
 
     def _set_pace(self) -> None:
-        assignment = self.state.assignment
+        assignment, shares = self.state.assignment, layout_of(self.state, self.policy).shares
         if assignment is not None:
-            self.world.progress.run(
-                self._times.of(assignment, layout_of(self.state, self.policy).shares)
-            )
+            zones = self.state.roll.zones
+            self.world.crosses(self._times.crossing_bytes(assignment, shares, zones))
+            self.world.progress.run(self._times.of(assignment, shares, zones))
 
     # ---------------------------------------------------------------- failover
 

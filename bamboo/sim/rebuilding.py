@@ -33,6 +33,7 @@ class Rebuilding:
         if known is None:
             self._holdings.begin(layout_of(before, run.policy), before.assignment)
         new = known is None or known.since != reform.since
+        run.world.crosses(0.0)  # before any step is taken back: what it sent was sent
         if new and not reform.planned:
             run.world.progress.stand()
             run.world.progress.back_to(step_in_hand(run))

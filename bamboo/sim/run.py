@@ -18,8 +18,10 @@ from bamboo.ids import run_id
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
 from bamboo.planner.workload import Workload
+from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
+from bamboo.sim.prices import Prices, constant
 from bamboo.sim.published import PaperRules
 from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
 from bamboo.sim.trace import Trace, TraceEvent
@@ -66,7 +68,7 @@ class Asked:
     """So long a node beyond what the run can use is kept."""
     terms: Terms
     pauses: Pauses
-    usd_per_hour: float
+    prices: Prices
     """Of a spot instance."""
     on_demand_usd_per_hour: float
     interrupted_hour_is_paid: bool = False
@@ -107,6 +109,9 @@ class Figures:
     trained_s: float
     mean_nodes: float
     usd: float
+    """Of instances, and of bytes between zones."""
+    transfer_usd: float
+    """Of the latter."""
     usd_per_hour: float
     samples_per_usd: float
     events: int
@@ -137,9 +142,10 @@ def simulate(
     )
     player, transitions = _system(system, asked, world, times)
     world.play(player)
-    price = asked.on_demand_usd_per_hour if system == ON_DEMAND else asked.usd_per_hour
+    on_demand = constant(asked.on_demand_usd_per_hour)
+    prices = on_demand if system == ON_DEMAND else asked.prices
     return figures_of(
-        world, asked, price=price, spot=system != ON_DEMAND, transitions=transitions()
+        world, asked, prices=prices, spot=system != ON_DEMAND, transitions=transitions()
     )
 
 
@@ -206,13 +212,14 @@ def _always_there(asked: Asked) -> Trace:
 
 
 def figures_of(
-    world: World, asked: Asked, *, price: float, spot: bool, transitions: int
+    world: World, asked: Asked, *, prices: Prices, spot: bool, transitions: int
 ) -> Figures:
-    """The figures of a world that has been played; `price`: of an instance, USD per hour."""
+    """The figures of a world that has been played; `prices`: of an instance."""
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
     free = spot and not asked.interrupted_hour_is_paid
-    usd = sum(_bill(rental, price, free=free) for rental in world.rentals) / MICRO
+    transfer_usd = world.crossed_bytes / 1e9 * USD_PER_GB
+    usd = sum(_bill(rental, prices, free=free) for rental in world.rentals) / MICRO + transfer_usd
     rate = samples_per_s(steps * asked.workload.batch, seconds)
     per_hour = usd / seconds * HOUR_S
     return Figures(
@@ -229,16 +236,17 @@ def figures_of(
         trained_s=world.progress.trained_s,
         mean_nodes=world.node_seconds() / seconds,
         usd=usd,
+        transfer_usd=transfer_usd,
         usd_per_hour=per_hour,
         samples_per_usd=samples_per_usd(rate, per_hour) if per_hour > 0 else 0.0,
         events=world.kernel.events,
         transitions=transitions,
         moments=tuple(world.moments),
-        dollars=_dollars(world, price, free=free) if world.keep_moments else (),
+        dollars=_dollars(world, prices, free=free) if world.keep_moments else (),
     )
 
 
-def _dollars(world: World, price: float, *, free: bool) -> tuple[tuple[float, float], ...]:
+def _dollars(world: World, prices: Prices, *, free: bool) -> tuple[tuple[float, float], ...]:
     """An interrupted instance is paid for until it turns out to be free."""
     out = []
     for point in range(DOLLAR_POINTS + 1):
@@ -247,20 +255,20 @@ def _dollars(world: World, price: float, *, free: bool) -> tuple[tuple[float, fl
         for rental in world.rentals:
             assert rental.until_s is not None, "a world that was played has ended all its rentals"
             if rental.until_s <= at_s:
-                micro += _bill(rental, price, free=free)
+                micro += _bill(rental, prices, free=free)
             elif rental.from_s < at_s:
+                price = prices.mean_usd_per_hour(rental.zone, rental.from_s, at_s)
                 used_s = at_s - rental.from_s
                 micro += bill_micro_usd(used_s, usd_per_hour=price, spot=False)
         out.append((at_s, micro / MICRO))
     return tuple(out)
 
 
-def _bill(rental: Rental, usd_per_hour: float, *, free: bool) -> int:
+def _bill(rental: Rental, prices: Prices, *, free: bool) -> int:
     assert rental.until_s is not None, "a world that was played has ended all its rentals"
+    price = prices.mean_usd_per_hour(rental.zone, rental.from_s, rental.until_s)
     used_s = rental.until_s - rental.from_s
-    return bill_micro_usd(
-        used_s, usd_per_hour=usd_per_hour, spot=free, interrupted=rental.interrupted
-    )
+    return bill_micro_usd(used_s, usd_per_hour=price, spot=free, interrupted=rental.interrupted)
 
 
 def _one_seed(

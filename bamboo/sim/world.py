@@ -94,6 +94,8 @@ class World:
     """What happened, by name; each system counts what it knows."""
     rentals: list[Rental] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
+    crossed_bytes: float = 0.0
+    """Sent from zone to zone by steps, so far."""
     ended: str = ""
     """Why it was over before the horizon."""
     done: bool = False
@@ -109,6 +111,9 @@ class World:
     _name_of: dict[NodeId, str] = field(init=False, default_factory=dict)
     _next: int = field(init=False, default=0)
     _next_notice: int = field(init=False, default=0)
+    _crossing: float = field(init=False, default=0.0)
+    _crossing_since: float = field(init=False, default=0.0)
+    """Steps."""
     _look_due: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +131,7 @@ class World:
             self._warn()
         self.kernel.run(until_s=self.horizon_s, over=lambda: bool(self.ended))
         self.note()
+        self.crosses(0.0)
         for rental in self._rented.values():
             rental.until_s = self.kernel.now_s
 
@@ -174,6 +180,12 @@ class World:
         if not self._look_due:
             self._look_due = True
             self.kernel.after(0.0, self._rent, priority=LAST)
+
+    def crosses(self, bytes_per_step: float) -> None:
+        """From now on each step sends so much from zone to zone."""
+        steps = self.progress.steps
+        self.crossed_bytes += self._crossing * (steps - self._crossing_since)
+        self._crossing, self._crossing_since = bytes_per_step, steps
 
     def release(self, node: NodeId) -> None:
         """The system ends an instance; the market may rent it out again."""

@@ -3,21 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
 from rich.progress import track
 
-from bamboo.errors import InputError
-from bamboo.sim.world import Terms
 from cli import nsdi23, simulating
 from cli.echo import echo
-from cli.markets import MarketOptions
+from cli.market_options import MarketAsked, market_options
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
-from cli.simulating import MarketAsked
 from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
@@ -31,31 +27,19 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
     help="The paper's published simulator, without a JOB.",
 )
 @click.option("--model", default="bert", show_default=True, help="Of the preset.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Play this recorded market.")
 @click.option(
-    "--hazard", type=float, metavar="P", help="Make a market up: P preemptions per node-hour."
+    "--swarm", type=int, metavar="SEEDS", help="Without a JOB: faults for the decision core."
 )
-@click.option("--bulk", type=float, help="Nodes that an instant of preemption takes, on average.")
-@click.option("--back-seconds", type=float, help="Until a lost node can be had again, on average.")
-@click.option("--market", "named", help="Make a market up by name: calm, busy or storm.")
-@click.option("--nodes", type=int, help="Nodes of a made-up market; as many as the job takes.")
-@click.option("--hours", type=float, help="So long; by default the trace, or 24 h.")
-@click.option(
-    "--times", type=int, default=1, show_default=True, help="Copies of the trace side by side."
-)
+@click.option("--out", type=click.Path(path_type=Path), help="Where --swarm puts a red seed.")
+@market_options
 @click.option(
     "--seeds", type=int, default=1, show_default=True, help="Runs on made-up markets, one a seed."
 )
 @click.option("--first-seed", type=int, default=0, show_default=True)
-@click.option("--time-scale", type=float, default=1.0, help="As `bamboo launch --trace` plays it.")
-@click.option("--boot-seconds", type=float, default=45.0, show_default=True)
-@click.option("--notice-seconds", type=float, default=0.0, show_default=True)
 @click.option("--rivals", is_flag=True, help="Other ways to use the same market beside it.")
 @click.option("--endless", is_flag=True, help="Do not end at train.steps.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run, as SVG.")
 @click.option("--force", is_flag=True, help="Write over the picture that is there.")
-@click.option("--swarm", type=int, metavar="SEEDS", help="No job: so many orders of faults.")
-@click.option("--out", type=click.Path(path_type=Path), help="Of --swarm: where a red one goes.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
@@ -63,38 +47,13 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
 def command(
     *,
     job: Path | None,
-    swarm: int | None,
-    out: Path | None,
-    first_seed: int,
-    as_json: bool,
-    **asked: Any,
-) -> None:
-    """Simulate a job on a spot market: steps, losses, dollars and value."""
-    if swarm is not None:
-        raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
-    if job is None:
-        raise InputError("no job to simulate: give its file, or --swarm SEEDS without one")
-    _simulate(job=job, first_seed=first_seed, as_json=as_json, **asked)
-
-
-def _simulate(
-    *,
-    job: Path,
     preset: str | None,
     model: str,
-    trace: Path | None,
-    hazard: float | None,
-    bulk: float | None,
-    back_seconds: float | None,
-    named: str | None,
-    nodes: int | None,
-    hours: float | None,
-    times: int,
+    swarm: int | None,
+    out: Path | None,
+    market: MarketAsked,
     seeds: int,
     first_seed: int,
-    time_scale: float,
-    boot_seconds: float,
-    notice_seconds: float,
     rivals: bool,
     endless: bool,
     plot: Path | None,
@@ -102,10 +61,11 @@ def _simulate(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
+    """Simulate a job on a spot market: steps, losses, dollars and value."""
+    if swarm is not None:
+        raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
-        body = nsdi23.run(
-            model, job=job, trace=trace, hazard=hazard, seeds=seeds, first_seed=first_seed
-        )
+        body = nsdi23.run(model, job=job, market=market, seeds=seeds, first_seed=first_seed)
         echo(json.dumps(body) if as_json else nsdi23_text(body))
         return
     if plot is not None:
@@ -114,16 +74,7 @@ def _simulate(
     simulated = simulating.prepare(
         job,
         overrides=overrides,
-        market=MarketAsked(
-            trace=trace,
-            options=MarketOptions(
-                preset=named, hazard=hazard, bulk=bulk, back_s=back_seconds, nodes=nodes
-            ),
-            hours=hours,
-            times=times,
-            time_scale=time_scale,
-        ),
-        terms=Terms(boot_s=boot_seconds, notice_s=notice_seconds),
+        market=market,
         endless=endless,
     )
     runs = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)

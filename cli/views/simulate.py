@@ -25,6 +25,7 @@ FIGURES = {
     "seconds": "hours",
     "trained_s": "hours of training",
     "usd": "dollars",
+    "transfer_usd": "of these, bytes between zones",
     "usd_per_hour": "dollars per hour",
     "samples_per_usd": "samples per dollar",
 }
@@ -47,7 +48,7 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
         "job": simulated.job.file,
         "market": simulated.source,
         "step_times": asked.workload.source,
-        "usd_per_instance_hour": asked.usd_per_hour,
+        "spot_prices": asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "runs": len(found),
         "systems": {
@@ -70,8 +71,9 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
         f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}, simulated",
         f"  up to {asked.policy.pipelines} x {asked.policy.stages} nodes and "
         f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
-        f"  step times {asked.workload.source}; {usd(asked.usd_per_hour)} per instance and hour "
-        "on spot, modelled",
+        f"  step times {asked.workload.source}",
+        f"  spot prices of {asked.prices.source}, modelled; on demand "
+        f"{usd(asked.on_demand_usd_per_hour)} per instance and hour",
         *_figures([one[OURS] for one in found]),
     ]
     if len(found[0]) > 1:

@@ -1,8 +1,10 @@
 """Step times by shape: those of the full dry run, and the same for the same pattern of nodes."""
 
+from dataclasses import replace
+
 import pytest
 
-from bamboo.ids import NodeId
+from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.schedule.figures import plan_run, step_time_s
@@ -79,3 +81,21 @@ def test_peers_share_the_microbatches_of_a_lost_node() -> None:
     times = StepTimes(workload(), "off")
     assert times.with_peers_s(grid, 4) == pytest.approx(times.calm_s(grid, equal_shares(4, 4)))
     assert times.with_peers_s(grid, 1) > 2 * times.with_peers_s(grid, 4)
+
+
+def test_links_between_zones_cost_time_where_a_pipeline_crosses_them() -> None:
+    grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
+    calm = layout_of(grid, microbatches=[4], mode="stash").assignment
+    slow = replace(workload(), far_bytes_per_s=10_000.0)
+    times = StepTimes(slow, "stash")
+    together = {node: ZoneId("a") for node in calm.owners}
+    apart = {node: ZoneId("ab"[index % 4 // 2]) for index, node in enumerate(calm.owners)}
+    whole = {node: ZoneId("ab"[index // 4]) for index, node in enumerate(calm.owners)}
+    near_s = StepTimes(workload(), "stash").of(calm, shares)
+    assert times.of(calm, shares, together) == pytest.approx(near_s)
+    assert times.of(calm, shares, apart) > 1.05 * near_s
+    assert times.of(calm, shares, whole) > near_s, "the exchange crosses"
+    assert times.crossing_bytes(calm, shares, together) == 0
+    assert times.crossing_bytes(calm, shares, apart) > 0
+    assert slow.copy_bytes_per_s(far=True) == 10_000.0
+    assert slow.copy_bytes_per_s(far=False) == 0.0

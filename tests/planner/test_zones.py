@@ -116,7 +116,9 @@ def test_bytes_between_zones_by_hand() -> None:
 
     def crossing(name: str) -> float:
         counts = nodes_by_zone(name, grid, ["a", "b"], nodes=8)
-        return crossing_bytes(*laid_out(name, counts, grid, "stash"), layout, sizes)
+        microbatches = [row[0].microbatches for row in layout.programs]
+        laid = laid_out(name, counts, grid, "stash")
+        return crossing_bytes(*laid, sizes, microbatches=microbatches)
 
     assert crossing("one") == 0
     # Each of the 8 owners sends its share to its one peer, in the other zone.

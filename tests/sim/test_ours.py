@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.world import RECONFIGURATION, Terms
 from tests.sim.worlds import asked, calm_step_s, trace
@@ -141,3 +143,14 @@ def test_a_node_that_the_run_cannot_use_is_given_back_after_a_while() -> None:
     assert given.mean_nodes == pytest.approx((600 * 8 + 130 * 7 + 2870 * 6) / 3600, abs=0.02)
     assert given.preemptions == 1
     assert given.steps == pytest.approx(kept.steps, rel=0.01)
+
+
+def test_bytes_between_zones_are_paid_for() -> None:
+    near = trace("0 +a b c d")
+    events = [replace(e, zone="xy"[n % 2]) for n, e in enumerate(near.events)]
+    found = simulate(asked(), replace(near, events=tuple(events)))
+    steps_usd = found.steps * USD_PER_GB / 1e9
+    # Neighbours within a zone but for the two that meet; each boundary there and back.
+    assert found.transfer_usd >= steps_usd * 2 * 8 * 1000
+    assert found.usd == pytest.approx(4.0 + found.transfer_usd)
+    assert simulate(asked(), near).transfer_usd == 0

@@ -7,6 +7,7 @@ from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.sim.members import Pauses
+from bamboo.sim.prices import constant
 from bamboo.sim.run import Asked
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import Terms
@@ -92,7 +93,7 @@ def asked(
         surplus_s=surplus_s,
         terms=terms or Terms(),
         pauses=Pauses(),
-        usd_per_hour=1.0,
+        prices=constant(1.0),
         on_demand_usd_per_hour=3.0,
         interrupted_hour_is_paid=True,
         horizon_s=horizon_s,

@@ -51,6 +51,7 @@ class Checkers:
         """Who was gone when all began, or went on, last."""
         self._stop_at_s: float | None = None
         self._bare_s: float | None = None
+        self._idle_s: float | None = None
         self._done, self._done_s, self._era = 0, 0.0, 0
 
     # ---------------------------------------------------------------- the log
@@ -316,6 +317,7 @@ class Checkers:
         if stood_s > most_s:
             raise Red("standstill", f"nothing moves for {stood_s:.0f} s: {state.sentence}")
         self._look_at_protection(state)
+        self._look_at_idle(state)
 
     def _look_at_protection(self, state: State) -> None:
         world, assignment = self._world, state.assignment
@@ -332,6 +334,31 @@ class Checkers:
         most_s = 12.0 + 4 * world.scenario.transfer_s + 6 * world.scenario.step_s
         if world.now_s - self._bare_s > most_s:
             raise Red("protection", f"a slot has no shadow for {most_s:.0f} s: {state.sentence}")
+
+    def _look_at_idle(self, state: State) -> None:
+        """Nobody does the work of two for long while somebody stands by, and no run stays small
+        for whom there are nodes."""
+        world, assignment = self._world, state.assignment
+        trains = state.reform is None and state.stop_reason is None and not state.finished
+        far = world.plane.done < world.scenario.steps - 3
+        idle = [n for n in state.nodes if n.status is NodeStatus.READY and n.usable]
+        if assignment is None or not (trains and far and idle):
+            self._idle_s = None
+            return
+        usable = sum(n.usable for n in state.nodes)
+        merged = len(set(assignment.owners)) < assignment.grid.size
+        scenario = world.scenario
+        most = scenario.pipelines_max * scenario.stages
+        small = scenario.elastic and not scenario.timed_grids and state.grid.size < most
+        whole = usable // scenario.stages > state.grid.size // scenario.stages
+        if not ((merged and state.redundancy not in BARE_MODES) or (small and whole)):
+            self._idle_s = None
+            return
+        if self._idle_s is None:
+            self._idle_s = world.now_s
+        most_s = 25.0 + 8 * scenario.transfer_s + 12 * scenario.step_s
+        if world.now_s - self._idle_s > most_s:
+            raise Red("idle", f"{idle[0].id} stands by for {most_s:.0f} s: {state.sentence}")
 
     def over(self, state: State) -> None:
         """The play has come to its end."""
