@@ -184,7 +184,7 @@ class Cluster:
 
     def stand_still(self, member: Member) -> None:
         """Its process is stopped."""
-        if member.running and not member.stopped:
+        if member.running and not member.mute:
             member.stopped = True
             self.asleep_since[member.name] = self.now_s
             self.plane.changed()
@@ -195,6 +195,20 @@ class Cluster:
             member.stopped = False
             self.asleep_since.pop(member.name, None)
             self.plane.changed()
+            member.post_on()
+            member.hear()
+
+    def cut_from_store(self, member: Member) -> None:
+        """It trains on, and neither reads nor says anything."""
+        if member.running and not member.mute:
+            member.cut_off = True
+            self.asleep_since[member.name] = self.now_s
+
+    def back_to_store(self, member: Member) -> None:
+        """It reads what was decided meanwhile."""
+        if member.running and member.cut_off:
+            member.cut_off = False
+            self.asleep_since.pop(member.name, None)
             member.post_on()
             member.hear()
 
@@ -270,7 +284,7 @@ class Cluster:
             self.agenda.after(SWEEP_S, self._refill)
             return
         voices: list[Voice] = [*self.members, self.launcher]
-        able = [voice for voice in voices if voice.awake and not voice.void]
+        able = [v for v in voices if v.running and not v.mute and not v.void]
         if not able:
             self.agenda.after(SWEEP_S, self._refill)
             return
@@ -303,7 +317,9 @@ class Cluster:
         self.agenda.after(SWEEP_S, self._sweep)
 
     def _judge_leases(self, state: State) -> None:
-        reporters: list[Voice] = [m for m in self.members if m.awake and m.is_live_in(state)]
+        reporters: list[Voice] = [
+            m for m in self.members if m.running and not m.mute and m.is_live_in(state)
+        ]
         if self.launcher.awake:
             reporters.append(self.launcher)
         if not reporters:

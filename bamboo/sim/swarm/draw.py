@@ -21,6 +21,7 @@ KINDS = {
     "cut": 5,
     "isolate": 4,
     "freeze": 9,
+    "no_store": 5,
     "slow": 7,
     "late": 5,
     "repeat": 10,
@@ -31,7 +32,7 @@ KINDS = {
     "store_wiped": 6,
     "part_fails": 2,
     "torn": 3,
-    "stop": 2,
+    "stop": 4,
     "reconsider": 2,
 }
 """Faults, each as often as its share."""
@@ -70,7 +71,7 @@ def draw(seed: int) -> Scenario:
         checkpoint_every=every,
         resume_step=2 * every if 2 * every < steps and elastic and rng.random() < 0.15 else 0,
         steps=steps,
-        budget_step=rng.randrange(2, steps) if rng.random() < 0.12 else 0,
+        budget_step=rng.randrange(2, steps) if rng.random() < 0.18 else 0,
         step_s=step_s,
         read_s=between(0.01, 0.1),
         say_s=between(0.005, 0.05),
@@ -114,7 +115,7 @@ def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:
             for_s = round(rng.choice((0.3, 2.0, 6.0)) * (0.5 + rng.random()), 3)
         case "cut":
             other, for_s = rng.randrange(24), round(6 * rng.random(), 3)
-        case "isolate" | "freeze":
+        case "isolate" | "freeze" | "no_store":
             for_s = round(7 * rng.random(), 3)
         case "slow":
             other = rng.choice((30, 50, 70))

@@ -96,9 +96,11 @@ class Plane:
         self._dirty = False
         world = self._world
         claims: dict[Slot, Member] = {}
-        for member in world.members:
-            if member.era != self._era or not member.awake or member.void:
-                continue
+        here = [m for m in world.members if m.era == self._era and m.awake and not m.void]
+        newest = max(here, key=lambda m: m.version, default=None)
+        for member in here:
+            if newest is not None and not member.is_live_in(newest.view):
+                continue  # those who have read that hear it no more
             for slot in member.owned:
                 other = claims.get(slot)
                 if other is not None and other.view.generation == member.view.generation:

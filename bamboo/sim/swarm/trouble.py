@@ -69,6 +69,7 @@ class Trouble:
         world = self._world
         for member in world.members:
             world.wake(member)
+            world.back_to_store(member)
             member.late_s, member.speed, member.dies_speaking = 0.0, 1.0, False
         world.launcher.dies_speaking = False
         world.heal_cuts()
@@ -170,6 +171,13 @@ class Trouble:
             self._world.stand_still(member)
             self._world.agenda.after(fault.for_s, self._world.wake, member)
 
+    def no_store(self, fault: Fault) -> None:
+        """A node reaches its peers and not the store."""
+        member = self._who(fault.who)
+        if member is not None:
+            self._world.cut_from_store(member)
+            self._world.agenda.after(fault.for_s, self._world.back_to_store, member)
+
     def slow(self, fault: Fault) -> None:
         """A node does so many hundredths of what it should."""
         member = self._who(fault.who)
@@ -253,6 +261,7 @@ KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "cut": Trouble.cut,
     "isolate": Trouble.isolate,
     "freeze": Trouble.freeze,
+    "no_store": Trouble.no_store,
     "slow": Trouble.slow,
     "late": Trouble.late,
     "repeat": Trouble.repeat,

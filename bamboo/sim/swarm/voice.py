@@ -35,7 +35,9 @@ class Voice:
         self.world, self.name = world, name
         self.running = True
         self.stopped = False
-        """Its process is stopped, or sees and says nothing for another reason."""
+        """Its process is stopped."""
+        self.cut_off = False
+        """It does not reach the store, but all else."""
         self.version = 0
         self.fills = world.log.fills
         self.said: list[Said] = []
@@ -51,6 +53,11 @@ class Voice:
     @property
     def awake(self) -> bool:
         return self.running and not self.stopped
+
+    @property
+    def mute(self) -> bool:
+        """Whether it can neither say anything nor read."""
+        return self.stopped or self.cut_off
 
     @property
     def void(self) -> bool:
@@ -71,9 +78,9 @@ class Voice:
         if not self.running:
             return
         log = self.world.log
-        if self.stopped or not log.there:
+        if self.mute or not log.there:
             self._posting = False
-            if not self.stopped:
+            if not self.mute:
                 log.when_there(self.post_on)
             return
         if not self.outbox:
@@ -95,7 +102,7 @@ class Voice:
         log = self.world.log
         if not self.running:
             return
-        if self.stopped or not log.there or not log.commit(self.name, decision):
+        if self.mute or not log.there or not log.commit(self.name, decision):
             self.outbox.appendleft(decision.event)
             self._post()  # somebody was faster: what it means is decided again
             return
@@ -121,7 +128,7 @@ class Voice:
         log = self.world.log
         if not self.running:
             return
-        if self.stopped or not log.there:
+        if self.mute or not log.there:
             self.world.agenda.after(1.0, self._append, event)
             return
         log.commit(self.name, log.decide(event, self.world.now_s))
@@ -138,7 +145,7 @@ class Voice:
     def _read_all(self) -> None:
         self._reading = False
         log = self.world.log
-        if not self.awake:
+        if not self.running or self.mute:
             return
         if not log.there:
             log.when_there(self.hear)
