@@ -111,7 +111,9 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
     reform = state.reform
     if reform is None or not reform.checkpoint or reform.base != event.step:
         return changed(after, (), reason)
-    again, orders = begin_reform(after, why=reform.why, planned=False, forced=reform.forced)
+    again, orders = begin_reform(
+        after, why=reform.why, planned=False, forced=reform.forced, intact=reform.intact
+    )
     return changed(again, orders, reason)
 
 

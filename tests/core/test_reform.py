@@ -113,3 +113,22 @@ def test_what_a_resumed_run_has_read_is_not_read_again_after_a_loss() -> None:
     state = said(state, *answers, policy=SAVING)
     assert state.reform is not None
     assert (state.reform.base, state.reform.checkpoint) == (4, False)
+
+
+def test_what_others_have_read_of_a_damaged_checkpoint_counts() -> None:
+    """One node finds a part damaged that others have: nothing was lost, whatever the redundancy."""
+    state = said(resumed("off"), policy=SAVING)
+    assert state.reform is not None
+    since = state.reform.since
+    empty = [Quiesced(node=NodeId(n), since=since, holdings=(), norms=()) for n in "ab"]
+    torn = CheckpointDamaged(node=NodeId("b"), step=4, reason="torn")
+    state = said(state, *empty, torn, policy=SAVING)
+    assert state.reform is not None
+    since = state.reform.since
+    answers = [
+        Quiesced(node=NodeId(n), since=since, holdings=holds(*part, 4), norms=())
+        for n, part in (("a", (0, 2)), ("b", (2, 4)))
+    ]
+    state = said(state, *answers, policy=SAVING)
+    assert state.reform is not None
+    assert (state.reform.base, state.reform.checkpoint) == (4, False)
