@@ -1,12 +1,15 @@
 """The end of training on a node: the final state of its stages on disk, then the word that it is.
 
-Rule: it is said for all that the node owns, and said again when it owns something else.
+Rule: it is said for all that the node owns, and said again when it owns something else; and once
+more when the node has caught up with what it took over: a store that had lost the run may hear that
+it has finished before it hears again that it has caught up, and takes the former for too early.
 """
 
 from pathlib import Path
 
 from bamboo.checkpoint.final import write_stage
 from bamboo.core.events import NodeFinished
+from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.outbox import Outbox
@@ -21,6 +24,8 @@ class Finish:
     ) -> None:
         self._me, self._executor, self._outbox, self._run_dir = me, executor, outbox, run_dir
         self._said: tuple[Slot, ...] = ()
+        self._behind = False
+        """Whether the run waits for this node to catch up."""
 
     @property
     def said(self) -> bool:
@@ -30,6 +35,13 @@ class Finish:
     def take_back(self) -> None:
         """The node owns something else now."""
         self._said = ()
+
+    def read(self, state: State) -> None:
+        """A decision that was read here."""
+        behind = any(failover.successor == self._me for failover in state.failovers)
+        if self._behind and not behind and self.said and self._me not in state.finished:
+            self._outbox.event(NodeFinished(node=self._me, step=self._executor.last_step))
+        self._behind = behind
 
     def say(self) -> None:
         """Write the stages of pipeline 0 that the node owns, then say so."""

@@ -214,6 +214,7 @@ class Trainer:
             self._stop_for(state)
         elif state.assignment is not None:
             self._reassign(state)
+        self.finish.read(state)
         for effect in decided.effects:
             if effect.to == self._me:
                 self._perform(effect, decided)

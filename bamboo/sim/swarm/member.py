@@ -78,6 +78,7 @@ class Member(Voice):
         self._handed_over = False
         self._yielded: set[tuple[Slot, int]] = set()
         self._finished: tuple[Slot, ...] = ()
+        self._behind = False
 
     # ---------------------------------------------------------------- its life
 
@@ -107,8 +108,17 @@ class Member(Voice):
             self.rebuilding.sync(state)
             if self._concerned(before, state):
                 self._reassign(state)
+        self._note_caught_up(state)
         for effect in entry.to.get(self.name, ()):
             self._perform(effect, state)
+
+    def _note_caught_up(self, state: State) -> None:
+        """Who has caught up says again that it has finished: see `bamboo/runtime/finish.py`."""
+        behind = any(failover.successor == self.node for failover in state.failovers)
+        done = bool(self.owned) and self._finished == tuple(self.owned)
+        if self._behind and not behind and done and self.node not in state.finished:
+            self.say(NodeFinished(node=self.node, step=self.last_step))
+        self._behind = behind
 
     def _leave_in_order(self, known: bool) -> None:
         if known:
