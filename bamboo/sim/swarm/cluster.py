@@ -267,6 +267,8 @@ class Cluster:
 
     def _committed(self, entry: Entry) -> None:
         self.checkers.committed(entry)
+        if entry.state.assignment is not entry.before.assignment:
+            self.plane.changed()
         self.trouble.committed(entry.author, entry.event)
         for member in self.members:
             if member.running and not member.stopped:

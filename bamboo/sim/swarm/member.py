@@ -144,6 +144,7 @@ class Member(Voice):
         reform, assignment = state.reform, state.assignment
         assert reform is not None
         if reform.base is None and assignment is not None:
+            self.world.plane.changed()
             for slot, copy in list(self.shadowed.items()):
                 if assignment.shadow(slot) == self.node:
                     copy.joining = False  # it joined in the very decision that stops all
@@ -346,6 +347,7 @@ class Member(Voice):
             return  # it must have taken a step itself
         if found.close_at is None and copy.step >= own.step - 1:
             found.close_at = own.step
+            self.world.plane.changed()
         if found.close_at is None or copy.step < found.close_at:
             return
         found.said = True

@@ -28,11 +28,23 @@ MOST = 0.85
 class Row:
     """A slot with who acts as its owner and who follows it."""
 
-    __slots__ = ("copy", "follows", "owner", "slot")
+    __slots__ = ("copy", "counts", "follows", "owner", "slot")
 
     def __init__(self, slot: Slot, owner: "Member", copy: Copy) -> None:
         self.slot, self.owner, self.copy = slot, owner, copy
         self.follows: list[tuple[Member, Copy]] = []
+        self.counts: list[Copy] = []
+        """What a loss may find named as the shadow; without any the owner's own."""
+
+    @property
+    def safe_step(self) -> int:
+        """The oldest that counts stands here."""
+        step = self.copy.step
+        if self.counts:
+            step = self.counts[0].step
+            for copy in self.counts:
+                step = min(step, copy.step)
+        return step
 
 
 class Plane:
@@ -115,28 +127,28 @@ class Plane:
                 for m in world.members
                 if slot in m.shadowed and m.era == self._era
             ]
+            row.counts = self._counting(row)
             self._rows.append(row)
         self._whole = len(claims) == len(self.posted)
 
     # ---------------------------------------------------------------- what is safe
 
-    def _safe_of(self, row: Row) -> int:
-        """The oldest copy of a slot that a loss may find named as its shadow."""
+    def _counting(self, row: Row) -> list[Copy]:
+        """The copies of a slot that a loss may find named as its shadow."""
         names = {
             self._named(row.owner.view, row.slot),
             self._named(self._world.log.state, row.slot),
         }
         names.add(row.owner.guarded(row.slot))
         names -= {None, row.owner.node}
-        steps = []
+        counts = []
         for name in names:
             member = self._world.member(name)
-            if member is None or member.era != self._era:
-                steps.append(self.base)
-                continue
-            copy = member.shadowed.get(row.slot) or member.owned.get(row.slot)
-            steps.append(self.base if copy is None else copy.step)
-        return min(steps, default=row.copy.step)
+            copy = None
+            if member is not None and member.era == self._era:
+                copy = member.shadowed.get(row.slot) or member.owned.get(row.slot)
+            counts.append(copy or Copy(row.slot, 0, 0, self.base))
+        return counts
 
     def _named(self, state: State, slot: Slot) -> str | None:
         if state.assignment is None or state.era != self._era or slot not in self.posted:
@@ -151,7 +163,7 @@ class Plane:
         rows = self.rows
         if rows:
             if self._whole:
-                self.safe_step = max(self.safe_step, min(map(self._safe_of, rows)))
+                self.safe_step = max(self.safe_step, min(row.safe_step for row in rows))
                 self.pruned = max(self.pruned, self.safe_step)
             (self._compute, self._take, self._ship)[self._phase](rows)
         return (0.7, 0.1, 0.2)[self._phase]
