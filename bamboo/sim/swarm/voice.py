@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bamboo.core.events import Event
+from bamboo.errors import CoreMisuse
 from bamboo.sim.swarm.store import Decision, Entry
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ class Voice:
         if not self.outbox:
             self._posting = False
             return
-        decision = log.decide(self.outbox.popleft(), self.world.now_s)
-        if self.world.scenario.commit_s:
+        decision = self._decide(self.outbox.popleft())
+        if decision is None:
+            self._posting = False
+        elif self.world.scenario.commit_s:
             self.world.agenda.after(self.world.commit_s(), self._commit, decision)
         else:
             self._commit(decision)
@@ -131,8 +134,20 @@ class Voice:
         if self.mute or not log.there:
             self.world.agenda.after(1.0, self._append, event)
             return
-        log.commit(self.name, log.decide(event, self.world.now_s))
-        self.said.append(Said(event, log.state.version, log.fills))
+        decision = self._decide(event)
+        if decision is not None:
+            log.commit(self.name, decision)
+            self.said.append(Said(event, log.state.version, log.fills))
+
+    def _decide(self, event: Event) -> Decision | None:
+        """What it means. A word that cannot be honest may be of a history that the store has lost:
+        whoever said it is about to find that out, and to end."""
+        try:
+            return self.world.log.decide(event, self.world.now_s)
+        except CoreMisuse:
+            if not self.void:
+                raise
+            return None
 
     # ---------------------------------------------------------------- to read
 
