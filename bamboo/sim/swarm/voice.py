@@ -9,9 +9,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bamboo.core.events import Event
+from bamboo.core.events import CaughtUp, Event
 from bamboo.errors import CoreMisuse
-from bamboo.sim.swarm.store import Decision, Entry
+from bamboo.sim.swarm.store import Decision, Entry, Log
 
 if TYPE_CHECKING:
     from bamboo.sim.swarm.cluster import Cluster
@@ -134,6 +134,8 @@ class Voice:
         if self.mute or not log.there:
             self.world.agenda.after(1.0, self._append, event)
             return
+        if _means_another(event, log):
+            return
         decision = self._decide(event)
         if decision is not None:
             log.commit(self.name, decision)
@@ -196,3 +198,13 @@ class Voice:
     def overtaken(self) -> None:
         """The store lost what was read here: it counts no more."""
         raise NotImplementedError
+
+
+def _means_another(event: Event, log: Log) -> bool:
+    """Whether a word said once more would be taken for another one: CaughtUp does not say which of
+    two takeovers of one slot by one node it is about. Nothing follows from that but that the run
+    holds the second to be over early, and no store that lost the run makes it happen."""
+    return isinstance(event, CaughtUp) and any(
+        (failover.slot, failover.successor) == (event.slot, event.node)
+        for failover in log.state.failovers
+    )
