@@ -202,8 +202,7 @@ class Voice:
 
 def _means_another(event: Event, log: Log) -> bool:
     """Whether a word said once more would be taken for another one: CaughtUp does not say which of
-    two takeovers of one slot by one node it is about. Nothing follows from that but that the run
-    holds the second to be over early, and no store that lost the run makes it happen."""
+    two takeovers of one slot by one node it is about, and no store makes a node say it then."""
     return isinstance(event, CaughtUp) and any(
         (failover.slot, failover.successor) == (event.slot, event.node)
         for failover in log.state.failovers
