@@ -50,10 +50,6 @@ class Progress:
         self._settle()
         return self._trained_s
 
-    @property
-    def done(self) -> bool:
-        return self.steps >= self._last_step
-
     def _at(self, now_s: float) -> float:
         ran_s = max(0.0, now_s - max(self._since_s, self._stands_until_s))
         return min(self._last_step, self._steps + ran_s / self._step_s)

@@ -98,8 +98,6 @@ class World:
     """Sent from zone to zone by steps, so far."""
     ended: str = ""
     """Why it was over before the horizon."""
-    done: bool = False
-    """Whether all steps are taken."""
     keep_moments: bool = True
     progress: Progress = field(init=False)
     boundaries: Boundaries = field(init=False)
@@ -136,7 +134,6 @@ class World:
             rental.until_s = self.kernel.now_s
 
     def _all_done(self) -> None:
-        self.done = True
         self.end(f"all {self.last_step:,.0f} steps are done")
 
     def end(self, why: str) -> None:

@@ -1,7 +1,6 @@
 """Small worlds for tests: a trace in a few words, a model of equal layers, the policy of a job."""
 
 import math
-from dataclasses import replace
 
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
@@ -105,7 +104,3 @@ def calm_step_s(one: Asked) -> float:
     """On the grid that it begins with."""
     times = StepTimes(one.workload, one.redundancy)
     return times.calm_s(one.grid, equal_shares(4, one.grid.pipelines))
-
-
-def longer(one: Asked, hours: float) -> Asked:
-    return replace(one, horizon_s=hours * 3600)

@@ -5,6 +5,7 @@ reading it. What it says waits in order while the store is away, and is said aga
 lost it. Who had read what the store then lost says nothing any more.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class Said:
     fills: int
 
 
-class Voice:
+class Voice(ABC):
     """One reader and speaker of the log."""
 
     def __init__(self, world: "Cluster", name: str) -> None:
@@ -187,17 +188,17 @@ class Voice:
         self.outbox.extendleft(s.event for s in reversed(lost))
         self.post_on()
 
+    @abstractmethod
     def read(self, entry: Entry) -> None:
         """Take a decision in, and perform what is addressed here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def die(self) -> None:
         """The process ends without a word."""
-        raise NotImplementedError
 
+    @abstractmethod
     def overtaken(self) -> None:
         """The store lost what was read here: it counts no more."""
-        raise NotImplementedError
 
 
 def _means_another(event: Event, log: Log) -> bool:
