@@ -33,10 +33,10 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
     with ExitStack() as stack:
         store: Store | None = None
         while not folder.receipt.exists():
-            if time.monotonic() >= look_at_s:
-                _see_that_it_is_led(folder, screen, detached=detached)
-                look_at_s = time.monotonic() + LOOK_EVERY_S
             try:
+                if time.monotonic() >= look_at_s:
+                    look_at_s = time.monotonic() + LOOK_EVERY_S
+                    _see_that_it_is_led(folder, screen, detached=detached)
                 store = store or _store(folder, stack)
                 if store is not None:
                     watcher.turn(store, timeout_s=TURN_S)

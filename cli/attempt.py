@@ -48,6 +48,7 @@ from cli.terms import terms_of
 from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
+    from bamboo.coord.driver import Driver
     from cloud.local.start import LocalCloud
 
 ALONE_S = 3600.0
@@ -79,12 +80,16 @@ def take_up(
         with wiring.store_left_by(folder, cloud) as store:
             booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
-    with interrupts.listening(), wiring.store_of(folder.id, cloud.store_url) as store:
+    with ExitStack() as stack:
+        stack.enter_context(interrupts.listening())
+        store = stack.enter_context(wiring.store_of(folder.id, cloud.store_url))
+        stack.callback(cloud.release)
         interrupts.start_counting()
         attempt.hold(cloud)
         booked = attempt.booked()
-        wiring.driver(store, "launcher")  # a store that does not answer now ends nothing
-        return attempt.settled(lambda: attempt.go_on(cloud, store, booked))
+        # The store is asked here, where an outage ends nothing, and from now on in the loop only.
+        driver = wiring.driver(store, "launcher")
+        return attempt.settled(lambda: attempt.go_on(cloud, store, driver, booked))
 
 
 class _Attempt:
@@ -145,7 +150,8 @@ class _Attempt:
             self._create(store)
             if self._terms.detached:
                 self.hold(cloud)
-            self._lead(stack, cloud, store, self.booked())
+            driver = wiring.driver(store, "launcher")
+            self._lead(stack, cloud, store, driver, self.booked())
 
     def booked(self) -> Booked:
         """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
@@ -154,7 +160,7 @@ class _Attempt:
         self.progress = begun_progress(self._folder, self._job)
         return booked
 
-    def go_on(self, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
+    def go_on(self, cloud: "LocalCloud", store: Store, driver: "Driver", booked: Booked) -> None:
         """Follow a run that goes on already; to its end, as if we had started it."""
         self._screen.note(f"{self._folder.id}: a new launcher takes up the run")
         self.progress = replace(self.progress, now_s=time.time())
@@ -164,7 +170,7 @@ class _Attempt:
                 self._write_endpoint(cloud)
             except BooksUnwritable as error:
                 self._screen.note(str(error))  # the one that is there leads to the run as well
-            self._lead(stack, cloud, store, booked)
+            self._lead(stack, cloud, store, driver, booked)
 
     def hold(self, cloud: "LocalCloud") -> None:
         """Make the local cloud outlive its launchers, though not for ever."""
@@ -181,7 +187,8 @@ class _Attempt:
             folder, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
         )
         with ExitStack() as stack:
-            launcher = self._launcher(stack, store, fleet, booked, store_is_ours=True)
+            driver = wiring.driver(store, "launcher")
+            launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=True)
             try:
                 launcher.catch_up()
             finally:
@@ -198,7 +205,14 @@ class _Attempt:
                 "the run's folder",
             )
 
-    def _lead(self, stack: ExitStack, cloud: "LocalCloud", store: Store, booked: Booked) -> None:
+    def _lead(
+        self,
+        stack: ExitStack,
+        cloud: "LocalCloud",
+        store: Store,
+        driver: "Driver",
+        booked: Booked,
+    ) -> None:
         folder, job = self._folder, self._job
         fleet = wiring.run_fleet(
             folder,
@@ -210,7 +224,8 @@ class _Attempt:
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
         stack.callback(self._unless_left, fleet.terminate_all)
-        launcher = self._launcher(stack, store, fleet, booked, store_is_ours=cloud.has_store)
+        ours = cloud.has_store
+        launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=ours)
         self._interrupts.start_counting()
         self._ready()
         try:
@@ -223,6 +238,7 @@ class _Attempt:
         self,
         stack: ExitStack,
         store: Store,
+        driver: "Driver",
         fleet: Fleet,
         booked: Booked,
         *,
@@ -230,7 +246,6 @@ class _Attempt:
     ) -> Launcher:
         books = FileBooks(self._folder, part=self._terms.part.number, note=self._screen.note)
         stack.callback(self._close, books)
-        driver = wiring.driver(store, "launcher")
         return Launcher(
             ports=Ports(
                 store=store,

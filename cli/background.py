@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError, InputError, StoreUnavailable
 from cli import attempt, lock
 from cli.lock import Lock
 from cli.runs import RunFolder
@@ -99,7 +99,8 @@ def live(folder: RunFolder, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
     try:
         body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))
     except BambooError as error:
-        tell({"error": str(error), "exit_code": error.exit_code})
+        away = isinstance(error, StoreUnavailable)
+        tell({"error": str(error), "exit_code": error.exit_code, "store_away": away})
         raise
     if body is None:
         screen.note(f"{folder.id}: this launcher leaves; the run goes on")
@@ -138,6 +139,8 @@ def _raise_unless_ok(folder: RunFolder, line: bytes) -> None:
     answer = json.loads(line)
     if "ok" in answer:
         return
+    if answer.get("store_away"):
+        raise StoreUnavailable(answer["error"])
     match answer["exit_code"]:
         case InputError.exit_code:
             raise InputError(answer["error"])

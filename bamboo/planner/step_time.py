@@ -9,7 +9,9 @@ the stages that it owns in all.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import compress, count, pairwise
+from operator import ne
+from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.memory import partials_at_end
@@ -52,6 +54,32 @@ class _Shape:
     """Whether any stage's owners are in several zones."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """An assignment and what a step of each of its pipelines takes."""
+
+    assignment: Assignment
+    shares: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def comparable(self, assignment: Assignment, shares: tuple[int, ...]) -> bool:
+        """Whether pipelines that are alike in both take as long in both."""
+        return assignment.grid == self.assignment.grid and shares == self.shares
+
+    def unlike(self, assignment: Assignment) -> set[int]:
+        """Pipelines whose time may be another one: those with another owner or shadow, and those
+        in which an owner works who has more or fewer stages now."""
+        old, grid = self.assignment, assignment.grid
+        moved = {
+            *compress(count(), map(ne, old.owners, assignment.owners)),
+            *compress(count(), map(ne, old.shadows, assignment.shadows)),
+        }
+        nodes = {owners[number] for number in moved for owners in (old.owners, assignment.owners)}
+        owned = assignment.roles.owned
+        touched = {*moved, *(number for node in nodes for number in owned.get(node, ()))}
+        return {number // grid.stages for number in touched}
+
+
 class StepTimes:
     """Of one workload in one redundancy mode."""
 
@@ -63,6 +91,7 @@ class StepTimes:
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        self._last: _Timed | None = None
         self.dry_runs = 0
 
     def calm_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
@@ -102,19 +131,24 @@ class StepTimes:
     ) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline; `zone_of`: where each node
         is, which counts if links between zones are unlike the others."""
-        grid = assignment.grid
-        partials = self._most_partials(shares)
-        owned = Counter(assignment.owners)
         zones = zone_of if self._workload.zones_matter else None
         far = zones is not None and _exchanges_far(assignment, zones)
-        shapes = set()
-        for pipeline in range(grid.pipelines):
-            shape = self._shape(assignment, pipeline, shares, owned, partials)
+        last = self._last
+        if last is not None and zones is None and last.comparable(assignment, shares):
+            seconds, pipelines = list(last.seconds), last.unlike(assignment)
+        else:
+            seconds = [0.0] * assignment.grid.pipelines
+            pipelines = set(range(assignment.grid.pipelines))
+        for pipeline in pipelines:
+            shape = self._shape(assignment, pipeline, shares)
             if zones is not None:
-                owners = assignment.owners[pipeline * grid.stages : (pipeline + 1) * grid.stages]
+                owners = _part(assignment.owners, pipeline, assignment.grid)
                 shape = replace(shape, zones=_numbered(owners, zones), exchange_far=far)
-            shapes.add(shape)
-        return max(self._pipeline_s(shape) for shape in shapes)
+            seconds[pipeline] = self._pipeline_s(shape)
+        # Decisions change a pipeline or two, and a cluster may have hundreds.
+        if zones is None:
+            self._last = _Timed(assignment=assignment, shares=shares, seconds=tuple(seconds))
+        return max(seconds)
 
     def crossing_bytes(
         self,
@@ -123,7 +157,7 @@ class StepTimes:
         zone_of: Mapping[NodeId, ZoneId],
     ) -> float:
         """Bytes between zones in a step."""
-        if len({zone_of[node] for node in assignment.members()}) < 2:
+        if len(set(zone_of.values())) < 2:
             return 0.0
         grid, work = assignment.grid, self._workload
         gradient = self._gradient_bytes(grid.stages)
@@ -162,31 +196,23 @@ class StepTimes:
             self._cuts[stages] = self._workload.cut(stages)
         return self._cuts[stages]
 
-    def _shape(
-        self,
-        assignment: Assignment,
-        pipeline: int,
-        shares: tuple[int, ...],
-        owned: Counter[NodeId],
-        partials: int,
-    ) -> _Shape:
-        stages = assignment.grid.stages
-        part = slice(pipeline * stages, (pipeline + 1) * stages)
-        owners = assignment.owners[part]
+    def _shape(self, assignment: Assignment, pipeline: int, shares: tuple[int, ...]) -> _Shape:
+        owners = _part(assignment.owners, pipeline, assignment.grid)
+        owned = assignment.roles.owned
         names = {node: number for number, node in enumerate(dict.fromkeys(owners))}
         here = Counter(owners)
         return _Shape(
-            stages=stages,
+            stages=assignment.grid.stages,
             pipelines=assignment.grid.pipelines,
             microbatches=shares[pipeline] * self._workload.shape.microbatches,
             owners=tuple(names[node] for node in owners),
             # A shadow without a stage in this pipeline costs its owners nothing here.
             shadows=tuple(
                 None if shadow is None or self._idle else names.get(shadow)
-                for shadow in assignment.shadows[part]
+                for shadow in _part(assignment.shadows, pipeline, assignment.grid)
             ),
-            elsewhere=tuple(owned[node] - here[node] for node in names),
-            most_partials=partials,
+            elsewhere=tuple(len(owned[node]) - here[node] for node in names),
+            most_partials=self._most_partials(shares),
         )
 
     def _pipeline_s(self, shape: _Shape) -> float:
@@ -246,6 +272,14 @@ class StepTimes:
         if shape.exchange_far:
             latency_s, rate = self._workload.far_link()
         return 2 * latency_s + (size / rate if rate else 0.0)
+
+
+Of = TypeVar("Of")
+
+
+def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
+    """Of one pipeline, by stage."""
+    return by_slot[pipeline * grid.stages : (pipeline + 1) * grid.stages]
 
 
 def _exchanges_far(assignment: Assignment, zone_of: Mapping[NodeId, ZoneId]) -> bool:

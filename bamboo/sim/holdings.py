@@ -16,16 +16,22 @@ class Holdings:
     def __init__(self) -> None:
         self._trained: tuple[ModelLayout, Assignment] | None = None
         self._held: dict[NodeId, tuple[Holding, ...]] = {}
+        self._by_stages: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
+        """What whoever trained these stages holds before a step."""
+        self._by_layers: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
+        """These layers before a step, each for itself."""
 
     def begin(self, layout: ModelLayout, assignment: Assignment | None) -> None:
         """All stop in this layout; without an assignment nobody holds anything."""
         self._trained = None if assignment is None else (layout, assignment)
         self._held.clear()
+        self._by_stages.clear()
+        self._by_layers.clear()
 
     def of(self, node: NodeId, *, step: int) -> tuple[Holding, ...]:
         """What a node holds; that of its training as it is before `step`, unless it said so."""
         if node not in self._held:
-            self._held[node] = _of_training(self._trained, node, step)
+            self._held[node] = self._of_training(node, step)
         return self._held[node]
 
     def lacking(self, node: NodeId, wanted: frozenset[int], *, step: int) -> frozenset[int]:
@@ -40,16 +46,23 @@ class Holdings:
 
     def built(self, node: NodeId, layers: frozenset[int], *, step: int) -> None:
         """A node has been given all of these."""
-        new = tuple(Holding(first=x, stop=x + 1, step=step, reach=step) for x in sorted(layers))
-        self._held[node] = (*self._held.get(node, ()), *new)
+        if (step, layers) not in self._by_layers:
+            self._by_layers[step, layers] = tuple(
+                Holding(first=x, stop=x + 1, step=step, reach=step) for x in sorted(layers)
+            )
+        self._held[node] = (*self._held.get(node, ()), *self._by_layers[step, layers])
 
-
-def _of_training(
-    trained: tuple[ModelLayout, Assignment] | None, node: NodeId, step: int
-) -> tuple[Holding, ...]:
-    if trained is None:
-        return ()
-    layout, assignment = trained
-    slots = {*assignment.owned_by(node), *assignment.shadowed_by(node)}
-    ranges = sorted({(x.start, x.stop) for x in map(layout.layers_of, slots)})
-    return tuple(Holding(first=first, stop=stop, step=step, reach=step) for first, stop in ranges)
+    def _of_training(self, node: NodeId, step: int) -> tuple[Holding, ...]:
+        if self._trained is None:
+            return ()
+        layout, assignment = self._trained
+        roles, grid = assignment.roles, layout.grid
+        slots = (*roles.owned.get(node, ()), *roles.shadowed.get(node, ()))
+        stages = frozenset(number % grid.stages for number in slots)
+        if (step, stages) not in self._by_stages:
+            cut = layout.cut
+            ranges = sorted((cut[stage], cut[stage + 1]) for stage in stages)
+            self._by_stages[step, stages] = tuple(
+                Holding(first=first, stop=stop, step=step, reach=step) for first, stop in ranges
+            )
+        return self._by_stages[step, stages]

@@ -6,6 +6,7 @@ one that lacks most is waited for.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 from bamboo.core.effects import AgreeBoundary, Effect, Quiesce, QuiesceAfter
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
@@ -89,19 +90,22 @@ class Rebuilding:
                 return
             for node, layers in wants.items():
                 self._holdings.built(node, layers, step=base)
-            run.say_all(
-                [LayoutBuilt(node=n, since=reform.since, bytes=sizes[n]) for n in sorted(wants)]
-            )
+            run.say_all([LayoutBuilt(node=n, since=reform.since, bytes=sizes[n]) for n in wants])
 
         run.world.kernel.after(took_s, built)
 
 
 def _layers_by_node(layout: ModelLayout, assignment: Assignment) -> dict[NodeId, frozenset[int]]:
     """What each node is to hold, as owner or as shadow."""
-    out: dict[NodeId, frozenset[int]] = {}
-    for slot in assignment.grid.slots():
-        layers = frozenset(layout.layers_of(slot))
-        for node in (assignment.owner(slot), assignment.shadow(slot)):
-            if node is not None:
-                out[node] = out.get(node, frozenset()) | layers
+    stages, cut = layout.grid.stages, layout.cut
+    roles, none = assignment.roles, ()
+    by_stages: dict[frozenset[int], frozenset[int]] = {}  # many hold the same ones
+    out = {}
+    for node in sorted(assignment.members()):
+        numbers = (*roles.owned.get(node, none), *roles.shadowed.get(node, none))
+        held = frozenset(number % stages for number in numbers)
+        if held not in by_stages:
+            layers = (range(cut[stage], cut[stage + 1]) for stage in held)
+            by_stages[held] = frozenset(chain.from_iterable(layers))
+        out[node] = by_stages[held]
     return out
