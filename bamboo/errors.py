@@ -42,6 +42,10 @@ class StoreRefused(InputError):
     """The store cannot be reached, or refuses the credentials, before anything was started."""
 
 
+class StoreNotReached(StoreRefused):
+    """A store that did not answer when it was first asked: perhaps it does later."""
+
+
 class StoreUnavailable(BambooError):
     """The store did not answer within its deadline; the caller decides whether to retry."""
 

@@ -8,10 +8,11 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
 from cli import background, lock, wiring
 from cli.look import store_may_answer
+from cli.outage import THEIR_STORE_AWAY_S
 from cli.ports import Screen
 from cli.runs import RunFolder, is_detached
 from cli.watching import Watcher
@@ -24,12 +25,13 @@ LOOK_EVERY_S = 1.0
 def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
     """Watch the run to its end; the receipt's content.
 
-    Raises InputError when the run goes without leaving a receipt.
+    Raises InputError when the run goes without leaving a receipt, StoreUnavailable when its store
+    does not come back.
     """
     detached = is_detached(folder)
     watcher = Watcher(folder, screen)
     look_at_s = 0.0
-    noted = ""
+    noted, answered_at_s = "", time.monotonic()
     with ExitStack() as stack:
         store: Store | None = None
         while not folder.receipt.exists():
@@ -40,11 +42,15 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
                 store = store or _store(folder, stack)
                 if store is not None:
                     watcher.turn(store, timeout_s=TURN_S)
-                    noted = ""
+                    noted, answered_at_s = "", time.monotonic()
                     continue
                 trouble = "it is still starting"
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreNotReached) as error:
                 trouble = "its store does not answer at present"
+                if time.monotonic() - answered_at_s > THEIR_STORE_AWAY_S:
+                    raise StoreUnavailable(
+                        f"run {folder.id}: nobody answers for {THEIR_STORE_AWAY_S:g} s: {error}"
+                    ) from error
             if watcher.progress.finished:
                 trouble = "the run is over; its instances are being ended"
             if trouble != noted:

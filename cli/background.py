@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bamboo.errors import BambooError, InputError, StoreUnavailable
+from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from cli import attempt, lock
 from cli.lock import Lock
 from cli.runs import RunFolder
@@ -99,7 +99,7 @@ def live(folder: RunFolder, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
     try:
         body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))
     except BambooError as error:
-        away = isinstance(error, StoreUnavailable)
+        away = isinstance(error, StoreUnavailable | StoreNotReached)
         tell({"error": str(error), "exit_code": error.exit_code, "store_away": away})
         raise
     if body is None:

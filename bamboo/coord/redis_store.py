@@ -25,7 +25,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bamboo.errors import InputError, StoreRefused, StoreUnavailable
+from bamboo.errors import InputError, StoreNotReached, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import Entry, Lease, Offers, Snapshot
 
@@ -240,7 +240,7 @@ def hide_password(url: str) -> str:
 
 def refused(shown_url: str, error: Exception) -> StoreRefused:
     """The one line for a store that cannot be used at the start, with its remedy."""
-    said = _one_line(error)
+    said, kind = _one_line(error), StoreRefused
     if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said or "HELLO" in said:
         # Some releases of the client report a missing login as an error of HELLO.
         what = "refuses the login"
@@ -249,12 +249,12 @@ def refused(shown_url: str, error: Exception) -> StoreRefused:
         what = "does not let this user do what a run needs"
         remedy = "allow its user all data commands on the keys bamboo:<run>:*"
     elif isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        what = "cannot be reached"
+        what, kind = "cannot be reached", StoreNotReached
         remedy = "start it, or correct its URL (BAMBOO_REDIS_URL)"
     else:
         what = "cannot be used"
         remedy = "mend the server, or name another one (BAMBOO_REDIS_URL)"
-    return StoreRefused(f"the store at {shown_url} {what}: {said}; {remedy}")
+    return kind(f"the store at {shown_url} {what}: {said}; {remedy}")
 
 
 def _client(url: str, *, connect_s: float, answer_s: float) -> Any:
