@@ -37,6 +37,23 @@ def test_rates_delays_and_restores_add_up() -> None:
     assert progress.trained_s == 13.0
 
 
+def test_what_was_done_at_an_instant_before() -> None:
+    kernel = Kernel()
+    progress = Progress(kernel)
+    progress.run(2.0)
+    kernel.run(until_s=10.0)
+    progress.delay(3.0)
+    kernel.run(until_s=15.0)
+    assert [progress.was(at_s) for at_s in (-1.0, 0.0, 4.0, 10.0, 12.5, 14.0, 15.0)] == [
+        *(0.0, 0.0, 2.0, 5.0, 5.0, 5.5, 6.0)
+    ]
+    progress.run(1.0)
+    kernel.run(until_s=16.0)
+    assert [progress.was(at_s) for at_s in (12.5, 14.0, 15.5)] == [5.0, 5.5, 6.5]
+    progress.back_to(4)
+    assert progress.was(15.5) == 6.5, "it is what was done then"
+
+
 def test_the_last_step_is_the_last() -> None:
     kernel = Kernel()
     progress = Progress(kernel, last_step=3)

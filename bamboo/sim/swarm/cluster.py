@@ -332,8 +332,8 @@ class Cluster:
                 reporter = reporters[self.pick(len(reporters))]
                 event = PeerLost(node=NodeId(name), reporter=reporter.name, cause="lease")
                 reporter.say_apart(event)
-        for pair in self._cuts:
-            one, other = sorted(pair)
+        # In order: that of a set differs from process to process, and each report draws a delay.
+        for one, other in sorted(sorted(pair) for pair in self._cuts):
             reporter, victim = self._by_name[one], self._by_name[other]
             between = {reporter.node, victim.node} <= state.participants()
             if between and reporter.awake and victim.awake:
