@@ -3,7 +3,8 @@
 Rule: these are models of ways, named as such, and not of products. Each is told the same and rents
 on the same terms; what it needs beyond the work itself is a stated figure with a source.
 
-    Oracle             every change of membership costs nothing: what no system can beat
+    Oracle             every change of membership costs nothing: what no system can beat that
+                       rents as many
     CheckpointRestart  all stop at every change and go on from the newest checkpoint, in the best
                        grid for those who are there (Athlur et al., Varuna, EuroSys 2022)
     Rerouting          a lost node's microbatches go to the same stage of other pipelines (Gandhi et
@@ -216,7 +217,7 @@ class Rerouting(_Spot):
         elif (hole := self._hole()) is not None:
             self._owner[hole] = node
             self._change(HAND_OVER)
-        elif len(self._nodes) >= self._grid.size + self._policy.stages:
+        elif self._pipelines() > self._grid.pipelines:
             self._restart(self._terms.restart_s)
 
     def lost(self, node: NodeId) -> None:
@@ -236,6 +237,10 @@ class Rerouting(_Spot):
             self._restart(self._terms.restart_s)
         else:
             self._change(FAILOVER)
+
+    def _pipelines(self) -> int:
+        """As many as there are nodes for."""
+        return min(self._policy.pipelines, len(self._nodes) // self._policy.stages)
 
     def _hole(self) -> tuple[int, int] | None:
         assert self._grid is not None
@@ -275,11 +280,10 @@ class Rerouting(_Spot):
 
     def _go_on(self) -> None:
         self._restarting = None
-        stages = self._policy.stages
-        pipelines = min(self._policy.pipelines, len(self._nodes) // stages)
+        pipelines = self._pipelines()
         if not pipelines:
             return
-        self._grid = Grid(pipelines=pipelines, stages=stages)
+        self._grid = Grid(pipelines=pipelines, stages=self._policy.stages)
         places = [(slot.pipeline, slot.stage) for slot in self._grid.slots()]
         self._owner = dict(zip(places, self._nodes, strict=False))
         self._world.happened(RECONFIGURATION)

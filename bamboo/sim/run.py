@@ -172,7 +172,8 @@ def _system(
     rival: System
     if name in (ORACLE, ON_DEMAND):
         frugal = name == ORACLE and not math.isinf(asked.surplus_s)
-        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
+        standbys = asked.standbys if name == ORACLE else 0
+        rival = Oracle(world, bare, asked.policy, standbys=standbys, frugal=frugal)
     elif name == CHECKPOINT_RESTART:
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:
