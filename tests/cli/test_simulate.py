@@ -120,6 +120,29 @@ def test_the_published_simulator_has_models_of_its_own(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            ["--preset", "nsdi23", "--hazard", ".1", "--plot", "x.svg"],
+            "--plot does not go with --p",
+        ),
+        (["--preset", "nsdi23", "--hazard", ".1", "--hours", "3"], "--hours does not go with --p"),
+        (["--preset", "nsdi23", "--hazard", ".1", "--rivals"], "--rivals does not go with --p"),
+        (["--swarm", "1", JOB], "a JOB does not go with --swarm"),
+        (["--swarm", "1", "--preset", "nsdi23"], "--preset does not go with --swarm"),
+        (["--swarm", "1", "--seeds", "3"], "--seeds does not go with --swarm"),
+        ([JOB, "--hazard", ".1", "--model", "vgg-19"], "--model does not go with a JOB"),
+        ([JOB, "--hazard", ".1", "--out", "x.txt"], "--out does not go with a JOB"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         ([], "no market is named"),
         (["--trace", MARKET, "--hazard", ".1"], "--hazard 0.1 does not go with --trace"),
         (["--trace", MARKET, "--seeds", "3"], "a trace has no chance in it"),
