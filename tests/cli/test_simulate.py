@@ -72,6 +72,10 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", JOB, *arguments]) == 0
     text = capsys.readouterr().out
     assert all(name in text for name in body["systems"])
+    rivals = {name: one["terms"] for name, one in body["systems"].items() if name != "bamboo"}
+    assert all(f"{name}: {terms}" in text for name, terms in rivals.items())
+    assert "231 s a restart" in rivals["checkpoint and restart"]
+    assert "Varuna" in rivals["checkpoint and restart"]
 
 
 def test_a_time_scale_plays_the_market_faster_and_not_the_job(

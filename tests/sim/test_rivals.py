@@ -65,6 +65,14 @@ def test_nobody_beats_the_oracle_with_the_same_standbys() -> None:
     assert all(f.steps <= found[ORACLE].steps for n, f in found.items() if n != ON_DEMAND)
 
 
+def test_nobody_beats_the_oracle_with_fewer_nodes_than_a_grid_has() -> None:
+    one = asked(stages=4, every=10)
+    market = trace("0 +a b c d", "600 -b", "900 -c", "1200 -d", "3000 +e f g")
+    found = {name: simulate(one, market, system=name) for name in (OURS, ORACLE)}
+    assert found[OURS].trained_s > 3500, "one node alone goes on"
+    assert found[OURS].steps <= found[ORACLE].steps
+
+
 def _market(seed: int) -> Trace:
     return trace(EIGHT, f"{100 + seed} -b", f"{900 + seed} +i")
 
