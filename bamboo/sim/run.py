@@ -23,7 +23,7 @@ from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
 from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting, RerouteTerms, RestartTerms
+from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import (
     FAILOVER,

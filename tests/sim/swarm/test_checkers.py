@@ -9,6 +9,7 @@ import pytest
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import (
     CaughtUp,
+    CheckpointDamaged,
     CheckpointDone,
     Event,
     NodeFinished,
@@ -33,9 +34,9 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
-from bamboo.sim.swarm.checkers import Red
 from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.copies import Copy, Kept
+from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.scenario import Scenario
 from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
@@ -183,6 +184,7 @@ def test_a_bad_decision_is_red(said: str, bad: Callable[[Cluster], Entry]) -> No
         world.vault.complete.add(4)
         kept = (four, six) if said.startswith("saved") else (four,)
         world.log.state = replace(world.log.state, checkpoints=kept)
+        world.checkers._stored |= {made.step for made in kept}
     with pytest.raises(Red, match=said):
         world.checkers.committed(bad(world))
 
@@ -213,6 +215,54 @@ def test_a_stop_that_is_not_heeded_is_red() -> None:
     world.agenda.now_s += 60.0
     with pytest.raises(Red, match="budget: asked to stop at 4 s"):
         world.checkers.committed(ends(world, DONE, Outcome.DONE, before=asked.state))
+
+
+STOP = StopRequested(reason="the budget is spent", outcome=Outcome.BUDGET)
+
+
+def test_a_stop_that_is_not_noted_is_red() -> None:
+    world = trained()
+    nothing = Transition(state=world.log.state, effects=(), reason="stale")
+    with pytest.raises(Red, match="budget: .* is not noted"):
+        world.checkers.stale("launcher", STOP, world.log.state, nothing)
+    with pytest.raises(Red, match="budget: .* is not noted"):
+        world.checkers.committed(entry(world, STOP))
+    noted = replace(world.log.state, stop_reason="enough")
+    world.checkers.stale("launcher", STOP, noted, replace(nothing, state=noted))
+
+
+def test_a_stop_after_a_step_that_nobody_has_begun_is_red() -> None:
+    world = trained()
+    begun = max(member.begun_step() for member in world.members)
+    asked: dict[str, Any] = {"stop_reason": "enough", "stop_outcome": Outcome.STOPPED}
+    world.checkers.committed(entry(world, stop_at_step=begun, **asked))
+    with pytest.raises(Red, match="budget: .* nobody has begun one after"):
+        world.checkers.committed(entry(world, stop_at_step=begun + 1, **asked))
+
+
+def test_a_checkpoint_that_the_core_forgot_still_counts() -> None:
+    world = trained()
+    world.vault.complete |= {4, 8}
+    made = entry(world, CheckpointDone(node=NodeId("i00.1"), step=8, era=1), author="i00.1")
+    world.checkers.committed(made)
+    world.log.state = replace(world.log.state, checkpoints=(Checkpoint(step=4, era=1),))
+    with pytest.raises(Red, match="base: .* 4, 8 could be had"):
+        world.checkers.committed(anew(world, 4, checkpoint=True))
+    damaged = CheckpointDamaged(node=NodeId("i00.1"), step=8, reason="torn")
+    world.checkers.committed(entry(world, damaged, author="i00.1"))
+    world.checkers._stored.add(4)
+    world.checkers.committed(anew(world, 4, checkpoint=True))
+
+
+def test_without_checkpoints_nothing_is_given_up_that_live_nodes_have() -> None:
+    world = trained(replace(PLAIN, checkpoint_every=0))
+    state = replace(world.log.state, phase=Phase.RECONFIGURING, reform=reform(world))
+    event = PeerLost(node=NodeId("x.1"), reporter="cli", cause="exit")
+    bad = ends(world, event, Outcome.UNRECOVERABLE, before=state)
+    world.checkers.committed(bad)
+    account(world, 6)
+    with pytest.raises(Red, match="given up: live nodes have all of a step"):
+        world.checkers.committed(bad)
 
 
 def test_effects_of_nothing_are_red() -> None:
@@ -297,12 +347,12 @@ def test_who_goes_on_has_all_that_it_is_to_have() -> None:
 
 def test_a_standstill_is_red_once_all_is_healed() -> None:
     world = trained()
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 30.0
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 60.0
     with pytest.raises(Red, match="standstill: nothing moves"):
-        world.checkers.sweep()
+        world.liveness.sweep()
     with pytest.raises(Red, match="standstill: the run is not over"):
         world.checkers.over(world.log.state)
 
@@ -313,10 +363,10 @@ def test_a_slot_that_stays_bare_is_red() -> None:
     assert assignment is not None
     bare = assignment.replace(owners={}, shadows={STAGE_0: None})
     world.log.state = replace(world.log.state, assignment=bare, phase=Phase.DEGRADED)
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 25.0
     with pytest.raises(Red, match="protection: "):
-        world.checkers.sweep()
+        world.liveness.sweep()
 
 
 def test_a_fault_that_was_said_is_not_red() -> None:
