@@ -122,7 +122,3 @@ class Progress:
         left_s = (step - self._steps) * self._step_s
         # By rounding a step that is not quite done may end before now.
         return max(self._kernel.now_s, max(self._since_s, self._stands_until_s) + left_s)
-
-    def boundary_s(self) -> float:
-        """When the step in hand ends; infinite while no rate is given."""
-        return self.reaches_at_s(self.whole + 1)

@@ -16,7 +16,7 @@ def test_rates_delays_and_restores_add_up() -> None:
     kernel = Kernel()
     progress = Progress(kernel)
     assert progress.steps == 0
-    assert math.isinf(progress.boundary_s())
+    assert math.isinf(progress.reaches_at_s(1))
     progress.run(2.0)
     kernel.run(until_s=10.0)
     assert progress.steps == 5
@@ -28,7 +28,7 @@ def test_rates_delays_and_restores_add_up() -> None:
     kernel.run(until_s=17.0)
     assert progress.steps == 6.5
     progress.run(1.0)
-    assert progress.boundary_s() == 17.5, "what is left of a step goes at the new rate"
+    assert progress.reaches_at_s(7) == 17.5, "what is left of a step goes at the new rate"
     progress.back_to(4)
     assert (progress.steps, progress.lost_steps) == (4, 2)
     progress.stand()

@@ -6,7 +6,7 @@ name and a sentence; the first one ends the play.
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.effects import CompleteCheckpoint
+from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
     CheckpointDamaged,
@@ -41,7 +41,6 @@ class Checkers:
         self._world = world
         self.stalls = 0
         """How often a member said that it waits in vain."""
-        self.all_ended = False
         self._acts: dict[tuple[int, Slot], str] = {}
         self._taken: dict[tuple[int, Slot], int] = {}
         """By era and slot, the last step that was taken."""
@@ -298,6 +297,8 @@ class Checkers:
             self._check_unrecoverable(before, state)
         if outcome is Outcome.FAULT and not self.stalls:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
+        if not any(isinstance(effect, TerminateAll) for effect in entry.to.get(FLEET, ())):
+            raise Red("fleet", f"the run is {outcome} and its instances are kept")
 
     def _check_all_written(self, before: State, outcome: Outcome | None) -> None:
         """Every slot stands behind its last step, by the account of who owns it."""

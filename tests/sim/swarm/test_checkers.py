@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bamboo.core.effects import CompleteCheckpoint
+from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
     CheckpointDamaged,
@@ -107,10 +107,17 @@ def account(world: Cluster, step: int) -> None:
 
 
 def ends(world: Cluster, event: Event, outcome: Outcome, **changes: Any) -> Entry:
-    over = {"phase": Phase.FINISHED, "outcome": outcome, "failovers": (), "reform": None}
+    over: dict[str, Any] = {
+        "phase": Phase.FINISHED,
+        "outcome": outcome,
+        "failovers": (),
+        "reform": None,
+    }
+    over |= {"effects": (TerminateAll(to=FLEET),)}
     return entry(world, event, **(over | changes))
 
 
+NO_CAPACITY = RunFailed(reporter="cli", outcome=Outcome.UNRECOVERABLE, reason="too few nodes came")
 DONE = NodeFinished(node=NodeId("i00.1"), step=39)
 
 
@@ -170,6 +177,10 @@ LOG: list[tuple[str, Callable[[Cluster], Entry]]] = [
     ("outcome: a fault", lambda w: ends(w, NOTHING, Outcome.FAULT)),
     ("written: .* done, by", lambda w: ends(w, NOTHING, Outcome.DONE)),
     ("written: .* slot 0.0 stands", lambda w: ends(w, DONE, Outcome.DONE)),
+    (
+        "fleet: .* instances are kept",
+        lambda w: ends(w, NO_CAPACITY, Outcome.UNRECOVERABLE, effects=()),
+    ),
     ("given up: there are", lambda w: ends(w, NOTHING, Outcome.UNRECOVERABLE)),
 ]
 
@@ -196,8 +207,7 @@ def test_good_decisions_are_not_red() -> None:
     world.checkers.committed(anew(world, 6))
     refilled = StoreRefilled(reporter="i01.1")
     world.checkers.committed(entry(world, refilled, generation=world.log.state.generation + 1))
-    failed = RunFailed(reporter="cli", outcome=Outcome.UNRECOVERABLE, reason="no capacity")
-    world.checkers.committed(ends(world, failed, Outcome.UNRECOVERABLE))
+    world.checkers.committed(ends(world, NO_CAPACITY, Outcome.UNRECOVERABLE))
 
 
 def test_who_gives_up_what_live_nodes_hold_is_red() -> None:
@@ -223,9 +233,9 @@ STOP = StopRequested(reason="the budget is spent", outcome=Outcome.BUDGET)
 def test_a_stop_that_is_not_noted_is_red() -> None:
     world = trained()
     nothing = Transition(state=world.log.state, effects=(), reason="stale")
-    with pytest.raises(Red, match="budget: .* is not noted"):
+    with pytest.raises(Red, match=r"budget: .* is not noted"):
         world.checkers.stale("launcher", STOP, world.log.state, nothing)
-    with pytest.raises(Red, match="budget: .* is not noted"):
+    with pytest.raises(Red, match=r"budget: .* is not noted"):
         world.checkers.committed(entry(world, STOP))
     noted = replace(world.log.state, stop_reason="enough")
     world.checkers.stale("launcher", STOP, noted, replace(nothing, state=noted))
@@ -236,7 +246,7 @@ def test_a_stop_after_a_step_that_nobody_has_begun_is_red() -> None:
     begun = max(member.begun_step() for member in world.members)
     asked: dict[str, Any] = {"stop_reason": "enough", "stop_outcome": Outcome.STOPPED}
     world.checkers.committed(entry(world, stop_at_step=begun, **asked))
-    with pytest.raises(Red, match="budget: .* nobody has begun one after"):
+    with pytest.raises(Red, match=r"budget: .* nobody has begun one after"):
         world.checkers.committed(entry(world, stop_at_step=begun + 1, **asked))
 
 
@@ -246,7 +256,7 @@ def test_a_checkpoint_that_the_core_forgot_still_counts() -> None:
     made = entry(world, CheckpointDone(node=NodeId("i00.1"), step=8, era=1), author="i00.1")
     world.checkers.committed(made)
     world.log.state = replace(world.log.state, checkpoints=(Checkpoint(step=4, era=1),))
-    with pytest.raises(Red, match="base: .* 4, 8 could be had"):
+    with pytest.raises(Red, match=r"base: .* 4, 8 could be had"):
         world.checkers.committed(anew(world, 4, checkpoint=True))
     damaged = CheckpointDamaged(node=NodeId("i00.1"), step=8, reason="torn")
     world.checkers.committed(entry(world, damaged, author="i00.1"))
