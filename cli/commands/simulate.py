@@ -102,7 +102,7 @@ def command(
     )
     if plot is not None:
         drawn = simulating.one_run(simulated, seed=first_seed)
-        picture = simulation_svg(drawn, simulated, title=picture_title(simulated))
+        picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:
         echo(json.dumps(simulation_body(simulated, found)))

@@ -35,8 +35,9 @@ Found = Sequence[Mapping[str, Figures]]
 """Of each seed, the figures of each system."""
 
 
-def picture_title(simulated: Simulated) -> str:
-    return f"{simulated.asked.workload.name} on {simulated.source} (simulated)"
+def picture_title(simulated: Simulated, *, seed: int) -> str:
+    drawn = f", seed {seed}" if simulated.random else ""
+    return f"{simulated.asked.workload.name} on {simulated.source}{drawn} (simulated)"
 
 
 def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
