@@ -146,8 +146,8 @@ def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
             PROFILE,
             simulate(replace(recut, surplus_s=SURPLUS_S), trace, system=ORACLE),
         ),
-        ("checkpoint and restart", PROFILE, simulate(recut, trace, system=CHECKPOINT_RESTART)),
-        ("rerouting to peers", PROFILE, simulate(recut, trace, system=REROUTING)),
+        (CHECKPOINT_RESTART, PROFILE, simulate(recut, trace, system=CHECKPOINT_RESTART)),
+        (REROUTING, PROFILE, simulate(recut, trace, system=REROUTING)),
     ]
 
 
@@ -190,8 +190,10 @@ def main() -> None:
         "all nodes kept": value[RECUT] / value[NO_PAUSES],
         "surplus given back": value[FRUGAL] / value[FRUGAL_NO_PAUSES],
     }
+    restarts = value[FRUGAL] / value[CHECKPOINT_RESTART]
+    print(f"ours beside checkpoint and restart: {restarts:.3f} x the value")
     for what, share in shares.items():
-        print(f"of what no system can beat, {what}: {share:.3f}")
+        print(f"of the oracle that never pauses, {what}: {share:.3f}")
     others = {}
     for least in OTHER_LEAST_STAGES:
         one = simulate(replace(asked(bert_large(), trace, least=least), surplus_s=SURPLUS_S), trace)
@@ -202,6 +204,7 @@ def main() -> None:
         "modelled": True,
         "least_stages": LEAST_STAGES,
         "of_no_pauses": shares,
+        "of_checkpoint_restart": restarts,
         "rows": body,
         "value_with_other_least_stages": others,
     }

@@ -38,6 +38,7 @@ from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.sim.kernel import Entry
 from bamboo.sim.members import Pauses, layout_of, step_in_hand
+from bamboo.sim.progress import NEARLY
 from bamboo.sim.rebuilding import Rebuilding
 from bamboo.sim.replicas import Replicas
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
@@ -245,7 +246,6 @@ class Ours:
     def _save(self) -> bool:
         """Tell of the newest checkpoint that is complete by now; whether there is a new one."""
         every, state = self.policy.checkpoint_every, self.state
-        step_s = self.world.progress.step_s
         if not every or state.assignment is None or state.reform is not None:
             return False
         rate = self.workload.store_bytes_per_s
@@ -255,8 +255,9 @@ class Ours:
             )
             for stage in range(state.grid.stages)
         )
-        behind = 0.0 if not rate or math.isinf(step_s) else largest / rate / step_s
-        step = int((self.world.progress.steps - behind) // every * every)
+        progress, now_s = self.world.progress, self.world.kernel.now_s
+        written = progress.was(now_s - largest / rate) if rate else progress.steps
+        step = int((min(written, progress.steps) + NEARLY) // every * every)
         if step <= max((done.step for done in state.checkpoints), default=0):
             return False
         owners = [state.assignment.owner(s) for s in state.grid.pipeline(0)]

@@ -5,6 +5,7 @@ an instant and the instant of a step are computed.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 from bamboo.errors import CoreMisuse
@@ -12,6 +13,8 @@ from bamboo.sim.kernel import Kernel
 
 NEARLY = 1e-6
 """Of a step: so near to its end it is done, whatever the rounding."""
+REMEMBERED = 64
+"""So many of the last changes; who asks for an instant before them is told of the oldest."""
 
 
 class Progress:
@@ -24,6 +27,8 @@ class Progress:
         self._since_s = 0.0
         self._step_s = math.inf
         self._stands_until_s = 0.0
+        self._past: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
+        """(time, steps), between which it was straight."""
         self.lost_steps = 0.0
         """Taken, and then taken back by a restore."""
         self._trained_s = 0.0
@@ -58,8 +63,27 @@ class Progress:
         now_s = self._kernel.now_s
         if not math.isinf(self._step_s):
             self._trained_s += max(0.0, now_s - max(self._since_s, self._stands_until_s))
+        if now_s > self._since_s:
+            self._past.extend(reversed(self._corners(now_s)))
         self._steps = self._at(now_s)
         self._since_s = now_s
+
+    def was(self, at_s: float) -> float:
+        """Steps that were done at an instant that has passed, also those that were lost since."""
+        after_s, after = self._kernel.now_s, self.steps
+        for time_s, steps in (*self._corners(after_s), *reversed(self._past)):
+            if time_s <= at_s:
+                part = (at_s - time_s) / (after_s - time_s) if after_s > time_s else 1.0
+                return steps + min(1.0, part) * (after - steps)
+            after_s, after = time_s, steps
+        return after
+
+    def _corners(self, now_s: float) -> list[tuple[float, float]]:
+        """Of what has been so since the last change, the latest first."""
+        begins = [(self._since_s, self._steps)]
+        if self._since_s < self._stands_until_s < now_s:
+            begins.insert(0, (self._stands_until_s, self._steps))
+        return begins
 
     def run(self, step_s: float) -> None:
         """A step takes `step_s` from now on (what is left of this one in proportion)."""
@@ -85,6 +109,7 @@ class Progress:
         step in hand not counted."""
         self._settle()
         self.lost_steps += max(0, math.floor(self._steps + NEARLY) - math.floor(step + NEARLY))
+        self._past.append((self._since_s, self._steps))
         self._steps = min(self._steps, step)
         self.changed()
 
@@ -97,7 +122,3 @@ class Progress:
         left_s = (step - self._steps) * self._step_s
         # By rounding a step that is not quite done may end before now.
         return max(self._kernel.now_s, max(self._since_s, self._stands_until_s) + left_s)
-
-    def boundary_s(self) -> float:
-        """When the step in hand ends; infinite while no rate is given."""
-        return self.reaches_at_s(self.whole + 1)

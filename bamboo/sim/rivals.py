@@ -3,7 +3,8 @@
 Rule: these are models of ways, named as such, and not of products. Each is told the same and rents
 on the same terms; what it needs beyond the work itself is a stated figure with a source.
 
-    Oracle             every change of membership costs nothing: what no system can beat
+    Oracle             every change of membership costs nothing: always the best grid for the same
+                       nodes, or the least one on fewer nodes than it has slots
     CheckpointRestart  all stop at every change and go on from the newest checkpoint, in the best
                        grid for those who are there (Athlur et al., Varuna, EuroSys 2022)
     Rerouting          a lost node's microbatches go to the same stage of other pipelines (Gandhi et
@@ -20,8 +21,9 @@ from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.sim.kernel import Entry
 from bamboo.sim.world import FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
+from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from bamboo.topology.model_layout import ModelLayout
+from bamboo.topology.model_layout import ModelLayout, equal_shares
 
 
 class _Spot:
@@ -32,7 +34,8 @@ class _Spot:
         self._standbys = standbys
         self._nodes: list[NodeId] = []
         least = min(policy.grids, key=lambda grid: grid.pipelines * grid.stages)
-        self._least = least.pipelines * least.stages
+        self._least_grid = Grid(pipelines=least.pipelines, stages=least.stages)
+        self._least = self._least_grid.size
 
     def wanted(self) -> int:
         return self._policy.pipelines * self._policy.stages + self._standbys
@@ -90,8 +93,17 @@ class Oracle(_Spot):
 
     def _set_pace(self) -> None:
         best = self._best()
-        self._world.progress.run(math.inf if best is None else self._calm_s(best))
+        self._world.progress.run(self._merged_s() if best is None else self._calm_s(best))
         self._world.note()
+
+    def _merged_s(self) -> float:
+        """Of too few nodes for any grid: each takes neighbouring slots of the least one."""
+        if not self._nodes:
+            return math.inf
+        grid, leaves = self._least_grid, self._policy.virtual_nodes
+        owners = [self._nodes[i * len(self._nodes) // grid.size] for i in range(grid.size)]
+        merged = Assignment(grid=grid, owners=tuple(owners), shadows=(None,) * grid.size)
+        return self._times.of(merged, equal_shares(leaves, grid.pipelines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +228,7 @@ class Rerouting(_Spot):
         elif (hole := self._hole()) is not None:
             self._owner[hole] = node
             self._change(HAND_OVER)
-        elif len(self._nodes) >= self._grid.size + self._policy.stages:
+        elif self._pipelines() > self._grid.pipelines:
             self._restart(self._terms.restart_s)
 
     def lost(self, node: NodeId) -> None:
@@ -236,6 +248,10 @@ class Rerouting(_Spot):
             self._restart(self._terms.restart_s)
         else:
             self._change(FAILOVER)
+
+    def _pipelines(self) -> int:
+        """As many as there are nodes for."""
+        return min(self._policy.pipelines, len(self._nodes) // self._policy.stages)
 
     def _hole(self) -> tuple[int, int] | None:
         assert self._grid is not None
@@ -275,11 +291,10 @@ class Rerouting(_Spot):
 
     def _go_on(self) -> None:
         self._restarting = None
-        stages = self._policy.stages
-        pipelines = min(self._policy.pipelines, len(self._nodes) // stages)
+        pipelines = self._pipelines()
         if not pipelines:
             return
-        self._grid = Grid(pipelines=pipelines, stages=stages)
+        self._grid = Grid(pipelines=pipelines, stages=self._policy.stages)
         places = [(slot.pipeline, slot.stage) for slot in self._grid.slots()]
         self._owner = dict(zip(places, self._nodes, strict=False))
         self._world.happened(RECONFIGURATION)

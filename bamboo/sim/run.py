@@ -22,8 +22,8 @@ from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
-from bamboo.sim.published import PaperRules
-from bamboo.sim.rivals import CheckpointRestart, Oracle, Rerouting
+from bamboo.sim.published import PaperRules, PaperTerms
+from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import (
     FAILOVER,
@@ -50,6 +50,23 @@ CHECKPOINT_RESTART = "checkpoint and restart"
 REROUTING = "rerouting to peers"
 PAPER = "the paper's rules"
 SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, PAPER, ORACLE)
+
+
+def terms_of_rivals() -> dict[str, str]:
+    """What each of the other ways is charged with, in words, and where that is from."""
+    restart, reroute, paper = RestartTerms(), RerouteTerms(), PaperTerms()
+    return {
+        ON_DEMAND: "the nodes of the largest grid, which nobody takes",
+        CHECKPOINT_RESTART: f"{restart.restart_s:g} s a restart (geometric middle of the 76 to "
+        f"701 s published for Varuna), a checkpoint every {restart.checkpoint_every} steps for "
+        "nothing",
+        REROUTING: f"{reroute.pause_s:g} s a change (of the 2 to 10 s published for Oobleck); "
+        f"{reroute.restart_s:g} s where a stage has nobody left, or for a further pipeline",
+        PAPER: f"redundancy that always runs, {paper.start_s:g} s a start, "
+        f"{paper.reconfiguration_s:g} s a reconfiguration, steps x{paper.slow:g} from a failover "
+        "to the next one (Bamboo, NSDI 2023)",
+        ORACLE: "no change costs anything: always the best grid for the same nodes",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +189,8 @@ def _system(
     rival: System
     if name in (ORACLE, ON_DEMAND):
         frugal = name == ORACLE and not math.isinf(asked.surplus_s)
-        rival = Oracle(world, bare, asked.policy, standbys=0, frugal=frugal)
+        standbys = asked.standbys if name == ORACLE else 0
+        rival = Oracle(world, bare, asked.policy, standbys=standbys, frugal=frugal)
     elif name == CHECKPOINT_RESTART:
         rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
     elif name == REROUTING:

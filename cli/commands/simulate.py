@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import track
 
+from bamboo.errors import InputError
 from cli import nsdi23, simulating
 from cli.echo import echo
 from cli.market_options import MarketAsked, market_options
@@ -17,6 +20,12 @@ from cli.pictures.simulation import simulation_svg
 from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
+
+SWARM_TAKES = frozenset({"swarm", "first_seed", "out", "as_json"})
+PRESET_TAKES = frozenset(
+    {"preset", "model", "job", "trace", "hazard", "seeds", "first_seed", "as_json"}
+)
+NO_JOB_TAKES = frozenset({"model", "out"})
 
 
 @click.command("simulate")
@@ -63,11 +72,14 @@ def command(
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
     if swarm is not None:
+        _refuse("--swarm", lambda name: name not in SWARM_TAKES)
         raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
+        _refuse(f"--preset {preset}", lambda name: name not in PRESET_TAKES)
         body = nsdi23.run(model, job=job, market=market, seeds=seeds, first_seed=first_seed)
         echo(json.dumps(body) if as_json else nsdi23_text(body))
         return
+    _refuse("a JOB", lambda name: name in NO_JOB_TAKES)
     if plot is not None:
         check_name(plot)
         refuse_to_overwrite(plot, force=force)
@@ -90,9 +102,23 @@ def command(
     )
     if plot is not None:
         drawn = simulating.one_run(simulated, seed=first_seed)
-        picture = simulation_svg(drawn, simulated, title=picture_title(simulated))
+        picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:
         echo(json.dumps(simulation_body(simulated, found)))
     else:
         echo(simulation_text(simulated, found))
+
+
+def _refuse(what: str, refused: Callable[[str], bool]) -> None:
+    """Raises InputError for what was given on the command line and would mean nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        # An argument that is not given has that source, too.
+        if given and context.params[name] is not None and refused(name):
+            said = parameter.opts[0] if isinstance(parameter, click.Option) else "a JOB"
+            raise InputError(
+                f"{said} does not go with {what}, where it would mean nothing; leave it out"
+            )

@@ -90,4 +90,4 @@ def _draw_money(axes: "Axes", found: Figures) -> None:
     times = [at_s / HOUR_S for at_s, _ in found.dollars]
     axes.plot(times, [usd for _, usd in found.dollars], color=AMBER, linewidth=1.2)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel("dollars")
+    axes.set_ylabel("dollars,\nmodelled")

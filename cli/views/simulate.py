@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.sim.report import spread
-from bamboo.sim.run import OURS, Figures
+from bamboo.sim.run import OURS, Figures, terms_of_rivals
 from cli.simulating import HOUR_S, Simulated
 from cli.views.quantities import columns, count, duration, rate, usd
 
@@ -19,12 +19,12 @@ FIGURES = {
     "failovers": "failovers",
     "hand_overs": "hand-overs",
     "reconfigurations": "reconfigurations",
-    "restores": "restores from a checkpoint",
+    "restores": "fatal losses, restored from a checkpoint",
     "lost_steps": "steps done again",
     "mean_nodes": "nodes, on average",
     "seconds": "hours",
     "trained_s": "hours of training",
-    "usd": "dollars",
+    "usd": "dollars, modelled",
     "transfer_usd": "of these, bytes between zones",
     "usd_per_hour": "dollars per hour",
     "samples_per_usd": "samples per dollar",
@@ -35,8 +35,9 @@ Found = Sequence[Mapping[str, Figures]]
 """Of each seed, the figures of each system."""
 
 
-def picture_title(simulated: Simulated) -> str:
-    return f"{simulated.asked.workload.name} on {simulated.source} (simulated)"
+def picture_title(simulated: Simulated, *, seed: int) -> str:
+    drawn = f", seed {seed}" if simulated.random else ""
+    return f"{simulated.asked.workload.name} on {simulated.source}{drawn} (simulated)"
 
 
 def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
                     for field in FIGURES
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
+                "terms": terms_of_rivals().get(name, ""),
             }
             for name in found[0]
         },
@@ -79,6 +81,8 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
         lines += _rivals(found)
+        terms = terms_of_rivals()
+        lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
     ended = [one[OURS].ended for one in found if one[OURS].ended]
     lines += [f"  {ended.count(why)} ended: {why}" for why in sorted(set(ended))[:3]]
     return "\n".join(lines)

@@ -72,6 +72,10 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", JOB, *arguments]) == 0
     text = capsys.readouterr().out
     assert all(name in text for name in body["systems"])
+    rivals = {name: one["terms"] for name, one in body["systems"].items() if name != "bamboo"}
+    assert all(f"{name}: {terms}" in text for name, terms in rivals.items())
+    assert "231 s a restart" in rivals["checkpoint and restart"]
+    assert "Varuna" in rivals["checkpoint and restart"]
 
 
 def test_a_time_scale_plays_the_market_faster_and_not_the_job(
@@ -115,6 +119,29 @@ def test_the_published_simulator_has_models_of_its_own(
     ):
         assert run([*arguments, *more]) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--preset", "nsdi23", "--hazard", ".1", "--plot", "x.svg"],
+            "--plot does not go with --p",
+        ),
+        (["--preset", "nsdi23", "--hazard", ".1", "--hours", "3"], "--hours does not go with --p"),
+        (["--preset", "nsdi23", "--hazard", ".1", "--rivals"], "--rivals does not go with --p"),
+        (["--swarm", "1", JOB], "a JOB does not go with --swarm"),
+        (["--swarm", "1", "--preset", "nsdi23"], "--preset does not go with --swarm"),
+        (["--swarm", "1", "--seeds", "3"], "--seeds does not go with --swarm"),
+        ([JOB, "--hazard", ".1", "--model", "vgg-19"], "--model does not go with a JOB"),
+        ([JOB, "--hazard", ".1", "--out", "x.txt"], "--out does not go with a JOB"),
+    ],
+)
+def test_what_would_mean_nothing_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", *arguments]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,15 @@ def test_two_neighbours_at_once_are_restored_from_the_newest_complete_checkpoint
     assert "restored from the checkpoint" in said(found)
 
 
+@pytest.mark.parametrize(("part", "again"), [(0.5, 10), (0.85, 10), (0.95, 0)])
+def test_a_checkpoint_that_is_still_being_written_does_not_count(part: float, again: int) -> None:
+    """2 s of writing are 0.91 steps here, and losses at one instant hurry no shard."""
+    one = asked(every=10)
+    lost_s = (300 + part) * calm_step_s(one)
+    found = simulate(one, trace(FOUR, f"{lost_s} -b c", "2500 +e f"))
+    assert (found.restores, found.lost_steps) == (1, again)
+
+
 def test_with_a_second_pipeline_they_are_not() -> None:
     one = asked(pipelines=2, every=10)
     eight = "0 +a b c d e f g h"

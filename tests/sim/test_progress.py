@@ -16,7 +16,7 @@ def test_rates_delays_and_restores_add_up() -> None:
     kernel = Kernel()
     progress = Progress(kernel)
     assert progress.steps == 0
-    assert math.isinf(progress.boundary_s())
+    assert math.isinf(progress.reaches_at_s(1))
     progress.run(2.0)
     kernel.run(until_s=10.0)
     assert progress.steps == 5
@@ -28,13 +28,30 @@ def test_rates_delays_and_restores_add_up() -> None:
     kernel.run(until_s=17.0)
     assert progress.steps == 6.5
     progress.run(1.0)
-    assert progress.boundary_s() == 17.5, "what is left of a step goes at the new rate"
+    assert progress.reaches_at_s(7) == 17.5, "what is left of a step goes at the new rate"
     progress.back_to(4)
     assert (progress.steps, progress.lost_steps) == (4, 2)
     progress.stand()
     kernel.run(until_s=99.0)
     assert progress.steps == 4
     assert progress.trained_s == 13.0
+
+
+def test_what_was_done_at_an_instant_before() -> None:
+    kernel = Kernel()
+    progress = Progress(kernel)
+    progress.run(2.0)
+    kernel.run(until_s=10.0)
+    progress.delay(3.0)
+    kernel.run(until_s=15.0)
+    assert [progress.was(at_s) for at_s in (-1.0, 0.0, 4.0, 10.0, 12.5, 14.0, 15.0)] == [
+        *(0.0, 0.0, 2.0, 5.0, 5.0, 5.5, 6.0)
+    ]
+    progress.run(1.0)
+    kernel.run(until_s=16.0)
+    assert [progress.was(at_s) for at_s in (12.5, 14.0, 15.5)] == [5.0, 5.5, 6.5]
+    progress.back_to(4)
+    assert progress.was(15.5) == 6.5, "it is what was done then"
 
 
 def test_the_last_step_is_the_last() -> None:

@@ -350,15 +350,35 @@ def test_a_market_that_never_lasts_ends_with_what_it_has(monkeypatch: pytest.Mon
     assert 35 < run.hours < 36
 
 
-def test_the_random_row_at_a_tenth_is_met() -> None:
-    runs = [play_random(0.1, seed) for seed in range(150)]
+@pytest.mark.parametrize(
+    ("hazard", "seeds", "within", "published"),
+    [
+        # Of preemptions see `random_market`: the published rows contradict each other by a tenth.
+        (0.01, 1000, 0.12, (4.41, 0.03, 43.59, 148.19, 39.67, 3.69)),
+        (0.10, 150, 0.05, (54.32, 0.08, 40.42, 131.81, 36.78, 3.55)),
+        (0.50, 60, 0.05, (343.95, 2.43, 26.84, 83.18, 24.43, 3.33)),
+    ],
+)
+def test_the_random_rows_are_met(
+    hazard: float, seeds: int, within: float, published: tuple[float, ...]
+) -> None:
+    preemptions, fatal, nodes, rate, dollars, value = published
+    runs = [play_random(hazard, seed) for seed in range(seeds)]
     assert {run.steps for run in runs} == {22_194}
-    assert fmean(run.preemptions for run in runs) == pytest.approx(54.32, rel=0.05)
-    assert fmean(run.fatal for run in runs) == pytest.approx(0.08, abs=0.3)
-    assert fmean(run.mean_nodes for run in runs) == pytest.approx(40.42, rel=0.05)
-    assert fmean(run.samples_per_s for run in runs) == pytest.approx(131.81, rel=0.05)
-    assert fmean(run.usd_per_hour for run in runs) == pytest.approx(36.78, rel=0.05)
-    assert fmean(run.value for run in runs) == pytest.approx(3.55, rel=0.05)
+    assert fmean(run.preemptions for run in runs) == pytest.approx(preemptions, rel=within)
+    assert fmean(run.fatal for run in runs) == pytest.approx(fatal, abs=0.3)
+    assert fmean(run.mean_nodes for run in runs) == pytest.approx(nodes, rel=0.05)
+    assert fmean(run.samples_per_s for run in runs) == pytest.approx(rate, rel=0.05)
+    assert fmean(run.usd_per_hour for run in runs) == pytest.approx(dollars, rel=0.05)
+    assert fmean(run.value for run in runs) == pytest.approx(value, rel=0.05)
+
+
+ON_TRACE = {
+    "bert": (6, 2, 24.07, 21.90, 11375, 73.73, 3.344),
+    "gpt-2": (6, 2, 24.07, 21.90, 30143, 23.68, 1.144),
+    "resnet-152": (13, 5, 23.29, 21.19, 13904, 123.83, 5.562),
+}
+"""Fatal losses, within how many, nodes, dollars per hour, steps, samples per second, value."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -368,16 +388,13 @@ def test_the_recorded_trace(name: str) -> None:
         pytest.skip("the recorded trace bamboo-p3.csv is not at hand")
     run = play(MODELS[name], read_trace(path))
     assert run.preemptions == 167
-    fatal, within, nodes, dollars, steps, rate, value = {
-        "bert": (6, 2, 24.07, 21.90, 11375, 73.73, 3.344),
-        "gpt-2": (6, 2, 24.07, 21.90, 30143, 23.68, 1.144),
-        "resnet-152": (13, 5, 23.29, 21.19, 13904, 123.83, 5.562),
-    }.get(name, (0, 20, run.mean_nodes, run.usd_per_hour, 0, 0, 0))
+    assert run.steps > 0
+    if name not in ON_TRACE:
+        return  # nothing was published: there it crashed on this trace
+    fatal, within, nodes, dollars, steps, rate, value = ON_TRACE[name]
     assert abs(run.fatal - fatal) <= within
     assert run.mean_nodes == pytest.approx(nodes, rel=0.01)
     assert run.usd_per_hour == pytest.approx(dollars, rel=0.01)
-    assert run.steps > 0
-    if steps:
-        assert run.steps == pytest.approx(steps, rel=0.08)
-        assert run.samples_per_s == pytest.approx(rate, rel=0.08)
-        assert run.value == pytest.approx(value, rel=0.08)
+    assert run.steps == pytest.approx(steps, rel=0.08)
+    assert run.samples_per_s == pytest.approx(rate, rel=0.08)
+    assert run.value == pytest.approx(value, rel=0.08)

@@ -52,6 +52,27 @@ def test_rerouting_needs_a_peer_for_every_stage() -> None:
     assert none_left.restores == 1
 
 
+def test_rerouting_does_not_begin_anew_for_nodes_that_it_has_no_use_for() -> None:
+    one = asked(pipelines=1, standbys=4)
+    found = simulate(one, trace("0 +a b c d", "600 +e f g h"), system=REROUTING)
+    assert (found.reconfigurations, found.trained_s) == (1, pytest.approx(3600))
+
+
+def test_nobody_beats_the_oracle_with_the_same_standbys() -> None:
+    one = asked(pipelines=2, standbys=1, every=10)
+    market = trace(f"{EIGHT} i", "600 -b", "700 +j", "1400 -c", "1500 +k", "2000 -d", "2100 +l")
+    found = {name: simulate(one, market, system=name) for name in SYSTEMS}
+    assert all(f.steps <= found[ORACLE].steps for n, f in found.items() if n != ON_DEMAND)
+
+
+def test_nobody_beats_the_oracle_with_fewer_nodes_than_a_grid_has() -> None:
+    one = asked(stages=4, every=10)
+    market = trace("0 +a b c d", "600 -b", "900 -c", "1200 -d", "3000 +e f g")
+    found = {name: simulate(one, market, system=name) for name in (OURS, ORACLE)}
+    assert found[OURS].trained_s > 3500, "one node alone goes on"
+    assert found[OURS].steps <= found[ORACLE].steps
+
+
 def _market(seed: int) -> Trace:
     return trace(EIGHT, f"{100 + seed} -b", f"{900 + seed} +i")
 

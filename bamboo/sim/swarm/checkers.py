@@ -6,16 +6,25 @@ name and a sentence; the first one ends the play.
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.effects import CompleteCheckpoint
-from bamboo.core.events import CaughtUp, Event, NodeFinished, RunFailed, StoreRefilled
+from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
+from bamboo.core.events import (
+    CaughtUp,
+    CheckpointDamaged,
+    CheckpointDone,
+    Event,
+    NodeFinished,
+    RunFailed,
+    StopRequested,
+    StoreRefilled,
+)
 from bamboo.core.invariants import check, check_step
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.sim.swarm.copies import Copy, Kept
+from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
-from bamboo.topology.strategy import BARE_MODES
 
 if TYPE_CHECKING:
     from bamboo.sim.swarm.cluster import Cluster
@@ -25,14 +34,6 @@ STOPS_WITHIN_S = 25.0
 """So long a stop may take that was asked for, once nothing goes wrong any more."""
 
 
-class Red(Exception):
-    """A checker is not content."""
-
-    def __init__(self, checker: str, sentence: str) -> None:
-        super().__init__(f"{checker}: {sentence}")
-        self.checker, self.sentence = checker, sentence
-
-
 class Checkers:
     """All checkers of one world, each told what it looks at."""
 
@@ -40,7 +41,6 @@ class Checkers:
         self._world = world
         self.stalls = 0
         """How often a member said that it waits in vain."""
-        self.all_ended = False
         self._acts: dict[tuple[int, Slot], str] = {}
         self._taken: dict[tuple[int, Slot], int] = {}
         """By era and slot, the last step that was taken."""
@@ -50,9 +50,9 @@ class Checkers:
         self._gone: frozenset[NodeId] = frozenset()
         """Who was gone when all began, or went on, last."""
         self._stop_at_s: float | None = None
-        self._bare_s: float | None = None
-        self._idle_s: float | None = None
-        self._done, self._done_s, self._era = 0, 0.0, 0
+        """When somebody asked the run to stop."""
+        self._stored = {made.step for made in world.log.first.checkpoints}
+        """Of the checkpoints that were said to be complete, those not found damaged."""
 
     # ---------------------------------------------------------------- the log
 
@@ -60,6 +60,7 @@ class Checkers:
         """An event that changed nothing."""
         if decided.effects:
             raise Red("stale", f"{event} changed nothing and has effects")
+        self._check_heard(event, state)
 
     def committed(self, entry: Entry) -> None:
         """A decision."""
@@ -73,9 +74,9 @@ class Checkers:
             self._check_caught_up(entry)
         if isinstance(entry.event, StoreRefilled):
             self._check_refilled(entry)
+        self._note_stored(entry.event)
         self._check_checkpoints(entry)
-        if before.stop_reason is None and after.stop_reason is not None:
-            self._stop_at_s = self._world.now_s
+        self._check_stop(entry)
         if after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED:
             self._check_end(entry)
         reform, known = after.reform, before.reform
@@ -83,6 +84,29 @@ class Checkers:
             self._check_base(after, reform, reform.base)
         if reform is None and (known is not None or before.assignment is None):
             self._gone = _gone(after)
+
+    def _check_stop(self, entry: Entry) -> None:
+        """A stop is noted as soon as it is asked for, and no step is trained beyond those begun."""
+        before, after = entry.before, entry.state
+        self._check_heard(entry.event, after)
+        if isinstance(entry.event, StopRequested) and self._stop_at_s is None:
+            self._stop_at_s = self._world.now_s
+        if after.stop_at_step is not None and before.stop_at_step is None:
+            begun = max((m.begun_step() for m in self._world.members), default=-1)
+            if after.stop_at_step > begun:
+                words = f"all are to stop after step {after.stop_at_step}"
+                raise Red("budget", f"{words}, nobody has begun one after {begun}")
+
+    def _check_heard(self, event: Event, state: State) -> None:
+        ignored = state.stop_reason is None and state.phase is not Phase.FINISHED
+        if isinstance(event, StopRequested) and ignored:
+            raise Red("budget", f"a stop was asked for and is not noted: {event.reason}")
+
+    def _note_stored(self, event: Event) -> None:
+        if isinstance(event, CheckpointDone):
+            self._stored.add(event.step)
+        elif isinstance(event, CheckpointDamaged):
+            self._stored.discard(event.step)
 
     def _check_refilled(self, entry: Entry) -> None:
         """What was said under a generation that is void is kept apart from what is said now."""
@@ -143,6 +167,9 @@ class Checkers:
         self._world.plane.fell_back(state)
         if state.stop_reason is None:
             self._stop_at_s = None
+        self._stored = {made.step for made in log.first.checkpoints}
+        for entry in log.entries[:version]:
+            self._note_stored(entry.event)
 
     # ---------------------------------------------------------------- where all go on from
 
@@ -158,7 +185,7 @@ class Checkers:
         could have saved is taken back, and a restore names a checkpoint that is complete."""
         steps, layers = self._live(state, reform)
         kept = {0} if self._world.policy.checkpoint_every else set()
-        kept |= {made.step for made in state.checkpoints}
+        kept |= self._stored
         able = {step for step, found in steps.items() if len(found) == layers}
         if reform.checkpoint and base and base not in self._world.vault.complete:
             raise Red("restore", f"step {base} is restored and was never a complete checkpoint")
@@ -256,8 +283,8 @@ class Checkers:
         asked = outcome in (before.stop_outcome, state.stop_outcome)
         if outcome in (Outcome.STOPPED, Outcome.BUDGET) and not asked:
             raise Red("outcome", f"the run is {outcome}, nobody asked for that")
-        if outcome is Outcome.DONE and before.stop_reason is not None:
-            asked_s = max(self._stop_at_s or 0.0, self._world.scenario.heal_s)
+        if outcome is Outcome.DONE and self._stop_at_s is not None:
+            asked_s = max(self._stop_at_s, self._world.scenario.heal_s)
             if self._world.now_s - asked_s > STOPS_WITHIN_S:
                 raise Red(
                     "budget", f"asked to stop at {self._stop_at_s:.0f} s, it trained to its end"
@@ -270,6 +297,8 @@ class Checkers:
             self._check_unrecoverable(before, state)
         if outcome is Outcome.FAULT and not self.stalls:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
+        if not any(isinstance(effect, TerminateAll) for effect in entry.to.get(FLEET, ())):
+            raise Red("fleet", f"the run is {outcome} and its instances are kept")
 
     def _check_all_written(self, before: State, outcome: Outcome | None) -> None:
         """Every slot stands behind its last step, by the account of who owns it."""
@@ -289,8 +318,13 @@ class Checkers:
         """Nothing is given up that a live copy or a checkpoint has."""
         world = self._world
         if world.policy.elastic:
-            if world.policy.checkpoint_every or state.checkpoints:
+            if world.policy.checkpoint_every or self._stored:
                 raise Red("given up", f"there are checkpoints: {state.sentence}")
+            may = state.redundancy == "off" and _gone(state) - self._gone
+            if before.reform is not None and not may:
+                steps, layers = self._live(state, before.reform)
+                if any(len(found) == layers for found in steps.values()):
+                    raise Red("given up", f"live nodes have all of a step: {state.sentence}")
         elif before.assignment is not None:
             live = {str(n.id) for n in state.live_nodes()}
             held = set()
@@ -300,65 +334,6 @@ class Checkers:
                     held |= {s for s, copy in member.shadowed.items() if not copy.joining}
             if all(slot in held for slot in before.grid.slots()):
                 raise Red("given up", f"live nodes hold every slot: {state.sentence}")
-
-    # ---------------------------------------------------------------- time goes by
-
-    def sweep(self) -> None:
-        """Once a second: standstills, and slots that stay without a shadow."""
-        world = self._world
-        state, plane = world.log.state, world.plane
-        if plane.done != self._done or state.phase is Phase.FINISHED:
-            self._done, self._done_s = plane.done, world.now_s
-        if not world.healed or state.phase is Phase.FINISHED:
-            return
-        scenario = world.scenario
-        stood_s = world.now_s - max(self._done_s, scenario.heal_s)
-        most_s = scenario.park_s + scenario.patience_s + 4 * scenario.boot_s + 30.0
-        if stood_s > most_s:
-            raise Red("standstill", f"nothing moves for {stood_s:.0f} s: {state.sentence}")
-        self._look_at_protection(state)
-        self._look_at_idle(state)
-
-    def _look_at_protection(self, state: State) -> None:
-        world, assignment = self._world, state.assignment
-        usable = [n for n in state.live_nodes() if n.notice_deadline_s is None]
-        wants = state.redundancy not in BARE_MODES and len(usable) > 1
-        trains = state.reform is None and state.stop_reason is None and not state.finished
-        far = world.plane.done < world.scenario.steps - 3
-        bare = assignment is not None and None in assignment.shadows
-        if not (wants and trains and far and bare):
-            self._bare_s = None
-            return
-        if self._bare_s is None:
-            self._bare_s = world.now_s
-        most_s = 12.0 + 4 * world.scenario.transfer_s + 6 * world.scenario.step_s
-        if world.now_s - self._bare_s > most_s:
-            raise Red("protection", f"a slot has no shadow for {most_s:.0f} s: {state.sentence}")
-
-    def _look_at_idle(self, state: State) -> None:
-        """Nobody does the work of two for long while somebody stands by, and no run stays small
-        for whom there are nodes."""
-        world, assignment = self._world, state.assignment
-        trains = state.reform is None and state.stop_reason is None and not state.finished
-        far = world.plane.done < world.scenario.steps - 3
-        idle = [n for n in state.nodes if n.status is NodeStatus.READY and n.usable]
-        if assignment is None or not (trains and far and idle):
-            self._idle_s = None
-            return
-        usable = sum(n.usable for n in state.nodes)
-        merged = len(set(assignment.owners)) < assignment.grid.size
-        scenario = world.scenario
-        most = scenario.pipelines_max * scenario.stages
-        small = scenario.elastic and not scenario.timed_grids and state.grid.size < most
-        whole = usable // scenario.stages > state.grid.size // scenario.stages
-        if not ((merged and state.redundancy not in BARE_MODES) or (small and whole)):
-            self._idle_s = None
-            return
-        if self._idle_s is None:
-            self._idle_s = world.now_s
-        most_s = 25.0 + 8 * scenario.transfer_s + 12 * scenario.step_s
-        if world.now_s - self._idle_s > most_s:
-            raise Red("idle", f"{idle[0].id} stands by for {most_s:.0f} s: {state.sentence}")
 
     def over(self, state: State) -> None:
         """The play has come to its end."""

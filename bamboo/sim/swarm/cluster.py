@@ -15,6 +15,7 @@ from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers
 from bamboo.sim.swarm.launcher import Launcher
+from bamboo.sim.swarm.liveness import Liveness
 from bamboo.sim.swarm.member import Member
 from bamboo.sim.swarm.plane import Plane
 from bamboo.sim.swarm.saving import Vault
@@ -73,6 +74,7 @@ class Cluster:
         self.log = Log(first, self.policy)
         self.plane = Plane(self)
         self.checkers = Checkers(self)
+        self.liveness = Liveness(self)
         self.members: list[Member] = []
         self._by_name: dict[str, Member] = {}
         self._cuts: set[frozenset[str]] = set()
@@ -315,7 +317,7 @@ class Cluster:
             self._judge_leases(state)
             self._judge_stall(state)
         self.launcher.sweep()
-        self.checkers.sweep()
+        self.liveness.sweep()
         self.agenda.after(SWEEP_S, self._sweep)
 
     def _judge_leases(self, state: State) -> None:
@@ -332,8 +334,8 @@ class Cluster:
                 reporter = reporters[self.pick(len(reporters))]
                 event = PeerLost(node=NodeId(name), reporter=reporter.name, cause="lease")
                 reporter.say_apart(event)
-        for pair in self._cuts:
-            one, other = sorted(pair)
+        # In order: that of a set differs from process to process, and each report draws a delay.
+        for one, other in sorted(sorted(pair) for pair in self._cuts):
             reporter, victim = self._by_name[one], self._by_name[other]
             between = {reporter.node, victim.node} <= state.participants()
             if between and reporter.awake and victim.awake:

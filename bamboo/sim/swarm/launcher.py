@@ -6,7 +6,7 @@ of one that died knows what the log says, and nothing else.
 
 from typing import TYPE_CHECKING
 
-from bamboo.core.effects import TerminateAll, TerminateInstance
+from bamboo.core.effects import TerminateInstance
 from bamboo.core.events import (
     Pace,
     PaceMeasured,
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FORMING_S = 60.0
 """A run that has not begun by then ends."""
-MEASURES_EVERY = 1
-"""Rounds."""
 
 
 class Launcher(Voice):
@@ -36,7 +34,6 @@ class Launcher(Voice):
         super().__init__(world, "launcher")
         self.view: State = world.log.first
         self._booting = 0
-        self._rounds = 0
         self._asked_to_stop = False
         self._patience = self._new_patience()
 
@@ -74,9 +71,7 @@ class Launcher(Voice):
     def read(self, entry: Entry) -> None:
         self.view = entry.state
         for effect in entry.to.get("fleet", ()):
-            if isinstance(effect, TerminateAll):
-                self.world.checkers.all_ended = True
-            elif isinstance(effect, TerminateInstance):
+            if isinstance(effect, TerminateInstance):
                 self._end(effect.instance)
 
     def _end(self, instance: str) -> None:
@@ -91,12 +86,10 @@ class Launcher(Voice):
         """Look after the fleet, and say what is to be said."""
         if not self.awake or not self.world.log.there or self.view.phase is Phase.FINISHED:
             return
-        self._rounds += 1
         self._rent()
         self._wait()
         self._stop_for_budget()
-        if self._rounds % MEASURES_EVERY == 0:
-            self._measure()
+        self._measure()
         late = self.view.phase is Phase.FORMING and self.world.now_s > FORMING_S
         if late:
             self.say(

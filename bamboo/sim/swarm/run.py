@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from bamboo.core.state import Phase
 from bamboo.errors import CoreMisuse, InputError
-from bamboo.sim.swarm.checkers import Red
 from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.draw import draw
+from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.scenario import Scenario, from_text
 from bamboo.sim.swarm.trouble import KINDS
 

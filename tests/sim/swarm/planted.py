@@ -15,8 +15,15 @@ from unittest.mock import patch
 
 from bamboo.core import aim, checkpointing, ending, failover, machine, protect, reform
 from bamboo.core.base import Base, find_base
-from bamboo.core.effects import CompleteCheckpoint, GoOn, Promote, QuiesceAfter
-from bamboo.core.events import CaughtUp, LayoutBuilt, NodeFinished, StoreRefilled
+from bamboo.core.effects import CompleteCheckpoint, GoOn, Promote, QuiesceAfter, StopAt
+from bamboo.core.events import (
+    CaughtUp,
+    CheckpointFailed,
+    LayoutBuilt,
+    NodeFinished,
+    StopRequested,
+    StoreRefilled,
+)
 from bamboo.core.policy import Policy
 from bamboo.core.state import Report, State
 from bamboo.core.transition import Transition, changed, live_members, stale
@@ -258,6 +265,58 @@ def forgotten_step() -> AbstractContextManager[Any]:
     return patch.object(reform, "_go_on", go_on)
 
 
+def stop_forgotten() -> AbstractContextManager[Any]:
+    """A stop that is asked for while a failover is under way is not noted."""
+    real = ending.request_stop
+
+    def request_stop(state: State, event: StopRequested) -> Transition:
+        return stale(state, "a failover comes first") if state.failovers else real(state, event)
+
+    return patch.object(machine, "request_stop", request_stop)
+
+
+def stops_a_step_late() -> AbstractContextManager[Any]:
+    """A stop is agreed for the step after the one that is begun: that may be beyond the budget."""
+    real = ending.settle_stop
+
+    def settle(state: State) -> Any:
+        after, effects, words = real(state)
+        if after.stop_at_step is None or not effects:
+            return after, effects, words
+        late = after.stop_at_step + 1
+        orders = tuple(replace(e, step=late) if isinstance(e, StopAt) else e for e in effects)
+        return replace(after, stop_at_step=late), orders, words
+
+    return patch.multiple(ending, settle_stop=settle)
+
+
+def given_up_too_soon() -> AbstractContextManager[Any]:
+    """Without checkpoints a run is given up when one who was asked has gone."""
+
+    def found(state: State, policy: Policy) -> Base | None:
+        base, reform_ = find_base(state, policy), state.reform
+        live = {node.id for node in state.live_nodes()}
+        whole = reform_ is not None and live.issuperset(reform_.asked)
+        return base if whole or policy.checkpoint_every else None
+
+    return patch.object(reform, "find_base", found)
+
+
+def a_failed_checkpoint_takes_another_along() -> AbstractContextManager[Any]:
+    """When a checkpoint cannot be written, the newest complete one is forgotten, too."""
+    real = checkpointing.give_up
+
+    def give_up(state: State, event: CheckpointFailed) -> Transition:
+        decided = real(state, event)
+        if decided.state is state:
+            return decided
+        return replace(
+            decided, state=replace(decided.state, checkpoints=decided.state.checkpoints[:-1])
+        )
+
+    return patch.object(machine, "give_up", give_up)
+
+
 BUGS: dict[str, Bug] = {
     bug.__name__: bug
     for bug in (
@@ -278,6 +337,10 @@ BUGS: dict[str, Bug] = {
         nobody_promoted,
         no_second_round,
         forgotten_step,
+        stop_forgotten,
+        stops_a_step_late,
+        given_up_too_soon,
+        a_failed_checkpoint_takes_another_along,
     )
 }
 

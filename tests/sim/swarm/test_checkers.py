@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from bamboo.core.effects import CompleteCheckpoint
+from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
+    CheckpointDamaged,
     CheckpointDone,
     Event,
     NodeFinished,
@@ -33,9 +34,9 @@ from bamboo.core.state import (
 )
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
-from bamboo.sim.swarm.checkers import Red
 from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.copies import Copy, Kept
+from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.scenario import Scenario
 from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
@@ -106,10 +107,17 @@ def account(world: Cluster, step: int) -> None:
 
 
 def ends(world: Cluster, event: Event, outcome: Outcome, **changes: Any) -> Entry:
-    over = {"phase": Phase.FINISHED, "outcome": outcome, "failovers": (), "reform": None}
+    over: dict[str, Any] = {
+        "phase": Phase.FINISHED,
+        "outcome": outcome,
+        "failovers": (),
+        "reform": None,
+    }
+    over |= {"effects": (TerminateAll(to=FLEET),)}
     return entry(world, event, **(over | changes))
 
 
+NO_CAPACITY = RunFailed(reporter="cli", outcome=Outcome.UNRECOVERABLE, reason="too few nodes came")
 DONE = NodeFinished(node=NodeId("i00.1"), step=39)
 
 
@@ -169,6 +177,10 @@ LOG: list[tuple[str, Callable[[Cluster], Entry]]] = [
     ("outcome: a fault", lambda w: ends(w, NOTHING, Outcome.FAULT)),
     ("written: .* done, by", lambda w: ends(w, NOTHING, Outcome.DONE)),
     ("written: .* slot 0.0 stands", lambda w: ends(w, DONE, Outcome.DONE)),
+    (
+        "fleet: .* instances are kept",
+        lambda w: ends(w, NO_CAPACITY, Outcome.UNRECOVERABLE, effects=()),
+    ),
     ("given up: there are", lambda w: ends(w, NOTHING, Outcome.UNRECOVERABLE)),
 ]
 
@@ -183,6 +195,7 @@ def test_a_bad_decision_is_red(said: str, bad: Callable[[Cluster], Entry]) -> No
         world.vault.complete.add(4)
         kept = (four, six) if said.startswith("saved") else (four,)
         world.log.state = replace(world.log.state, checkpoints=kept)
+        world.checkers._stored |= {made.step for made in kept}
     with pytest.raises(Red, match=said):
         world.checkers.committed(bad(world))
 
@@ -194,8 +207,7 @@ def test_good_decisions_are_not_red() -> None:
     world.checkers.committed(anew(world, 6))
     refilled = StoreRefilled(reporter="i01.1")
     world.checkers.committed(entry(world, refilled, generation=world.log.state.generation + 1))
-    failed = RunFailed(reporter="cli", outcome=Outcome.UNRECOVERABLE, reason="no capacity")
-    world.checkers.committed(ends(world, failed, Outcome.UNRECOVERABLE))
+    world.checkers.committed(ends(world, NO_CAPACITY, Outcome.UNRECOVERABLE))
 
 
 def test_who_gives_up_what_live_nodes_hold_is_red() -> None:
@@ -213,6 +225,54 @@ def test_a_stop_that_is_not_heeded_is_red() -> None:
     world.agenda.now_s += 60.0
     with pytest.raises(Red, match="budget: asked to stop at 4 s"):
         world.checkers.committed(ends(world, DONE, Outcome.DONE, before=asked.state))
+
+
+STOP = StopRequested(reason="the budget is spent", outcome=Outcome.BUDGET)
+
+
+def test_a_stop_that_is_not_noted_is_red() -> None:
+    world = trained()
+    nothing = Transition(state=world.log.state, effects=(), reason="stale")
+    with pytest.raises(Red, match=r"budget: .* is not noted"):
+        world.checkers.stale("launcher", STOP, world.log.state, nothing)
+    with pytest.raises(Red, match=r"budget: .* is not noted"):
+        world.checkers.committed(entry(world, STOP))
+    noted = replace(world.log.state, stop_reason="enough")
+    world.checkers.stale("launcher", STOP, noted, replace(nothing, state=noted))
+
+
+def test_a_stop_after_a_step_that_nobody_has_begun_is_red() -> None:
+    world = trained()
+    begun = max(member.begun_step() for member in world.members)
+    asked: dict[str, Any] = {"stop_reason": "enough", "stop_outcome": Outcome.STOPPED}
+    world.checkers.committed(entry(world, stop_at_step=begun, **asked))
+    with pytest.raises(Red, match=r"budget: .* nobody has begun one after"):
+        world.checkers.committed(entry(world, stop_at_step=begun + 1, **asked))
+
+
+def test_a_checkpoint_that_the_core_forgot_still_counts() -> None:
+    world = trained()
+    world.vault.complete |= {4, 8}
+    made = entry(world, CheckpointDone(node=NodeId("i00.1"), step=8, era=1), author="i00.1")
+    world.checkers.committed(made)
+    world.log.state = replace(world.log.state, checkpoints=(Checkpoint(step=4, era=1),))
+    with pytest.raises(Red, match=r"base: .* 4, 8 could be had"):
+        world.checkers.committed(anew(world, 4, checkpoint=True))
+    damaged = CheckpointDamaged(node=NodeId("i00.1"), step=8, reason="torn")
+    world.checkers.committed(entry(world, damaged, author="i00.1"))
+    world.checkers._stored.add(4)
+    world.checkers.committed(anew(world, 4, checkpoint=True))
+
+
+def test_without_checkpoints_nothing_is_given_up_that_live_nodes_have() -> None:
+    world = trained(replace(PLAIN, checkpoint_every=0))
+    state = replace(world.log.state, phase=Phase.RECONFIGURING, reform=reform(world))
+    event = PeerLost(node=NodeId("x.1"), reporter="cli", cause="exit")
+    bad = ends(world, event, Outcome.UNRECOVERABLE, before=state)
+    world.checkers.committed(bad)
+    account(world, 6)
+    with pytest.raises(Red, match="given up: live nodes have all of a step"):
+        world.checkers.committed(bad)
 
 
 def test_effects_of_nothing_are_red() -> None:
@@ -297,12 +357,12 @@ def test_who_goes_on_has_all_that_it_is_to_have() -> None:
 
 def test_a_standstill_is_red_once_all_is_healed() -> None:
     world = trained()
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 30.0
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 60.0
     with pytest.raises(Red, match="standstill: nothing moves"):
-        world.checkers.sweep()
+        world.liveness.sweep()
     with pytest.raises(Red, match="standstill: the run is not over"):
         world.checkers.over(world.log.state)
 
@@ -313,10 +373,10 @@ def test_a_slot_that_stays_bare_is_red() -> None:
     assert assignment is not None
     bare = assignment.replace(owners={}, shadows={STAGE_0: None})
     world.log.state = replace(world.log.state, assignment=bare, phase=Phase.DEGRADED)
-    world.checkers.sweep()
+    world.liveness.sweep()
     world.agenda.now_s += 25.0
     with pytest.raises(Red, match="protection: "):
-        world.checkers.sweep()
+        world.liveness.sweep()
 
 
 def test_a_fault_that_was_said_is_not_red() -> None:
