@@ -1,15 +1,16 @@
 """`bamboo simulate`: what a job would do and cost on a spot market, before anything is rented."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import track
 
+from bamboo.errors import InputError
 from cli import nsdi23, simulating
-from cli.echo import echo
+from cli.echo import echo_result, progress_is_hidden
 from cli.market_options import MarketAsked, market_options
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
@@ -17,6 +18,10 @@ from cli.pictures.simulation import simulation_svg
 from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
+
+OF_SWARM = ("swarm", "first_seed", "out", "as_json")
+OF_PRESET = ("job", "preset", "model", "trace", "hazard", "seeds", "first_seed", "as_json")
+NOT_OF_JOBS = ("model", "out")
 
 
 @click.command("simulate")
@@ -62,11 +67,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
+    _refuse_what_is_not_played(swarm=swarm is not None, preset=preset is not None)
     if swarm is not None:
         raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
         body = nsdi23.run(model, job=job, market=market, seeds=seeds, first_seed=first_seed)
-        echo(json.dumps(body) if as_json else nsdi23_text(body))
+        echo_result(json.dumps(body) if as_json else nsdi23_text(body))
         return
     if plot is not None:
         check_name(plot)
@@ -85,7 +91,7 @@ def command(
             description="simulating",
             console=Console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=progress_is_hidden(),
         )
     )
     if plot is not None:
@@ -93,6 +99,22 @@ def command(
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated))
         write_new(plot, picture, force=force)
     if as_json:
-        echo(json.dumps(simulation_body(simulated, found)))
+        echo_result(json.dumps(simulation_body(simulated, found)))
     else:
-        echo(simulation_text(simulated, found))
+        echo_result(simulation_text(simulated, found))
+
+
+def _refuse_what_is_not_played(*, swarm: bool, preset: bool) -> None:
+    """Raises InputError for an option that would change nothing."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = str(option.name)
+        if swarm:
+            plays, what = name in OF_SWARM, "does not go with --swarm"
+        elif preset:
+            plays, what = name in OF_PRESET, "does not go with --preset nsdi23"
+        else:
+            plays, what = name not in NOT_OF_JOBS, "does not go with a JOB"
+        if not plays and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = option.opts[0] if isinstance(option, click.Option) else "a JOB"
+            raise InputError(f"{shown} {what}; leave it out")

@@ -12,7 +12,8 @@ from bamboo.sim.trace import Trace, parse_trace, read_trace, seconds_in
 from bamboo.sim.trace_shape import multiplied, tiled, tiling
 from bamboo.sim.trace_stats import stats
 from bamboo.sim.trace_text import WRITERS
-from cli.markets import NODES, MarketOptions, check_hours, made, market_of
+from cli.echo import echo, echo_result
+from cli.markets import NODES, MarketOptions, check_hours, check_seed, made, market_of
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.views import market as views
 
@@ -72,7 +73,7 @@ def stats_command(*, file: Path, as_json: bool, plot: Path | None, force: bool) 
 
         write_new(plot, market_svg(trace, title=file.name), force=force)
     body = views.stats_body(file.name, found)
-    click.echo(json.dumps(body) if as_json else views.stats_text(file.name, found))
+    echo_result(json.dumps(body) if as_json else views.stats_text(file.name, found))
 
 
 @command.command("convert")
@@ -130,6 +131,8 @@ def synth_command(
 ) -> None:
     """Make up a trace: like another, by name, or by its hazard."""
     refuse_to_overwrite(out, force=force)
+    if seed is not None:
+        check_seed("--seed", seed)
     market = market_of(MarketOptions(back_s=back_seconds, **given))  # type: ignore[arg-type]
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     _say(f"{views.market_text(market)}; seed {seed}", out)
@@ -147,4 +150,7 @@ def _write(trace: Trace, out: Path, *, form: str, gap_s: float | None, force: bo
 
 
 def _say(text: str, out: Path) -> None:
-    click.echo(text, err=str(out) == STDOUT)
+    if str(out) == STDOUT:
+        echo(text, err=True)
+    else:
+        echo_result(text)
