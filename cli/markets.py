@@ -62,8 +62,9 @@ def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
 
 
 def made(market: Market, *, seed: int, hours: float) -> Trace:
-    """One trace of it. Raises InputError for a length that is none or gives too much."""
+    """One trace of it. Raises InputError for a seed or a length that is none, or gives too much."""
     check_hours(hours)
+    check_seed("--seed", seed)
     if 2 * market.preemptions_in(hours) + market.nodes > MOST_EVENTS:
         raise InputError(
             f"--hours {hours:g}: more than {MOST_EVENTS:,} nodes would come and go; give fewer "

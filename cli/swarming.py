@@ -61,7 +61,7 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
 def play_file(path: Path) -> int:
     """Play the scenario of a file and say how it came out; the exit code as of a swarm."""
     try:
-        verdict = replay(path.read_text(encoding="utf-8"))
+        verdict = replay(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; give another") from error
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from bamboo.sim.trace_shape import multiplied, tiled, tiling
 from bamboo.sim.trace_stats import stats
 from bamboo.sim.trace_text import WRITERS
 from cli.echo import echo, echo_result
-from cli.markets import NODES, MarketOptions, check_hours, check_seed, made, market_of
+from cli.markets import NODES, MarketOptions, check_hours, made, market_of
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.views import market as views
 
@@ -131,8 +131,6 @@ def synth_command(
 ) -> None:
     """Make up a trace: like another, by name, or by its hazard."""
     refuse_to_overwrite(out, force=force)
-    if seed is not None:
-        check_seed("--seed", seed)
     market = market_of(MarketOptions(back_s=back_seconds, **given))  # type: ignore[arg-type]
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     _say(f"{views.market_text(market)}; seed {seed}", out)
@@ -144,13 +142,9 @@ def _write(trace: Trace, out: Path, *, form: str, gap_s: float | None, force: bo
     text = WRITERS[form](trace, gap_s=gap_s)
     written = parse_trace(text, out)  # what could not be read again is not written
     write_new(out, text.encode(), force=force)
-    _say(views.written_text(out, written, stats(written)), out)
-    if lost := views.counted_text(trace, written):
-        _say(lost, out)
+    said = views.written_text(out, written, stats(written)), views.counted_text(trace, written)
+    _say("\n".join(filter(None, said)), out)
 
 
 def _say(text: str, out: Path) -> None:
-    if str(out) == STDOUT:
-        echo(text, err=True)
-    else:
-        echo_result(text)
+    echo(text, err=True) if str(out) == STDOUT else echo_result(text)

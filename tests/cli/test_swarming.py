@@ -70,6 +70,16 @@ def test_a_swarm_says_all_of_it_on_standard_output() -> None:
         (b"\xff\xfe", "is no text"),
         (b"scenario v1\nseed x\n", "line 2: 'seed x' is not understood"),
         (b"scenario v1\nfault 1 burn\n", "fault 'burn' is none of"),
+        (b"scenario v1\nseed 1\nseed 2\n", "seed was said before"),
+        (b"scenario v1\nfaults abc\n", "line 2: 'faults abc' is not understood"),
+        (b"scenario v1\nstages 1\n", "stages 1 makes no world; give 2 to 64"),
+        (b"scenario v1\nzones 0\n", "zones 0 makes no world"),
+        (b"scenario v1\nstep_s 0\n", "step_s 0 makes no world; give 0.001"),
+        (b"scenario v1\nsteps 1000000000\n", "steps 1e+09 makes no world"),
+        (b"scenario v1\nheal_s nan\n", "heal_s nan makes no world"),
+        (b"scenario v1\nfault nan lose\n", "at_s nan makes no world"),
+        (b"scenario v1\nfault 1 lose who=-5\n", "who -5 makes no world"),
+        (b"scenario v1\nredundancy foo\n", "redundancy foo is none"),
     ],
 )
 def test_a_scenario_that_is_none_is_one_line_with_its_file(
