@@ -187,6 +187,13 @@ def test_a_market_of_very_many_nodes_takes_no_longer_for_each(
         (["--trace", MARKET, "--far-ms", "1e308"], "--far-ms 1e+308 is no link"),
         (["--trace", MARKET, "--model", "bert"], "--model does not go with a JOB"),
         (["--trace", MARKET, "--out", "x"], "--out does not go with a JOB"),
+        (
+            [
+                *("--trace", MARKET, "--set", "cluster.virtual_forward_ms=[0.0]"),
+                *("--set", "cluster.virtual_backward_ms=[0.0]"),
+            ],
+            "a step takes 0 s by times given",
+        ),
         (["--swarm", "3"], "a JOB does not go with --swarm"),
     ],
 )
