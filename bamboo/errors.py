@@ -8,6 +8,7 @@
     |  |- StorageFull           1   there is no room left for a checkpoint
     |  `- NotAsWritten          1   a checkpoint is not, or no more, what was written
     |- BooksUnwritable          1   a file in the run's own folder takes no more: a full disk
+    |- ProcessLost              1   one of the processes that share a simulation was killed
     |- RunExists                2   a run of that id is already there
     |- Unrecoverable            3   a stage has no live copy and there is no checkpoint
     |- BudgetReached            4   the budget of the job ended the run
@@ -64,6 +65,10 @@ class NotAsWritten(StorageUnavailable):
 
 class BooksUnwritable(BambooError):
     """A file in a run's own folder cannot be written: the disk is full, mostly."""
+
+
+class ProcessLost(BambooError):
+    """A process that does a part of the work was killed, or none can be started."""
 
 
 class RunExists(InputError):

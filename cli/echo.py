@@ -1,17 +1,39 @@
-"""Printing a line of progress, or the last error: whoever reads it, the run must not depend on it.
+"""Printing to a file on a full disk, or to nobody.
 
-Rule: where the output is a file on a full disk the line is lost, or comes later, and that is all.
+Rule: a line of progress, or the last error, is lost then, or comes later, and that is all: the run
+must not depend on it. What a command was asked for is not lost in silence.
 """
+
+import sys
 
 import click
 
+from bamboo.errors import InputError
 from bamboo.lines import DISK_FULL
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """`click.echo`, but for a full disk."""
+    """Progress: `click.echo`, but for a full disk."""
     try:
         click.echo(text, err=err)
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+
+
+def echo_result(text: str | bytes) -> None:
+    """What was asked for. Raises InputError where it cannot be written."""
+    try:
+        click.echo(text, nl=isinstance(text, str))
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise InputError(
+            f"standard output cannot be written: {error.strerror}; make room there, or send it "
+            "elsewhere"
+        ) from error
+
+
+def progress_is_hidden() -> bool:
+    """Whether nobody looks at standard error, or it is closed."""
+    return sys.stderr is None or not sys.stderr.isatty()

@@ -31,14 +31,14 @@ class MarketOptions:
     zones: str | None = None
 
 
-def market_of(options: MarketOptions) -> Market:
-    """The market that is asked for. Raises InputError."""
-    ways = {"--like": options.like, "--preset": options.preset, "--hazard": options.hazard}
+def market_of(options: MarketOptions, *, named: str = "--preset") -> Market:
+    """The market that is asked for; `named` is the option of a name. Raises InputError."""
+    ways = {"--like": options.like, named: options.preset, "--hazard": options.hazard}
     given = [name for name, value in ways.items() if value is not None]
     if len(given) != 1:
         said = " and ".join(given) or "nothing"
         raise InputError(
-            f"{said} given: a market is made --like FILE, by --preset {'|'.join(PRESETS)}, or by "
+            f"{said} given: a market is made --like FILE, by {named} {'|'.join(PRESETS)}, or by "
             "--hazard P; give one of them"
         )
     sized = {"--nodes": options.nodes, "--zones": options.zones}
@@ -55,15 +55,16 @@ def market_of(options: MarketOptions) -> Market:
     if options.preset is not None:
         if options.preset not in PRESETS:
             raise InputError(
-                f"--preset {options.preset!r} is none; take one of {', '.join(PRESETS)}"
+                f"{named} {options.preset!r} is none; take one of {', '.join(PRESETS)}"
             )
         return preset(options.preset, nodes=nodes, zones=zones)
     return _by_hazard(options, nodes, zones)
 
 
 def made(market: Market, *, seed: int, hours: float) -> Trace:
-    """One trace of it. Raises InputError for a length that is none or gives too much."""
+    """One trace of it. Raises InputError for a seed or a length that is none, or gives too much."""
     check_hours(hours)
+    check_seed("--seed", seed)
     if 2 * market.preemptions_in(hours) + market.nodes > MOST_EVENTS:
         raise InputError(
             f"--hours {hours:g}: more than {MOST_EVENTS:,} nodes would come and go; give fewer "
@@ -78,6 +79,12 @@ def check_hours(hours: float) -> None:
         raise InputError(
             f"--hours {hours:g} is no length; give hours above 0, at most {LONGEST_S / HOUR_S:,.0f}"
         )
+
+
+def check_seed(option: str, seed: int) -> None:
+    """Raises InputError for one below 0, which would give what the same above 0 gives."""
+    if seed < 0:
+        raise InputError(f"{option} {seed} is no seed; give 0 or more")
 
 
 def _size(options: MarketOptions) -> tuple[int, tuple[str, ...]]:

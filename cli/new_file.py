@@ -7,10 +7,9 @@ disk is one line with the path and what to do.
 import os
 from pathlib import Path
 
-import click
-
 from bamboo.errors import InputError
 from bamboo.lines import DISK_FULL
+from cli.echo import echo_result
 
 STDOUT = "-"
 
@@ -31,7 +30,7 @@ def write_new(path: Path, data: bytes, *, force: bool) -> None:
     """Make this file; `-` is standard output. Raises InputError."""
     refuse_to_overwrite(path, force=force)
     if str(path) == STDOUT:
-        click.echo(data, nl=False)
+        echo_result(data)
         return
     target = Path(os.path.realpath(path))
     aside = target.with_name(f".{target.name}.{os.getpid()}")

@@ -14,6 +14,7 @@ from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
 from cli.market_options import MarketAsked
+from cli.markets import check_seed
 
 FIGURES = (
     "preemptions",
@@ -50,6 +51,7 @@ def run(
         raise InputError("--preset nsdi23 plays --trace FILE, or --hazard P; give one of them")
     if not 1 <= seeds <= MOST_SEEDS:
         raise InputError(f"--seeds {seeds} is no number of runs; give 1 to {MOST_SEEDS:,}")
+    check_seed("--first-seed", first_seed)
     if trace is not None:
         if seeds != 1:
             raise InputError(f"--seeds {seeds}: a trace has no chance in it; leave it out")

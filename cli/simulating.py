@@ -20,14 +20,17 @@ from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
 from bamboo.sim.synth import Market
-from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from cli import wiring
 from cli.market_options import MarketAsked
-from cli.markets import check_hours, made, market_of
+from cli.markets import check_hours, check_seed, made, market_of
 from cli.planning import Planned, grid_of, nodes_of, plan_job
+from cli.views.quantities import count
 
 HOUR_S = 3600.0
+MOST_TIME_SCALE = 1e6
+MOST_LATENCY_MS = 3_600_000.0
 DEFAULT_HOURS = 24.0
 """Of a made-up market."""
 
@@ -57,11 +60,14 @@ def prepare(
     """Plan the job as a launch would. Raises InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
-    if not 0 < market.time_scale < math.inf:
-        raise InputError(f"--time-scale {market.time_scale:g} plays nothing; give one above 0")
+    if not 1 / MOST_TIME_SCALE <= market.time_scale <= MOST_TIME_SCALE:
+        raise InputError(
+            f"--time-scale {market.time_scale:g} plays nothing; give one from "
+            f"{1 / MOST_TIME_SCALE:g} to {MOST_TIME_SCALE:g}"
+        )
     terms = market.terms
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
-        if not 0 <= seconds < math.inf:
+        if not 0 <= seconds <= LONGEST_S:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
     job = load_job(path, overrides)
     makes, hours, source = _market(market, nodes=nodes_of(job))
@@ -94,10 +100,13 @@ def prepare(
 
 def _linked(workload: Workload, asked: MarketAsked) -> Workload:
     """With the links between zones that are asked for."""
-    given = {"--far-gbps": asked.far_gbps, "--far-ms": asked.far_latency_ms}
-    for name, value in given.items():
-        if value is not None and not 0 <= value < math.inf:
-            raise InputError(f"{name} {value:g} is no link; give a figure of at least 0")
+    rate, latency_ms = asked.far_gbps, asked.far_latency_ms
+    if rate is not None and not 0 < rate < math.inf:
+        raise InputError(f"--far-gbps {rate:g} is no link; give Gbit/s above 0")
+    if latency_ms is not None and not 0 <= latency_ms <= MOST_LATENCY_MS:
+        raise InputError(
+            f"--far-ms {latency_ms:g} is no link; give milliseconds from 0 to {MOST_LATENCY_MS:g}"
+        )
     return replace(
         workload,
         far_latency_s=None if asked.far_latency_ms is None else asked.far_latency_ms / 1e3,
@@ -126,8 +135,14 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
             raise InputError(f"--times {asked.times} belongs to --trace; give --nodes instead")
         if options.preset is None and options.hazard is None:
             raise InputError("no market is named: give --trace FILE, --hazard P or --market NAME")
-        market = market_of(replace(options, nodes=options.nodes or nodes))
-        words = f"a made-up market of {market.nodes} nodes, {hours:g} h"
+        if options.preset is not None and options.hazard is not None:
+            raise InputError(
+                f"--market {options.preset} and --hazard {options.hazard:g} are two markets; give "
+                "one of them"
+            )
+        wanted = nodes if options.nodes is None else options.nodes
+        market = market_of(replace(options, nodes=wanted), named="--market")
+        words = f"a made-up market of {count(market.nodes, 'node')}, {hours:g} h"
         return partial(_made, market, hours, asked.time_scale), hours, words
     given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
     given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}
@@ -136,6 +151,8 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
         if value is not None:
             raise InputError(f"{name} {value} does not go with --trace, which is a market already")
     trace = read_trace(asked.trace)
+    if asked.hours is None and not trace.length_s:
+        raise InputError(f"{asked.trace}: it ends where it begins; say with --hours how long")
     hours = trace.length_s / HOUR_S if asked.hours is None else asked.hours
     check_hours(hours)
     words = f"{asked.trace.name}, {hours:.4g} h"
@@ -163,6 +180,7 @@ def play(
     simulated: Simulated, *, seeds: int, first_seed: int, rivals: bool
 ) -> Iterator[Mapping[str, Figures]]:
     """A run of every system for each seed. Raises InputError."""
+    check_seed("--first-seed", first_seed)
     if not 1 <= seeds <= 1_000_000:
         raise InputError(f"--seeds {seeds} is no number of runs; give 1 to 1,000,000")
     if seeds > 1 and not simulated.random:

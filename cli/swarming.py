@@ -18,11 +18,12 @@ from bamboo.sim.swarm.draw import draw
 from bamboo.sim.swarm.many import Tally, play_many
 from bamboo.sim.swarm.run import replay
 from bamboo.sim.swarm.shrink import shrunk
-from cli.echo import echo
-from cli.new_file import refuse_to_overwrite, write_new
+from cli.echo import echo, echo_result, progress_is_hidden
+from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.views.swarm import SwarmResult, swarm_body, swarm_text
 
 FOUND_RED = 1
+MOST_SEEDS = 100_000_000
 
 
 def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
@@ -30,9 +31,14 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
 
     Its shrunk scenario is written to `out`, by default `swarm-<seed>.txt` here. Raises InputError.
     """
-    if seeds < 1 or first < 0:
-        raise InputError(f"--swarm {seeds} --first-seed {first}: need a seed or more, from 0 on")
+    if not 1 <= seeds <= MOST_SEEDS or first < 0:
+        raise InputError(
+            f"--swarm {seeds} --first-seed {first}: need a seed or more, at most {MOST_SEEDS:,}, "
+            "from 0 on"
+        )
     if out is not None:
+        if str(out) == STDOUT:
+            raise InputError("--out -: what the swarm says goes there; give the name of a file")
         refuse_to_overwrite(out, force=False)
     began_s = time.monotonic()
     tally = _play(range(first, first + seeds))
@@ -42,28 +48,35 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
         scenario = draw(tally.red.seed)
         _, text = shrunk(scenario, tally.red)
         path = out or Path(f"swarm-{tally.red.seed}.txt")
-        write_new(path, text.encode(), force=out is None)
+        try:
+            write_new(path, text.encode(), force=out is None)
+        except InputError:
+            echo(text, err=True)  # it may have been looked for all night
+            raise
     result = SwarmResult(tally=tally, first=first, took_s=took_s, scenario=path)
-    echo(json.dumps(swarm_body(result)) if as_json else swarm_text(result))
+    echo_result(json.dumps(swarm_body(result)) if as_json else swarm_text(result))
     return 0 if tally.red is None else FOUND_RED
 
 
 def play_file(path: Path) -> int:
     """Play the scenario of a file and say how it came out; the exit code as of a swarm."""
     try:
-        verdict = replay(path.read_text(encoding="utf-8"))
+        verdict = replay(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; give another") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text, and no scenario; give another") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     said = f"{verdict.checker}, {verdict.at_s:g} s: {verdict.sentence}"
-    echo(f"{path}: green, {verdict.outcome}" if verdict.green else f"{path}: {said}")
+    echo_result(f"{path}: green, {verdict.outcome}" if verdict.green else f"{path}: {said}")
     return 0 if verdict.green else FOUND_RED
 
 
 def _play(seeds: range) -> Tally:
     whole = Tally(outcomes=Counter())
     console = Console(stderr=True)
-    hidden = not sys.stderr.isatty()
-    with Progress(console=console, transient=True, disable=hidden) as progress:
+    with Progress(console=console, transient=True, disable=progress_is_hidden()) as progress:
         bar = progress.add_task("playing seeds", total=len(seeds))
         for part in play_many(seeds):
             whole.seeds += part.seeds
@@ -74,5 +87,16 @@ def _play(seeds: range) -> Tally:
     return whole
 
 
+def main(arguments: list[str]) -> int:
+    """`python -m cli.swarming SCENARIO`: play what a red seed left; the exit code."""
+    try:
+        if len(arguments) != 1:
+            raise InputError("give one file with a scenario")
+        return play_file(Path(arguments[0]))
+    except InputError as error:
+        echo(f"error: {error}", err=True)
+        return error.exit_code
+
+
 if __name__ == "__main__":
-    sys.exit(play_file(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bamboo.errors import InputError
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.value import samples_per_s
@@ -83,8 +84,12 @@ def costs_for(
 
 
 def expected(layout: Layout, costs: Costs, *, batch: int, source: str) -> Expected:
-    """Time a calm step of `batch` samples by a dry run."""
+    """Time a calm step of `batch` samples by a dry run. Raises InputError for one of no time."""
     found = figures(plan_run(layout, costs), costs)
+    if not found.step_s > 0:
+        raise InputError(
+            f"a step takes {found.step_s:g} s by times {source}; give operations a time above 0"
+        )
     return Expected(
         source=source,
         step_s=found.step_s,

@@ -235,7 +235,7 @@ def _last_step_ends_s(timeline: list[Point], steps: int) -> float:
 
 def _pieces(timeline: list[Point], end_s: float) -> list[tuple[Point, float]]:
     """Each point with the time until which it is so; none beyond `end_s`."""
-    ends = [point.at_s for point in timeline[1:]] + [math.inf]
+    ends = [*(point.at_s for point in timeline[1:]), math.inf][: len(timeline)]
     return [
         (point, min(until_s, end_s))
         for point, until_s in zip(timeline, ends, strict=True)

@@ -73,7 +73,7 @@ def constant(usd_per_hour: float, *, source: str = "") -> Prices:
 def read_prices(path: Path) -> Prices:
     """Read a series. Raises InputError with file, line and reason."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read as prices: {error.strerror}; name a file that is there"

@@ -5,9 +5,7 @@ changes nothing.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +20,7 @@ from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
+from bamboo.sim.processes import cores, in_order
 from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
 from bamboo.sim.trace import Trace, TraceEvent
@@ -299,6 +298,12 @@ def _one_seed(
     }
 
 
+def _some_seeds(
+    asked: Asked, market: Callable[[int], Trace], systems: Sequence[str], seeds: Sequence[int]
+) -> list[dict[str, Figures]]:
+    return [_one_seed(asked, market, systems, seed) for seed in seeds]
+
+
 _TIMES: dict[str, TimesBook] = {}
 """Of this process, by workload: dry runs are the same for every seed."""
 
@@ -320,13 +325,11 @@ def simulate_seeds(
 ) -> Iterator[dict[str, Figures]]:
     """For each seed, in their order, a run of every system; on all cores, or so many processes.
 
-    `market` makes the trace of a seed; it must be picklable.
+    `market` makes the trace of a seed. Raises ProcessLost.
     """
-    workers = min(processes or os.cpu_count() or 1, len(seeds))
-    one = partial(_one_seed, asked, market, tuple(systems))
-    if workers <= 1:
-        yield from map(one, seeds)
-        return
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        chunk = max(1, min(16, len(seeds) // (4 * workers)))
-        yield from pool.map(one, seeds, chunksize=chunk)
+    workers = max(1, min(processes or cores(), len(seeds)))
+    portion = max(1, min(16, len(seeds) // (4 * workers)))
+    portions = (seeds[at : at + portion] for at in range(0, len(seeds), portion))
+    some = partial(_some_seeds, asked, market, tuple(systems))
+    for found in in_order(some, portions, processes=workers):
+        yield from found

@@ -30,6 +30,8 @@ MOST_NODES = 100_000
 """Alive at once, by a count: each of them becomes an event, whatever its line's length."""
 MOST_EVENTS = 1_000_000
 """That counts may come to in all: a second or two, and some hundred megabytes."""
+LEAST_GAP_S = 0.001
+"""Of an availability series: traces go to the millisecond."""
 VERBS = ("add", "remove")
 LONGEST_S = 100 * 365 * 86_400.0
 """No market was recorded for longer: a stamp beyond it is a slip."""
@@ -78,7 +80,7 @@ def seconds_in(hours: float) -> float:
 def read_trace(path: Path) -> Trace:
     """Read a trace in any of the formats. Raises InputError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read as a trace: {error.strerror}; name a file that is there"
@@ -144,11 +146,11 @@ def _event(
     zone = parts[3] if len(parts) == 4 else ""
     if comes == (node in zone_of):
         what = "is there already" if comes else "is not there"
-        raise _malformed(path, number, parts, f"{node} {what}")
+        raise _malformed(path, number, parts, f"{_shown(node)} {what}")
     if comes:
         zone_of[node] = zone
     elif zone not in ("", came := zone_of.pop(node)):
-        raise _malformed(path, number, parts, f"{node} came in zone {came or 'unnamed'!r}")
+        raise _malformed(path, number, parts, f"{_shown(node)} came in zone {came or 'unnamed'!r}")
     else:
         zone = came
     return TraceEvent(at_s=at_s, node=node, comes=comes, zone=zone)
@@ -160,10 +162,13 @@ def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Seq
     for number, parts in lines:
         try:
             date, time, alive = parts
-            stamp = datetime.fromisoformat(f"{date} {time}").replace(tzinfo=UTC)
+            stamp = datetime.fromisoformat(f"{date} {time}")
             count = int(alive)
         except ValueError as error:
             raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
+        if stamp.tzinfo is not None:
+            raise _malformed(path, number, parts, "times have no offset here; take one time zone")
+        stamp = stamp.replace(tzinfo=UTC)
         if count < 0:
             raise _malformed(path, number, parts, "fewer than no nodes are alive")
         first = first or stamp
@@ -181,17 +186,17 @@ def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Seq
 def _availability(path: Path, text: str) -> Sequence[_Count]:
     try:
         raw = json.loads(text)
-        gap_s = float(raw["metadata"]["gap_seconds"])
-        counts = [int(count) for count in raw["data"]]
+        gap_s = _number(raw["metadata"]["gap_seconds"])
+        counts = [_whole(count) for count in _listed(raw["data"])]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path}: is no availability series ({error!r}); it needs metadata.gap_seconds and "
             "data, a list of counts"
         ) from error
-    if not 0 < gap_s < float("inf") or not counts or min(counts) < 0:
+    if not LEAST_GAP_S <= gap_s < float("inf") or not counts or min(counts) < 0:
         raise InputError(
             f"{path}: gap_seconds = {gap_s} and {len(counts)} counts make no series; the gap must "
-            "be above 0, and no count below"
+            f"be {LEAST_GAP_S:g} or above, and no count below 0"
         )
     if gap_s * len(counts) > LONGEST_S:
         raise InputError(
@@ -202,6 +207,25 @@ def _availability(path: Path, text: str) -> Sequence[_Count]:
         _Count(at_s=index * gap_s, alive=count, place=f"data[{index}] = {_short(str(count))}")
         for index, count in enumerate(counts)
     ]
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{_short(repr(value))} is no number")
+    return float(value)
+
+
+def _whole(value: object) -> int:
+    number = _number(value)
+    if number != int(number):
+        raise ValueError(f"{number:g} is no whole number of nodes")
+    return int(number)
+
+
+def _listed(value: object) -> Sequence[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{_short(repr(value))} is no list")
+    return value
 
 
 def _from_counts(path: Path, counts: Sequence[_Count]) -> Trace:
@@ -237,6 +261,10 @@ def _place(number: int, parts: Sequence[str]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _shown(node: str) -> str:
+    return _short(node if node.isprintable() else repr(node))
 
 
 def _malformed(path: Path, number: int, parts: Sequence[str], reason: str) -> InputError:

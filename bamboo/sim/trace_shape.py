@@ -63,7 +63,8 @@ def tiled(trace: Trace, *, hours: float) -> Trace:
     last = _there(trace, until_s=trace.length_s)
     later = [event for event in trace.events if event.at_s > 0]
     parts = _cast(first, last)
-    goes = [name for name in last if name not in parts.values()]
+    playing = set(parts.values())
+    goes = [name for name in last if name not in playing]
     played_by = {name: name for name in last}
     for play in range(2, plays + 1):
         begin_s = (play - 1) * trace.length_s

@@ -77,12 +77,12 @@ WRITERS: Mapping[str, Callable[..., str]] = {
 def _sampled(trace: Trace, gap_s: float) -> list[Level]:
     if not 0 < gap_s <= LONGEST_S:
         raise InputError(f"--gap-seconds {gap_s:g} is no gap; give seconds above 0, such as 60")
-    last = -int(-trace.length_s // gap_s)  # the first at or after the end
-    if last >= MOST_COUNTS:
+    if trace.length_s / gap_s > MOST_COUNTS - 1:
         raise InputError(
             f"--gap-seconds {gap_s:g}: {trace.length_s / 3600:g} h are more than "
             f"{MOST_COUNTS:,} counts; give a larger gap"
         )
+    last = -int(-trace.length_s // gap_s)  # the first at or after the end
     levels = series(trace)
     times = [level.at_s for level in levels]
     return [

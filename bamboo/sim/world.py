@@ -8,7 +8,7 @@ trace and in one seed.
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,7 +102,7 @@ class World:
     progress: Progress = field(init=False)
     boundaries: Boundaries = field(init=False)
     _system: System | None = field(init=False, default=None)
-    _free: deque[tuple[str, ZoneId]] = field(init=False, default_factory=deque)
+    _free: OrderedDict[str, ZoneId] = field(init=False, default_factory=OrderedDict)
     """Of the market, those that nobody rents, the oldest first."""
     _rented: dict[str, Rental] = field(init=False, default_factory=dict)
     """By the trace's name, those that have not ended."""
@@ -190,7 +190,7 @@ class World:
         if name is not None:
             rental = self._rented.pop(name)
             rental.until_s = self.kernel.now_s
-            self._free.append((name, rental.zone))
+            self._free[name] = rental.zone
             self.look()
 
     # ---------------------------------------------------------------- the market
@@ -202,7 +202,7 @@ class World:
             event = events[self._next]
             self._next += 1
             if event.comes:
-                self._free.append((event.node, ZoneId(event.zone)))
+                self._free[event.node] = ZoneId(event.zone)
             else:
                 self._take(event.node)
         if self._next < len(events):
@@ -226,7 +226,7 @@ class World:
     def _take(self, name: str) -> None:
         rental = self._rented.pop(name, None)
         if rental is None:
-            self._free = deque(one for one in self._free if one[0] != name)
+            self._free.pop(name, None)
             return
         rental.until_s, rental.interrupted = self.kernel.now_s, True
         self._name_of.pop(rental.node)
@@ -237,7 +237,7 @@ class World:
     def _rent(self) -> None:
         self._look_due = False
         while self._free and len(self._rented) < self.system.wanted():
-            self._start(*self._free.popleft())
+            self._start(*self._free.popitem(last=False))
         if len(self._rented) > self.system.wanted():
             spare = self.system.spare()
             if spare is not None and spare in self._name_of:

@@ -1,7 +1,6 @@
 """`bamboo simulate`: what a job would do and cost on a spot market, before anything is rented."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.progress import track
 
 from bamboo.errors import InputError
 from cli import nsdi23, simulating
-from cli.echo import echo
+from cli.echo import echo_result, progress_is_hidden
 from cli.market_options import MarketAsked, market_options
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
@@ -77,7 +76,7 @@ def command(
     if preset is not None:
         _refuse(f"--preset {preset}", lambda name: name not in PRESET_TAKES)
         body = nsdi23.run(model, job=job, market=market, seeds=seeds, first_seed=first_seed)
-        echo(json.dumps(body) if as_json else nsdi23_text(body))
+        echo_result(json.dumps(body) if as_json else nsdi23_text(body))
         return
     _refuse("a JOB", lambda name: name in NO_JOB_TAKES)
     if plot is not None:
@@ -97,7 +96,7 @@ def command(
             description="simulating",
             console=Console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=progress_is_hidden(),
         )
     )
     if plot is not None:
@@ -105,9 +104,9 @@ def command(
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:
-        echo(json.dumps(simulation_body(simulated, found)))
+        echo_result(json.dumps(simulation_body(simulated, found)))
     else:
-        echo(simulation_text(simulated, found))
+        echo_result(simulation_text(simulated, found))
 
 
 def _refuse(what: str, refused: Callable[[str], bool]) -> None:

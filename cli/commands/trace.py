@@ -12,6 +12,7 @@ from bamboo.sim.trace import Trace, parse_trace, read_trace, seconds_in
 from bamboo.sim.trace_shape import multiplied, tiled, tiling
 from bamboo.sim.trace_stats import stats
 from bamboo.sim.trace_text import WRITERS
+from cli.echo import echo, echo_result
 from cli.markets import NODES, MarketOptions, check_hours, made, market_of
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.views import market as views
@@ -72,7 +73,7 @@ def stats_command(*, file: Path, as_json: bool, plot: Path | None, force: bool) 
 
         write_new(plot, market_svg(trace, title=file.name), force=force)
     body = views.stats_body(file.name, found)
-    click.echo(json.dumps(body) if as_json else views.stats_text(file.name, found))
+    echo_result(json.dumps(body) if as_json else views.stats_text(file.name, found))
 
 
 @command.command("convert")
@@ -141,10 +142,9 @@ def _write(trace: Trace, out: Path, *, form: str, gap_s: float | None, force: bo
     text = WRITERS[form](trace, gap_s=gap_s)
     written = parse_trace(text, out)  # what could not be read again is not written
     write_new(out, text.encode(), force=force)
-    _say(views.written_text(out, written, stats(written)), out)
-    if lost := views.counted_text(trace, written):
-        _say(lost, out)
+    said = views.written_text(out, written, stats(written)), views.counted_text(trace, written)
+    _say("\n".join(filter(None, said)), out)
 
 
 def _say(text: str, out: Path) -> None:
-    click.echo(text, err=str(out) == STDOUT)
+    echo(text, err=True) if str(out) == STDOUT else echo_result(text)

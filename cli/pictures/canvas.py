@@ -23,6 +23,11 @@ def check_name(path: Path) -> None:
         raise InputError(f"--plot {path}: the picture is SVG; give a name that ends in .svg")
 
 
+def title_of(text: str) -> str:
+    """What can be drawn of it: the name of a file may hold anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def to_svg(draw: Callable[["Figure"], None], *, width_in: float, height_in: float) -> bytes:
     """What `draw` draws on a figure of that size, with a layout that makes room for labels."""
     import matplotlib as mpl
@@ -33,6 +38,7 @@ def to_svg(draw: Callable[["Figure"], None], *, width_in: float, height_in: floa
         mpl.rcdefaults()
         mpl.rc("svg", hashsalt="bamboo", fonttype="path")
         mpl.rc("font", family=["DejaVu Sans"], size=9)
+        mpl.rc("text", parse_math=False)
         mpl.rc("axes", grid=True, axisbelow=True)
         mpl.rc("axes.spines", top=False, right=False)
         mpl.rc("grid", color="#e3e6e8", linewidth=0.6)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_stats import HOUR_S, Instant, Level, instants, series, stats
-from cli.pictures.canvas import AMBER, GREEN, GREY, RED, to_svg
+from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ def market_svg(trace: Trace, *, title: str) -> bytes:
 
     def draw(figure: "Figure") -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        above.set_title(title, loc="left")
+        above.set_title(title_of(title), loc="left")
         draw_alive(above, series(trace), length_s=trace.length_s, mean_nodes=found.mean_nodes)
         draw_instants(below, instants(trace), length_s=trace.length_s)
         below.set_xlabel("hours")

@@ -11,7 +11,7 @@ from bamboo.sim.run import HOUR_S, Figures
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_stats import instants, series
 from bamboo.sim.world import RECONFIGURATION, RESTORE, Moment
-from cli.pictures.canvas import AMBER, GREEN, GREY, RED, to_svg
+from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
 from cli.pictures.market import draw_instants
 from cli.simulating import Simulated
 
@@ -29,7 +29,7 @@ def simulation_svg(drawn: tuple[Trace, Figures], simulated: Simulated, *, title:
 
     def draw(figure: "Figure") -> None:
         nodes, rate, money, losses = figure.subplots(4, 1, sharex=True, height_ratios=(3, 3, 2, 1))
-        nodes.set_title(title, loc="left")
+        nodes.set_title(title_of(title), loc="left")
         _draw_nodes(nodes, trace, found)
         _draw_rate(rate, found, batch=simulated.asked.workload.batch)
         _draw_money(money, found)

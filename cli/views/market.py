@@ -72,7 +72,8 @@ def written_text(path: object, trace: Trace, found: TraceStats) -> str:
 def tiling_text(length_s: float, hours: float, tiling: Tiling) -> str:
     """How a trace was made to last so long."""
     if tiling.plays == 1:
-        return f"cut from {length_s / HOUR_S:.2f} h to {hours:g} h"
+        how = "cut" if hours * HOUR_S < length_s else "made to last"
+        return f"{how} from {length_s / HOUR_S:.2f} h to {hours:g} h"
     at_seam = [f"{tiling.comes} come"] * (tiling.comes > 0) + [f"{tiling.goes} go"] * (
         tiling.goes > 0
     )

@@ -1,5 +1,6 @@
 """Pictures of markets: whole SVG, the same bytes from the same trace, whatever the settings are."""
 
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -85,3 +86,11 @@ def test_a_full_disk_takes_no_half_picture(
         assert run(["trace", "stats", str(MARKET), "--plot", str(tmp_path / "a.svg")]) == 2
     assert "make room there" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [b"a\xff.csv", b"$x$_{.csv", b"\x1b[2J.csv"])
+def test_any_name_of_a_file_can_be_a_title(name: bytes, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.write_text("0,add,a\n5000,remove,a\n")
+    assert run(["trace", "stats", str(path), "--plot", str(tmp_path / "out.svg")]) == 0
+    assert (tmp_path / "out.svg").read_bytes().startswith(b"<?xml")

@@ -9,6 +9,7 @@ import pytest
 from cli import wiring
 from cli.main import run
 from tests.cli.facts import seen
+from tests.full_disk import files_up_to
 
 pytestmark = pytest.mark.timeout(120)
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -116,9 +117,52 @@ def test_the_published_simulator_has_models_of_its_own(
         (["--trace", MARKET], "give one of them"),
         ([JOB], "has models of its own"),
         (["--seeds", "0"], "--seeds 0 is no number"),
+        (["--first-seed", "-3"], "--first-seed -3 is no seed"),
+        (["--plot", "x.svg"], "--plot does not go with --preset nsdi23"),
+        (["--hours", "5"], "--hours does not go with --preset nsdi23"),
+        (["--rivals"], "--rivals does not go with --preset nsdi23"),
     ):
         assert run([*arguments, *more]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_trace_that_ends_where_it_begins_needs_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "still.csv"
+    path.write_text("0,add,a\n")
+    assert run(["simulate", JOB, "--trace", str(path)]) == 2
+    assert "say with --hours how long" in capsys.readouterr().err
+    assert run(["simulate", JOB, "--trace", str(path), "--hours", "1"]) == 0
+
+
+def test_figures_that_cannot_be_written_are_not_lost_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = ["simulate", "--preset", "nsdi23", "--hazard", ".1", "--json"]
+    for arguments in (preset, ["simulate", "--swarm", "2"], ["trace", "stats", MARKET]):
+        with (tmp_path / "out").open("w") as full, files_up_to(0), monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", full)
+            assert run(arguments) == 2
+        assert "standard output cannot be written" in capsys.readouterr().err
+
+
+def test_closed_standard_error_is_no_reason_to_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    assert run(["simulate", JOB, "--trace", MARKET]) == 0
+    with pytest.raises(SystemExit) as left:
+        run(["simulate", "--swarm", "2"])
+    assert left.value.code == 0
+    assert "seeds green" in capsys.readouterr().out
+
+
+def test_a_market_of_very_many_nodes_takes_no_longer_for_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    many = ["--hazard", ".01", "--nodes", "40000", "--hours", "1"]
+    assert figure(body_of(many, capsys), "steps") == 1500
 
 
 @pytest.mark.parametrize(
@@ -158,7 +202,26 @@ def test_what_would_mean_nothing_is_refused(
         (["--trace", MARKET, "--times", "0"], "0 copies"),
         (["--trace", "missing.csv"], "missing.csv"),
         (["--trace", MARKET, "--plot", "x.png"], "ends in .svg"),
-        (["--market", "wild"], "'wild' is none"),
+        (["--market", "wild"], "--market 'wild' is none"),
+        (["--market", "calm", "--hazard", "1"], "--market calm and --hazard 1 are two markets"),
+        (["--market", "calm", "--bulk", "2"], "--bulk 2 belongs to --hazard; --market has its own"),
+        (["--hazard", ".1", "--nodes", "0"], "--nodes 0 is no market"),
+        (["--hazard", ".1", "--first-seed", "-1"], "--first-seed -1 is no seed"),
+        (["--trace", MARKET, "--time-scale", "1e-320"], "plays nothing; give one from 1e-06"),
+        (["--trace", MARKET, "--time-scale", "nan"], "--time-scale nan plays nothing"),
+        (["--trace", MARKET, "--boot-seconds", "1e308"], "--boot-seconds 1e+308 is no time"),
+        (["--trace", MARKET, "--far-gbps", "0"], "--far-gbps 0 is no link; give Gbit/s above 0"),
+        (["--trace", MARKET, "--far-ms", "1e308"], "--far-ms 1e+308 is no link"),
+        (["--trace", MARKET, "--model", "bert"], "--model does not go with a JOB"),
+        (["--trace", MARKET, "--out", "x"], "--out does not go with a JOB"),
+        (
+            [
+                *("--trace", MARKET, "--set", "cluster.virtual_forward_ms=[0.0]"),
+                *("--set", "cluster.virtual_backward_ms=[0.0]"),
+            ],
+            "a step takes 0 s by times given",
+        ),
+        (["--swarm", "3"], "a JOB does not go with --swarm"),
     ],
 )
 def test_bad_input_is_one_line_with_a_remedy(

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import InputError
+from bamboo.sim.swarm.many import PORTION, play_many
 from bamboo.sim.swarm.run import replay
-from cli.swarming import play_file, run_swarm
+from cli.swarming import main, play_file, run_swarm
+from tests.full_disk import files_up_to
 from tests.sim.swarm.planted import planted
 
 
@@ -32,10 +34,64 @@ def test_a_red_seed_leaves_its_scenario(tmp_path: Path, capsys: pytest.CaptureFi
         run_swarm(1, 0, out, False)
 
 
-@pytest.mark.parametrize(("seeds", "first"), [(0, 0), (3, -1)])
+@pytest.mark.parametrize(("seeds", "first"), [(0, 0), (3, -1), (10**30, 0)])
 def test_a_swarm_needs_a_seed(seeds: int, first: int) -> None:
     with pytest.raises(InputError, match="need a seed or more"):
         run_swarm(seeds, first, None, False)
+
+
+def test_more_seeds_than_can_be_listed_are_begun() -> None:
+    found = play_many(range(100_000_000), processes=2)
+    assert next(found).seeds == PORTION
+    found.close()  # type: ignore[attr-defined]
+
+
+def test_a_scenario_that_cannot_be_written_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with planted("no_second_round"), files_up_to(16):
+        with pytest.raises(InputError, match="cannot be written"):
+            run_swarm(40, 0, None, False)
+        assert "scenario v1" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_swarm_says_all_of_it_on_standard_output() -> None:
+    with pytest.raises(InputError, match="give the name of a file"):
+        run_swarm(1, 0, Path("-"), False)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"scenario v2\n", "line 1 is not 'scenario v1'"),
+        (b"", "this is no scenario"),
+        (b"\xff\xfe", "is no text"),
+        (b"scenario v1\nseed x\n", "line 2: 'seed x' is not understood"),
+        (b"scenario v1\nfault 1 burn\n", "fault 'burn' is none of"),
+        (b"scenario v1\nseed 1\nseed 2\n", "seed was said before"),
+        (b"scenario v1\nfaults abc\n", "line 2: 'faults abc' is not understood"),
+        (b"scenario v1\nstages 1\n", "stages 1 makes no world; give 2 to 64"),
+        (b"scenario v1\nzones 0\n", "zones 0 makes no world"),
+        (b"scenario v1\nstep_s 0\n", "step_s 0 makes no world; give 0.001"),
+        (b"scenario v1\nsteps 1000000000\n", "steps 1e+09 makes no world"),
+        (b"scenario v1\nheal_s nan\n", "heal_s nan makes no world"),
+        (b"scenario v1\nfault nan lose\n", "at_s nan makes no world"),
+        (b"scenario v1\nfault 1 lose who=-5\n", "who -5 makes no world"),
+        (b"scenario v1\nredundancy foo\n", "redundancy foo is none"),
+    ],
+)
+def test_a_scenario_that_is_none_is_one_line_with_its_file(
+    tmp_path: Path, data: bytes, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.txt"
+    path.write_bytes(data)
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert str(path) in error
+    assert error.count("\n") == 1
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

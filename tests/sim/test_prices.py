@@ -53,6 +53,10 @@ def test_what_cannot_be_meant_is_named(tmp_path: Path, text: str, words: str) ->
         prices(tmp_path, text)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_price(tmp_path: Path) -> None:
+    assert prices(tmp_path, "\ufeff0,a,1.5\r\n").mean_usd_per_hour(A, 0, 1) == 1.5
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name a file that is there"):
         read_prices(tmp_path / "none.csv")

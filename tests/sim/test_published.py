@@ -304,6 +304,11 @@ def test_a_market_without_a_pipeline_gives_no_figures() -> None:
     assert (run.steps, run.samples_per_s, run.value, run.usd, run.preemptions) == (0, 0, 0, 0, 1)
 
 
+def test_a_market_that_never_has_a_node_gives_no_figures() -> None:
+    run = play(MODELS["bert"], trace())
+    assert (run.steps, run.usd, run.value, run.timeline) == (0, 0.0, 0.0, ())
+
+
 def test_the_timeline_says_what_was_so_until_the_next_point() -> None:
     run = play_random(0.1, 3)
     for now, then in pairwise(run.timeline):

@@ -53,6 +53,12 @@ def test_alive_counts(tmp_path: Path) -> None:
     assert trace.length_s == 120.0
 
 
+def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path) -> None:
+    assert told(read(tmp_path, "\ufeff0,add,a\r\n5000,remove,a\r\n")) == ["0 +a", "5 -a"]
+    series = '\ufeff{"metadata": {"gap_seconds": 1}, "data": [1.0]}'
+    assert told(read(tmp_path, series)) == ["0 +node1"]
+
+
 def test_availability(tmp_path: Path) -> None:
     series = {"metadata": {"gap_seconds": 300}, "data": [1, 3, 3, 0]}
     trace = read(tmp_path, json.dumps(series), "t.json")
@@ -79,6 +85,8 @@ def test_availability(tmp_path: Path) -> None:
         ("-5,add,a\n", "line 1: '-5,add,a': it goes back in time"),
         ("0,add,a\n\n1,add,a\n", "line 3: '1,add,a': a is there already"),
         ("0,add,a\n1,remove,b\n", "line 2: '1,remove,b': b is not there"),
+        ("0,add,\x1b[2J\n0,add,\x1b[2J\n", ": '\\x1b[2J' is there already"),
+        ("2020-01-01, 00:00:00+05:00, 3\n", "times have no offset here; take one time zone"),
         (
             "hello\n",
             "line 1: 'hello': is a line of no known trace; give `ms,add|remove,node[,zone]`",
@@ -106,6 +114,13 @@ def test_availability(tmp_path: Path) -> None:
         ),
         ('{"metadata": {"gap_seconds": 1e300}, "data": [1, 2]}', "correct the gap"),
         ('{"metadata": {"gap_seconds": 5}, "data": [1e400]}', "is no availability series"),
+        ('{"metadata": {"gap_seconds": 5}, "data": [4, 3.5]}', "3.5 is no whole number of nodes"),
+        ('{"metadata": {"gap_seconds": 5}, "data": [4, "3"]}', "'3' is no number"),
+        ('{"metadata": {"gap_seconds": 5}, "data": [4, true]}', "True is no number"),
+        ('{"metadata": {"gap_seconds": 5}, "data": "43"}', "'43' is no list"),
+        ('{"metadata": {"gap_seconds": 5}, "data": {"4": 3}}', "{'4': 3} is no list"),
+        ('{"metadata": {"gap_seconds": "5"}, "data": [4]}', "'5' is no number"),
+        ('{"metadata": {"gap_seconds": 1e-4}, "data": [4]}', "the gap must be 0.001 or above"),
         ('{"a":' + "[" * 100_000, "is no availability series"),
         ("2020-01-01, 00:00, 1\n9999-01-01, 00:00, 2\n", "line 2: '9999-01-01,00:00,2': it is"),
         ("0,add,a\n" + "9" * 400 + ",remove,a\n", "line 2: "),

@@ -80,6 +80,7 @@ def test_a_series_is_read_back_as_what_was_sampled(market: Trace) -> None:
         (float("nan"), "is no gap"),
         (float("inf"), "is no gap"),
         (1e-6, "are more than 1,000,000 counts; give a larger gap"),
+        (1e-320, "are more than 1,000,000 counts; give a larger gap"),
         (1e-300, "are more than 1,000,000 counts; give a larger gap"),
     ],
 )

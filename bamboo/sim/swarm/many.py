@@ -3,12 +3,11 @@
 Rule: what is found does not depend on how many processes look for it.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from bamboo.sim.processes import cores, in_order
 from bamboo.sim.swarm.run import Verdict, play_seed
 
 PORTION = 50
@@ -47,19 +46,10 @@ def play_portion(seeds: range) -> Tally:
 
 def play_many(seeds: range, *, processes: int = 0) -> Iterator[Tally]:
     """Portions of `seeds`, in their order, up to the first with a seed that is not green. On all
-    cores, or so many processes."""
-    portions = [seeds[at : at + PORTION] for at in range(0, len(seeds), PORTION)]
-    workers = min(processes or os.cpu_count() or 1, len(portions))
-    if workers <= 1:
-        for portion in portions:
-            tally = play_portion(portion)
-            yield tally
-            if tally.red is not None:
-                return
-        return
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        for tally in pool.map(play_portion, portions):
-            yield tally
-            if tally.red is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
-                return
+    cores, or so many processes. Raises ProcessLost."""
+    portions = (seeds[at : at + PORTION] for at in range(0, len(seeds), PORTION))
+    workers = min(processes or cores(), -(-len(seeds) // PORTION))
+    for tally in in_order(play_portion, portions, processes=workers):
+        yield tally
+        if tally.red is not None:
+            return

@@ -9,12 +9,28 @@ Rule: everything that a play depends on stands here, so a text is played the sam
 line that is not understood is an error with its number.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.topology.strategy import REDUNDANCY_MODES
 
 HEAD = "scenario v1"
+MOST = 100_000
+LIMITS: dict[str, tuple[float, float]] = {
+    "seed": (0, math.inf),
+    "pipelines": (1, 64),
+    "stages": (2, 64),
+    "layers": (2, 1024),
+    "zones": (1, 64),
+    "pipelines_max": (1, 64),
+    "standbys": (0, 1024),
+    "steps": (1, MOST),
+    "step_s": (0.001, 3600),
+    "twice": (0, 1),
+}
+"""Of what a world may be; all else from 0 to MOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +112,13 @@ def to_text(scenario: Scenario, comments: tuple[str, ...] = ()) -> str:
 
 
 def from_text(text: str) -> Scenario:
-    """Read what `to_text` wrote. Raises InputError with the line that is not understood."""
+    """Read what `to_text` wrote. Raises InputError with the line that is not understood, or for a
+    world that is none."""
     lines = [line.split("#", 1)[0].strip() for line in text.splitlines()]
     if not lines or lines[0] != HEAD:
         raise InputError(f"line 1 is not {HEAD!r}; this is no scenario")
     kinds: dict[str, type] = {f.name: type(getattr(Scenario(), f.name)) for f in fields(Scenario)}
+    del kinds["faults"]  # a line each
     found: dict[str, Any] = {}
     faults: list[Fault] = []
     for number, line in enumerate(lines[1:], 2):
@@ -110,11 +128,34 @@ def from_text(text: str) -> Scenario:
         try:
             if name == "fault":
                 faults.append(_fault(rest))
+            elif name in found:
+                raise ValueError(f"{name} was said before")
             else:
                 found[name] = _read(kinds[name], rest.strip())
         except (KeyError, ValueError) as error:
             raise InputError(f"line {number}: {line!r} is not understood: {error}") from error
-    return replace(Scenario(**found), faults=tuple(faults))
+    scenario = replace(Scenario(**found), faults=tuple(faults))
+    _refuse_no_world(scenario)
+    return scenario
+
+
+def _refuse_no_world(scenario: Scenario) -> None:
+    """Its red would be nobody's fault."""
+    parts: tuple[Scenario | Fault, ...] = (scenario, *scenario.faults)
+    for one in parts:
+        for field in fields(one):
+            value = getattr(one, field.name)
+            if not isinstance(value, int | float):
+                continue
+            least, most = LIMITS.get(field.name, (0, MOST))
+            if not least <= value <= most:
+                raise InputError(
+                    f"{field.name} {value:g} makes no world; give {least:g} to {most:g}"
+                )
+    if scenario.redundancy not in REDUNDANCY_MODES:
+        raise InputError(
+            f"redundancy {scenario.redundancy} is none; give one of {', '.join(REDUNDANCY_MODES)}"
+        )
 
 
 def _fault(text: str) -> Fault:
