@@ -16,6 +16,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.workload import Workload
+from bamboo.sim.market_presets import PRESETS
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
@@ -126,8 +127,15 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
             raise InputError(f"--times {asked.times} belongs to --trace; give --nodes instead")
         if options.preset is None and options.hazard is None:
             raise InputError("no market is named: give --trace FILE, --hazard P or --market NAME")
+        if options.preset is not None and options.hazard is not None:
+            raise InputError("--market and --hazard each make a market up; give one of them")
+        if options.preset is not None and options.preset not in PRESETS:
+            raise InputError(
+                f"--market {options.preset!r} is none; take one of {', '.join(PRESETS)}"
+            )
         market = market_of(replace(options, nodes=options.nodes or nodes))
-        words = f"a made-up market of {market.nodes} nodes, {hours:g} h"
+        kind = options.preset or f"hazard {options.hazard:g}"
+        words = f"a made-up market ({kind}) of {market.nodes} nodes, {hours:g} h"
         return partial(_made, market, hours, asked.time_scale), hours, words
     given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
     given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}

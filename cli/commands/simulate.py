@@ -2,12 +2,16 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import track
 
+from bamboo.errors import InputError
+from bamboo.sim.nsdi23 import MODELS
 from cli import nsdi23, simulating
 from cli.echo import echo
 from cli.market_options import MarketAsked, market_options
@@ -18,6 +22,27 @@ from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 
+_TAKEN: Mapping[str, frozenset[str]] = {
+    "--swarm": frozenset({"swarm", "first_seed", "out", "as_json"}),
+    "--preset nsdi23": frozenset(
+        {"preset", "model", "job", "trace", "hazard", "seeds", "first_seed", "as_json"}
+    ),
+}
+"""What goes with a way to simulate that is not of a JOB."""
+
+
+def _refuse_ignored(way: str) -> None:
+    """Raises InputError for the first thing that was given and would not be looked at."""
+    context = click.get_current_context()
+    for given in context.command.params:
+        name = given.name or ""
+        source = context.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE and name not in _TAKEN[way]:
+            said = (
+                given.opts[0] if isinstance(given, click.Option) else f"JOB {context.params[name]}"
+            )
+            raise InputError(f"{said} does not go with {way}, which would ignore it; leave it out")
+
 
 @click.command("simulate")
 @click.argument("job", type=click.Path(path_type=Path), required=False)
@@ -26,7 +51,9 @@ from cli.views.simulate import picture_title, simulation_body, simulation_text
     type=click.Choice(["nsdi23"]),
     help="The paper's published simulator, without a JOB.",
 )
-@click.option("--model", default="bert", show_default=True, help="Of the preset.")
+@click.option(
+    "--model", default="bert", show_default=True, help=f"Of the preset: {', '.join(MODELS)}."
+)
 @click.option(
     "--swarm", type=int, metavar="SEEDS", help="Without a JOB: faults for the decision core."
 )
@@ -62,6 +89,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
+    if swarm is not None or preset is not None:
+        _refuse_ignored("--swarm" if swarm is not None else f"--preset {preset}")
     if swarm is not None:
         raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
@@ -90,7 +119,7 @@ def command(
     )
     if plot is not None:
         drawn = simulating.one_run(simulated, seed=first_seed)
-        picture = simulation_svg(drawn, simulated, title=picture_title(simulated))
+        picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:
         echo(json.dumps(simulation_body(simulated, found)))

@@ -120,6 +120,33 @@ def test_the_published_simulator_has_models_of_its_own(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--preset", "nsdi23", "--trace", MARKET, "--plot", "x.svg"], "--plot does not go with"),
+        (["--preset", "nsdi23", "--trace", MARKET, "--hours", "2"], "--hours does not go with"),
+        (["--swarm", "1", "--trace", MARKET], "--trace does not go with --swarm"),
+        ([JOB, "--swarm", "1"], "does not go with --swarm"),
+    ],
+)
+def test_what_another_way_would_ignore_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["simulate", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_counts_are_whole_and_a_run_that_never_began_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--hazard", "0", "--nodes", "2", "--hours", "1", "--rivals"]
+    assert run(["simulate", JOB, *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "(hazard 0) of 2 nodes" in text.splitlines()[0]
+    assert "it never began: 4 nodes" in text
+    assert " 0.0\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
         ([], "no market is named"),
         (["--trace", MARKET, "--hazard", ".1"], "--hazard 0.1 does not go with --trace"),
         (["--trace", MARKET, "--seeds", "3"], "a trace has no chance in it"),
@@ -131,7 +158,8 @@ def test_the_published_simulator_has_models_of_its_own(
         (["--trace", MARKET, "--times", "0"], "0 copies"),
         (["--trace", "missing.csv"], "missing.csv"),
         (["--trace", MARKET, "--plot", "x.png"], "ends in .svg"),
-        (["--market", "wild"], "'wild' is none"),
+        (["--market", "wild"], "--market 'wild' is none"),
+        (["--market", "calm", "--hazard", ".1"], "--market and --hazard"),
     ],
 )
 def test_bad_input_is_one_line_with_a_remedy(
