@@ -4,10 +4,14 @@ Rule: it has its own constants, rules and averages (`bamboo.sim.nsdi23`), and no
 figures can stand beside the published ones.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.progress import track
 
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
@@ -62,7 +66,14 @@ def run(
                 f"--hazard {hazard:g} is no chance of a node's loss in an hour; give 0 to 1"
             )
         chosen = range(first_seed, first_seed + seeds)
-        found = [play_random(hazard, seed, model=MODELS[model]) for seed in chosen]
+        seen = track(
+            chosen,
+            description="simulating",
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        found = [play_random(hazard, seed, model=MODELS[model]) for seed in seen]
         source = f"random markets, hazard {hazard:g}"
     return {
         "schema_version": 1,

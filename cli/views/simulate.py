@@ -82,6 +82,10 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
         lines += _rivals(found)
+        if any(one[OURS].transfer_usd for one in found):
+            lines.append(
+                "  bytes between zones are paid by bamboo alone: of the others they are unknown"
+            )
     ended = [one[OURS].ended for one in found if one[OURS].ended]
     for why in sorted(set(ended)):
         some = f"{ended.count(why)} of {len(found)} ended" if len(found) > 1 else "ended"

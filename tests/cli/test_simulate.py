@@ -74,6 +74,15 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in text for name in body["systems"])
 
 
+def test_bytes_between_zones_are_said_to_be_ours_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--hazard", "0", "--hours", "1", "--endless", "--rivals"]
+    for zones, said in (("a,b", True), ("a", False)):
+        assert run(["simulate", JOB, *arguments, "--zones", zones]) == 0
+        assert ("paid by bamboo alone" in capsys.readouterr().out) is said
+
+
 def test_a_time_scale_plays_the_market_faster_and_not_the_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
