@@ -48,7 +48,13 @@ OPTIONS = (
     click.option(
         "--times", type=int, default=1, show_default=True, help="Copies of the trace side by side."
     ),
-    click.option("--time-scale", type=float, default=1.0, help="As `launch --trace` plays it."),
+    click.option(
+        "--time-scale",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Market seconds in a second; `launch --trace` has 60.",
+    ),
     click.option("--prices", type=_PATH, help="Spot prices: `ms,zone,usd_per_hour` lines."),
     click.option("--far-gbps", type=float, help="Of a link between two zones, if not as others."),
     click.option("--far-ms", type=float, help="Its latency, likewise."),

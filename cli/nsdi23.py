@@ -9,10 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
+from cli.echo import progress_is_hidden
 from cli.market_options import MarketAsked
 from cli.markets import check_seed
 
@@ -64,7 +68,14 @@ def run(
                 f"--hazard {hazard:g} is no chance of a node's loss in an hour; give 0 to 1"
             )
         chosen = range(first_seed, first_seed + seeds)
-        found = [play_random(hazard, seed, model=MODELS[model]) for seed in chosen]
+        seen = track(
+            chosen,
+            description="simulating",
+            console=Console(stderr=True),
+            transient=True,
+            disable=progress_is_hidden(),
+        )
+        found = [play_random(hazard, seed, model=MODELS[model]) for seed in seen]
         source = f"random markets, hazard {hazard:g}"
     return {
         "schema_version": 1,

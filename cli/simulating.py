@@ -142,7 +142,8 @@ def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], 
             )
         wanted = nodes if options.nodes is None else options.nodes
         market = market_of(replace(options, nodes=wanted), named="--market")
-        words = f"a made-up market of {count(market.nodes, 'node')}, {hours:g} h"
+        kind = options.preset or f"hazard {options.hazard:g}"
+        words = f"a made-up market ({kind}) of {count(market.nodes, 'node')}, {hours:g} h"
         return partial(_made, market, hours, asked.time_scale), hours, words
     given = {"--hazard": options.hazard, "--market": options.preset, "--bulk": options.bulk}
     given |= {"--back-seconds": options.back_s, "--nodes": options.nodes}

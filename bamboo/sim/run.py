@@ -5,6 +5,7 @@ changes nothing.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -264,21 +265,33 @@ def figures_of(
 
 
 def _dollars(world: World, prices: Prices, *, free: bool) -> tuple[tuple[float, float], ...]:
-    """An interrupted instance is paid for until it turns out to be free."""
+    """As the last bill has it: an instance that turns out to be free never costs anything."""
     out = []
+    bills = [_bill(rental, prices, free=free) for rental in world.rentals]
+    crossed = world.crossed_by
     for point in range(DOLLAR_POINTS + 1):
         at_s = world.kernel.now_s * point / DOLLAR_POINTS
         micro = 0
-        for rental in world.rentals:
+        for rental, bill in zip(world.rentals, bills, strict=True):
             assert rental.until_s is not None, "a world that was played has ended all its rentals"
             if rental.until_s <= at_s:
-                micro += _bill(rental, prices, free=free)
-            elif rental.from_s < at_s:
+                micro += bill
+            elif rental.from_s < at_s and bill:
                 price = prices.mean_usd_per_hour(rental.zone, rental.from_s, at_s)
                 used_s = at_s - rental.from_s
                 micro += bill_micro_usd(used_s, usd_per_hour=price, spot=False)
-        out.append((at_s, micro / MICRO))
+        out.append((at_s, micro / MICRO + _crossed_by(crossed, at_s) / 1e9 * USD_PER_GB))
     return tuple(out)
+
+
+def _crossed_by(known: Sequence[tuple[float, float]], at_s: float) -> float:
+    """Bytes from zone to zone until then: straight between two times that are known."""
+    after = bisect_left(known, (at_s, 0.0))
+    if after == len(known):
+        return known[-1][1] if known else 0.0
+    (from_s, before), (until_s, more) = known[max(0, after - 1)], known[after]
+    part = (at_s - from_s) / (until_s - from_s) if until_s > from_s else 1.0
+    return before + max(0.0, part) * (more - before)
 
 
 def _bill(rental: Rental, prices: Prices, *, free: bool) -> int:

@@ -6,12 +6,13 @@ Formats, told apart by their content:
     availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
 
 Rule: every format becomes the same value; a line that cannot be meant is an error that names file,
-line and reason, and nothing is guessed. Counts do not say who went: the nodes that came first go
-first. Zones and the end are ours; other readers of event CSV know three fields.
+line and reason, and nothing is guessed. Counts do not say who went: it is drawn among those who are
+there, each time the same, so that a job that rents a few of many loses them as often as the others.
+Zones and the end are ours; other readers of event CSV know three fields.
 """
 
 import json
-from collections import deque
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ MOST_EVENTS = 1_000_000
 """That counts may come to in all: a second or two, and some hundred megabytes."""
 LEAST_GAP_S = 0.001
 """Of an availability series: traces go to the millisecond."""
+WHO_GOES = 0
+"""The seed of who it is that a smaller count takes."""
 VERBS = ("add", "remove")
 LONGEST_S = 100 * 365 * 86_400.0
 """No market was recorded for longer: a stamp beyond it is a slip."""
@@ -230,8 +233,8 @@ def _listed(value: object) -> Sequence[object]:
 
 def _from_counts(path: Path, counts: Sequence[_Count]) -> Trace:
     events: list[TraceEvent] = []
-    here: deque[str] = deque()
-    made = 0
+    here: list[str] = []
+    made, chance = 0, random.Random(WHO_GOES)
     for count in counts:
         if count.alive > MOST_NODES:
             raise InputError(
@@ -247,7 +250,9 @@ def _from_counts(path: Path, counts: Sequence[_Count]) -> Trace:
             here.append(f"node{made}")
             events.append(TraceEvent(at_s=count.at_s, node=here[-1], comes=True))
         while len(here) > count.alive:
-            events.append(TraceEvent(at_s=count.at_s, node=here.popleft(), comes=False))
+            goes = chance.randrange(len(here))
+            here[goes], here[-1] = here[-1], here[goes]
+            events.append(TraceEvent(at_s=count.at_s, node=here.pop(), comes=False))
     return Trace(source=str(path), events=tuple(events), length_s=counts[-1].at_s)
 
 

@@ -96,6 +96,8 @@ class World:
     moments: list[Moment] = field(default_factory=list)
     crossed_bytes: float = 0.0
     """Sent from zone to zone by steps, so far."""
+    crossed_by: list[tuple[float, float]] = field(default_factory=list)
+    """For the picture: (seconds, bytes until then), whenever that changes its pace."""
     ended: str = ""
     """Why it was over before the horizon."""
     keep_moments: bool = True
@@ -183,6 +185,8 @@ class World:
         steps = self.progress.steps
         self.crossed_bytes += self._crossing * (steps - self._crossing_since)
         self._crossing, self._crossing_since = bytes_per_step, steps
+        if self.keep_moments:
+            self.crossed_by.append((self.kernel.now_s, self.crossed_bytes))
 
     def release(self, node: NodeId) -> None:
         """The system ends an instance; the market may rent it out again."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bamboo.errors import InputError
+from bamboo.sim.nsdi23 import MODELS
 from cli import nsdi23, simulating
 from cli.echo import echo_result, progress_is_hidden
 from cli.market_options import MarketAsked, market_options
@@ -34,7 +35,9 @@ NO_JOB_TAKES = frozenset({"model", "out"})
     type=click.Choice(["nsdi23"]),
     help="The paper's published simulator, without a JOB.",
 )
-@click.option("--model", default="bert", show_default=True, help="Of the preset.")
+@click.option(
+    "--model", default="bert", show_default=True, help=f"Of the preset: {', '.join(MODELS)}."
+)
 @click.option(
     "--swarm", type=int, metavar="SEEDS", help="Without a JOB: faults for the decision core."
 )

@@ -34,6 +34,7 @@ def simulation_svg(drawn: tuple[Trace, Figures], simulated: Simulated, *, title:
         _draw_rate(rate, found, batch=simulated.asked.workload.batch)
         _draw_money(money, found)
         draw_instants(losses, instants(trace), length_s=max(found.seconds, 1.0))
+        losses.set_ylabel("nodes taken\n(by the market)")
         losses.set_xlabel("hours")
         losses.set_xlim(0, max(found.seconds, 1.0) / HOUR_S)
         figure.align_ylabels()
@@ -51,7 +52,7 @@ def _draw_nodes(axes: "Axes", trace: Trace, found: Figures) -> None:
     axes.step(times, rented, where="post", color=GREEN, linewidth=1.1, label="rented")
     axes.set_ylim(0, max(1, *alive, *rented) * 1.08)
     axes.locator_params(axis="y", integer=True)
-    axes.set_ylabel("nodes (grey: to be had)")
+    axes.set_ylabel("nodes: rented (green),\nto be had (grey)")
 
 
 def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:
@@ -69,7 +70,7 @@ def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:
         at = [m.at_s / HOUR_S for m in found.moments if m.kind == name]
         if at:
             axes.plot(at, [top * height] * len(at), "v", color=color, markersize=3.5, label=name)
-            axes.legend(loc="lower right", ncols=2, fontsize=8)
+            axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=8)
     axes.set_ylim(0, top * 1.25)
     axes.set_ylabel("samples/s")
 

@@ -49,6 +49,7 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
         "job": simulated.job.file,
         "market": simulated.source,
         "step_times": asked.workload.source,
+        "dollars": "modelled",
         "spot_prices": asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "runs": len(found),
@@ -76,6 +77,7 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
         f"  step times {asked.workload.source}",
         f"  spot prices of {asked.prices.source}, modelled; on demand "
         f"{usd(asked.on_demand_usd_per_hour)} per instance and hour",
+        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
         *_figures([one[OURS] for one in found]),
     ]
     if len(found[0]) > 1:
@@ -83,8 +85,17 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
         lines += _rivals(found)
         terms = terms_of_rivals()
         lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
+        if any(one[OURS].transfer_usd for one in found):
+            lines.append(
+                "  bytes between zones are paid by bamboo alone: of the others they are unknown"
+            )
     ended = [one[OURS].ended for one in found if one[OURS].ended]
-    lines += [f"  {ended.count(why)} ended: {why}" for why in sorted(set(ended))[:3]]
+    for why in sorted(set(ended)):
+        some = f"{ended.count(why)} of {len(found)} ended" if len(found) > 1 else "ended"
+        lines.append(f"  {some}: {why}")
+    if not any(one[OURS].trained_s for one in found):
+        least = asked.grid.size
+        lines.append(f"  it never began: {count(least, 'node')} were never there at one time")
     return "\n".join(lines)
 
 
@@ -108,6 +119,7 @@ def _rivals(found: Found) -> list[str]:
     rows: list[tuple[str, ...]] = [
         (
             "",
+            "hours",
             "steps",
             "samples/s",
             "nodes",
@@ -115,7 +127,7 @@ def _rivals(found: Found) -> list[str]:
             "samples per $",
             "of ours",
             "done again",
-            "stood",
+            "stood still",
         )
     ]
     value = _mean(found, OURS, "samples_per_usd")
@@ -125,14 +137,15 @@ def _rivals(found: Found) -> list[str]:
         rows.append(
             (
                 name,
-                rate(mean["steps"]),
+                _figure(mean["seconds"] / HOUR_S),
+                _figure(round(mean["steps"])),
                 _figure(mean["samples_per_s"]),
                 _figure(mean["mean_nodes"]),
                 usd(mean["usd_per_hour"]),
                 rate(mean["samples_per_usd"]),
                 f"{share:.2f}",
-                rate(mean["lost_steps"]),
-                duration(mean["seconds"] - mean["trained_s"]),
+                _figure(mean["lost_steps"]),
+                duration(max(0.0, mean["seconds"] - mean["trained_s"])),
             )
         )
     return columns(rows, right=frozenset(range(1, len(rows[0]))))
@@ -143,4 +156,6 @@ def _mean(found: Found, name: str, field: str) -> float:
 
 
 def _figure(value: float) -> str:
-    return rate(value) if abs(value) >= 10 or value == 0 else f"{value:.3g}"
+    if value == round(value):
+        return f"{value:,.0f}"
+    return rate(value) if abs(value) >= 10 else f"{value:.3g}"

@@ -79,6 +79,15 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Varuna" in rivals["checkpoint and restart"]
 
 
+def test_bytes_between_zones_are_said_to_be_ours_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--hazard", "0", "--hours", "1", "--endless", "--rivals"]
+    for zones, said in (("a,b", True), ("a", False)):
+        assert run(["simulate", JOB, *arguments, "--zones", zones]) == 0
+        assert ("paid by bamboo alone" in capsys.readouterr().out) is said
+
+
 def test_a_time_scale_plays_the_market_faster_and_not_the_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -186,6 +195,17 @@ def test_what_would_mean_nothing_is_refused(
 ) -> None:
     assert run(["simulate", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_counts_are_whole_and_a_run_that_never_began_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--hazard", "0", "--nodes", "2", "--hours", "1", "--rivals"]
+    assert run(["simulate", JOB, *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "(hazard 0) of 2 nodes" in text.splitlines()[0]
+    assert "it never began: 4 nodes" in text
+    assert " 0.0\n" not in text
 
 
 @pytest.mark.parametrize(

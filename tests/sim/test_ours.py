@@ -163,3 +163,14 @@ def test_bytes_between_zones_are_paid_for() -> None:
     assert found.transfer_usd >= steps_usd * 2 * 8 * 1000
     assert found.usd == pytest.approx(4.0 + found.transfer_usd)
     assert simulate(asked(), near).transfer_usd == 0
+
+
+def test_the_dollars_of_the_picture_end_as_the_bill_and_never_fall() -> None:
+    near = trace(FOUR, "600 -b", "700 +e")
+    events = [replace(e, zone="xy"[n % 2]) for n, e in enumerate(near.events)]
+    one = replace(asked(), interrupted_hour_is_paid=False)
+    found = simulate(one, replace(near, events=tuple(events)))
+    assert found.transfer_usd > 0
+    paid = [usd for _, usd in found.dollars]
+    assert paid[-1] == pytest.approx(found.usd)
+    assert paid == sorted(paid)
