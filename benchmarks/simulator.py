@@ -6,8 +6,9 @@ trace     the trace tiled to 24 h and doubled, BERT-large up to 4 x 12: CPU seco
           the first run of a fresh process each time, dry runs of the schedule included
 seeds     24 h of a made-up market of 48 nodes at a hazard of .10 per node-hour each, on all cores:
           wall seconds, start of the processes included
-events    the same market with 64 and with 4,096 nodes (5 x 12 and 341 x 12): CPU seconds per event
-          of the queue, dry runs left out
+events    the same market with 64 and with 4,096 nodes (5 x 12 and 341 x 12), as many node-hours of
+          both: CPU seconds per event of the queue and per event that the core decides (what many
+          nodes say at one instant is one event of the queue), dry runs left out
 """
 
 import argparse
@@ -36,6 +37,8 @@ from benchmarks.waterfall import asked
 HOURS, HAZARD, SLOTS = 24.0, 0.10, 48
 SIZES = {64: 5, 4096: 341}
 """Nodes -> pipelines of 12 stages."""
+EVENT_HOURS = 2.0
+"""Of each market whose events are timed."""
 
 
 def made(market: Market, seed: int) -> Trace:
@@ -79,11 +82,12 @@ def thousand(seeds: int) -> dict[str, float]:
 
 
 def per_event(nodes: int, pipelines: int) -> dict[str, float]:
-    """Played twice with the same step times: the second run makes no dry run any more."""
+    """All played twice with the same step times: the second run makes no dry run any more."""
     work: Workload = replace(bert_large(), shape=BatchShape(virtual_nodes=512, microbatches=2))
     market = hazard_market(nodes=nodes, preemptions_per_node_hour=HAZARD)
-    trace = synthesise(market, seed=1, hours=2.0)
-    small = asked(bert_large(), trace, least=STAGES)
+    seeds = range(1, 1 + max(SIZES) // nodes)
+    traces = [synthesise(market, seed=seed, hours=EVENT_HOURS) for seed in seeds]
+    small = asked(bert_large(), traces[0], least=STAGES)
     one: Asked = replace(
         small,
         workload=work,
@@ -98,17 +102,38 @@ def per_event(nodes: int, pipelines: int) -> dict[str, float]:
         standbys=nodes - pipelines * STAGES,
     )
     times = TimesBook(work)
-    simulate(one, trace, times=times, keep_moments=False)
+    for trace in traces:
+        simulate(one, trace, times=times, keep_moments=False)
     begin_s = time.process_time()
-    found = simulate(one, trace, times=times, keep_moments=False)
+    found = [simulate(one, trace, times=times, keep_moments=False) for trace in traces]
     cpu_s = time.process_time() - begin_s
+    events, decided = sum(f.events for f in found), sum(f.transitions for f in found)
     return {
         "nodes": nodes,
+        "markets": len(traces),
         "cpu_s": cpu_s,
-        "events": found.events,
-        "transitions": found.transitions,
-        "us_per_event": cpu_s / found.events * 1e6,
+        "events": events,
+        "transitions": decided,
+        "us_per_event": cpu_s / events * 1e6,
+        "us_per_transition": cpu_s / decided * 1e6,
     }
+
+
+def events_of(sizes: dict[int, int], rounds: int) -> dict[str, Any]:
+    """Of both sizes in turn, `rounds` times; the ratios of neighbouring rounds."""
+    played = [[per_event(*size) for size in sizes.items()] for _ in range(rounds)]
+    small, large = zip(*played, strict=True)
+    of: dict[str, Any] = {"rounds": played}
+    for name in ("us_per_event", "us_per_transition"):
+        ratios = sorted(b[name] / a[name] for a, b in played)
+        of[name] = {
+            "small": statistics.median(one[name] for one in small),
+            "large": statistics.median(one[name] for one in large),
+            "ratio": statistics.median(ratios),
+            "least": ratios[0],
+            "most": ratios[-1],
+        }
+    return of
 
 
 def main() -> None:
@@ -128,13 +153,13 @@ def main() -> None:
         f"{HOURS:g} h, 64 nodes: {statistics.median(cpu):.2f} CPU s "
         f"({min(cpu):.2f} to {max(cpu):.2f}), {body['trace'][0]['transitions']} decisions"
     )
-    body["events"] = [per_event(nodes, pipelines) for nodes, pipelines in SIZES.items()]
-    small, large = body["events"]
-    body["events_ratio"] = large["us_per_event"] / small["us_per_event"]
-    print(
-        f"per event: {small['us_per_event']:.0f} us with 64 nodes, {large['us_per_event']:.0f} us "
-        f"with 4,096: {body['events_ratio']:.1f} x"
-    )
+    body["events"] = events_of(SIZES, arguments.rounds)
+    for name, said in (("us_per_event", "of the queue"), ("us_per_transition", "decided")):
+        one = body["events"][name]
+        print(
+            f"per event {said}: {one['small']:.0f} us with 64 nodes, {one['large']:.0f} us with "
+            f"4,096: {one['ratio']:.2f} x ({one['least']:.2f} to {one['most']:.2f})"
+        )
     body["seeds"] = thousand(arguments.seeds)
     print(
         f"{arguments.seeds} seeds of {HOURS:g} h: {body['seeds']['wall_s']:.1f} s, "

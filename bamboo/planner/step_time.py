@@ -71,10 +71,7 @@ class _Timed:
         """Pipelines whose time may be another one: those with another owner or shadow, and those
         in which an owner works who has more or fewer stages now."""
         old, grid = self.assignment, assignment.grid
-        moved = {
-            *compress(count(), map(ne, old.owners, assignment.owners)),
-            *compress(count(), map(ne, old.shadows, assignment.shadows)),
-        }
+        moved = _unlike(old.owners, assignment.owners) | _unlike(old.shadows, assignment.shadows)
         nodes = {owners[number] for number in moved for owners in (old.owners, assignment.owners)}
         owned = assignment.roles.owned
         touched = {*moved, *(number for node in nodes for number in owned.get(node, ()))}
@@ -283,6 +280,11 @@ Of = TypeVar("Of")
 def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
     """Of one pipeline, by stage."""
     return by_slot[pipeline * grid.stages : (pipeline + 1) * grid.stages]
+
+
+def _unlike(some: Sequence[Of], others: Sequence[Of]) -> set[int]:
+    """Where two sequences differ."""
+    return set() if some == others else set(compress(count(), map(ne, some, others)))
 
 
 def _exchange_link(

@@ -4,6 +4,8 @@ Rule: a node says what it held when it stopped, and what it was given since; it 
 once all go on.
 """
 
+from collections.abc import Mapping
+
 from bamboo.core.state import Holding
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
@@ -34,15 +36,22 @@ class Holdings:
             self._held[node] = self._of_training(node, step)
         return self._held[node]
 
-    def lacking(self, node: NodeId, wanted: frozenset[int], *, step: int) -> frozenset[int]:
-        """The layers of `wanted` that a node does not have as they are before `step`."""
-        have = {
-            layer
-            for held in self._held.get(node, ())
-            if held.step == step
-            for layer in range(held.first, held.stop)
-        }
-        return wanted - have
+    def lacking(
+        self, wants: Mapping[NodeId, frozenset[int]], *, step: int
+    ) -> dict[NodeId, frozenset[int]]:
+        """Of the layers that each node wants, those that it does not have as they are before
+        `step`."""
+        out: dict[NodeId, frozenset[int]] = {}
+        known: dict[tuple[int, frozenset[int]], frozenset[int]] = {}  # many hold the very same
+        for node, wanted in wants.items():
+            held = self._held.get(node, ())
+            key = (id(held), wanted)
+            if key not in known:
+                at_step = (h for h in held if h.step == step)
+                have = frozenset(layer for h in at_step for layer in range(h.first, h.stop))
+                known[key] = wanted - have
+            out[node] = known[key]
+        return out
 
     def built(self, node: NodeId, layers: frozenset[int], *, step: int) -> None:
         """A node has been given all of these."""

@@ -182,7 +182,7 @@ class Ours:
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         # To send letters again takes no time of its own, and all members are told to.
-        others = [effect for effect in effects if not isinstance(effect, Resend)]
+        others = [effect for effect in effects if type(effect) is not Resend]
         for effect in others:
             match effect:
                 case TerminateInstance():

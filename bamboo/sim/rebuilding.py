@@ -18,6 +18,8 @@ from bamboo.sim.world import RESTORE
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout
 
+_TO_ALL = (AgreeBoundary, Quiesce, QuiesceAfter)
+
 
 class Rebuilding:
     """Of one run."""
@@ -44,6 +46,9 @@ class Rebuilding:
     def obey(self, effects: Sequence[Effect]) -> None:
         """All that are told to stop, or to agree on where, do so at the same instants."""
         world, answer_s = self._run.world, self._run.pauses.answer_s
+        kinds = set(map(type, effects))  # of thousands of effects there are a few kinds
+        if kinds.isdisjoint(_TO_ALL):
+            return
         agree = [e for e in effects if isinstance(e, AgreeBoundary)]
         stop = [e for e in effects if isinstance(e, Quiesce)]
         finish = [e for e in effects if isinstance(e, QuiesceAfter)]
@@ -76,10 +81,9 @@ class Rebuilding:
         if reform.checkpoint:
             run.world.happened(RESTORE)
         wants = _layers_by_node(layout_of(run.state, run.policy), assignment)
-        sizes = {
-            node: work.state_bytes(sorted(self._holdings.lacking(node, layers, step=base)))
-            for node, layers in wants.items()
-        }
+        lacking = self._holdings.lacking(wants, step=base)
+        bytes_of = {layers: work.state_bytes(sorted(layers)) for layers in set(lacking.values())}
+        sizes = {node: bytes_of[layers] for node, layers in lacking.items()}
         rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
         took_s = pauses.restore_s if reform.checkpoint else pauses.reform_s
         took_s += max(sizes.values()) / rate if rate else 0.0

@@ -24,11 +24,13 @@ def test_owners_and_shadows_hold_their_layers_and_others_nothing() -> None:
 def test_what_was_built_is_held_beside_it() -> None:
     holdings = Holdings()
     holdings.begin(LAYOUT, ASSIGNMENT)
-    assert holdings.lacking(A, frozenset(range(4)), step=7) == set(range(4)), "it has said nothing"
+    assert holdings.lacking({A: frozenset(range(4))}, step=7)[A] == set(range(4)), (
+        "it has said nothing"
+    )
     holdings.of(A, step=7)
-    assert holdings.lacking(A, frozenset(range(4)), step=7) == {3}
+    assert holdings.lacking({A: frozenset(range(4))}, step=7)[A] == {3}
     holdings.built(A, frozenset({3}), step=7)
-    assert holdings.lacking(A, frozenset(range(4)), step=7) == frozenset()
-    assert holdings.lacking(A, frozenset({3}), step=6) == {3}
+    assert holdings.lacking({A: frozenset(range(4))}, step=7)[A] == frozenset()
+    assert holdings.lacking({A: frozenset({3})}, step=6)[A] == {3}
     holdings.begin(LAYOUT, None)
     assert holdings.of(A, step=7) == ()
