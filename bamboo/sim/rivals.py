@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bamboo.core.place import layout_for, nodes_wanted
 from bamboo.core.policy import Policy
+from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.sim.kernel import Entry
@@ -33,6 +34,11 @@ class _Spot:
         self._world, self._times, self._policy = world, times, policy
         self._standbys = standbys
         self._nodes: list[NodeId] = []
+        if not policy.grids:
+            raise CoreMisuse(
+                "policy.grids is empty, so that a rival has no grid to choose; give each grid that "
+                "the run may have and its step time, as bamboo.planner makes them"
+            )
         least = min(policy.grids, key=lambda grid: grid.pipelines * grid.stages)
         self._least_grid = Grid(pipelines=least.pipelines, stages=least.stages)
         self._least = self._least_grid.size

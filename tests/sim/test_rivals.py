@@ -2,6 +2,7 @@
 
 import pytest
 
+from bamboo.errors import CoreMisuse
 from bamboo.sim.run import (
     CHECKPOINT_RESTART,
     ON_DEMAND,
@@ -71,6 +72,13 @@ def test_nobody_beats_the_oracle_with_fewer_nodes_than_a_grid_has() -> None:
     found = {name: simulate(one, market, system=name) for name in (OURS, ORACLE)}
     assert found[OURS].trained_s > 3500, "one node alone goes on"
     assert found[OURS].steps <= found[ORACLE].steps
+
+
+def test_rivals_without_grids_to_choose_from_say_so() -> None:
+    one = asked(grids=False)
+    for system in (ORACLE, CHECKPOINT_RESTART, REROUTING, ON_DEMAND):
+        with pytest.raises(CoreMisuse, match=r"policy\.grids is empty"):
+            simulate(one, trace(EIGHT), system=system)
 
 
 def _market(seed: int) -> Trace:
