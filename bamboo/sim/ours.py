@@ -46,6 +46,8 @@ from bamboo.topology.slots import Slot
 
 T = TypeVar("T")
 LAUNCHER = "launcher"
+_NOBODY_SAYS = ((f" (says {LAUNCHER})", ""), (f"{LAUNCHER} saw its connection end", "it was taken"))
+"""Words of the core on who told it, and those for a world in which nobody is there to tell."""
 
 
 class Ours:
@@ -156,8 +158,8 @@ class Ours:
         if after.phase is Phase.FINISHED:
             self.world.progress.stand()
             if before.phase is not Phase.FINISHED:
-                self.world.happened(END, decided.reason)
-                self.world.end(decided.reason)
+                self.world.happened(END, _plain(decided.reason))
+                self.world.end(_plain(decided.reason))
             return
         if _is_an_answer(before, decided):
             return
@@ -172,10 +174,10 @@ class Ours:
         elif replaced or before.reform is not None:
             self._set_pace()
         if after.reform is None and before.reform is not None:
-            self.world.happened(RECONFIGURATION, decided.reason)
+            self.world.happened(RECONFIGURATION, _plain(decided.reason))
         self._perform(decided.effects)
         if replaced or after.phase is not before.phase:
-            self.world.note(said=decided.reason)
+            self.world.note(said=_plain(decided.reason))
         self._be_patient()
         if after.nodes is not before.nodes:
             self.world.look()
@@ -287,6 +289,12 @@ class Ours:
         if at_s is not None:
             at_s = max(at_s, kernel.now_s + self.pauses.answer_s)
             self._patience_entry = kernel.at(at_s, self._be_patient)
+
+
+def _plain(reason: str) -> str:
+    for words, instead in _NOBODY_SAYS:
+        reason = reason.replace(words, instead)
+    return reason
 
 
 def _is_an_answer(before: State, decided: Transition) -> bool:

@@ -85,6 +85,13 @@ def test_without_checkpoints_they_end_the_run() -> None:
     assert found.seconds < 700
 
 
+def test_an_end_for_want_of_nodes_names_no_process_that_is_not_there() -> None:
+    found = simulate(asked(every=10, park_s=60.0), trace(FOUR, "600 -a b c d"))
+    assert "cluster.park_s = 60 s" in found.ended
+    assert found.moments
+    assert not any("launcher" in said for said in (found.ended, *(m.said for m in found.moments)))
+
+
 def test_a_notice_is_a_hand_over_and_nothing_is_done_again() -> None:
     one = asked(standbys=1, terms=Terms(notice_s=120.0))
     found = simulate(one, trace("0 +a b c d e", "600 -b", "700 +f"))
