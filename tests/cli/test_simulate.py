@@ -135,6 +135,24 @@ def test_the_published_simulator_has_models_of_its_own(
         assert words in capsys.readouterr().err
 
 
+def test_the_published_simulator_plays_twelve_hours_of_any_trace_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["simulate", "--preset", "nsdi23", "--trace"]
+    assert run([*arguments, MARKET]) == 0
+    assert "12 h are played: the trace ends after 0.3333 h, and" in capsys.readouterr().out
+    assert run([*arguments, MARKET, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["played_hours"], body["trace_hours"]) == (12, pytest.approx(1 / 3))
+    for hours, said in ((12, ""), (13, "12 h are played: of the trace's 13 h the first ones")):
+        path = tmp_path / "long.csv"
+        path.write_text(f"0,add,a\n{hours * 3_600_000},end\n")
+        assert run([*arguments, str(path)]) == 0
+        text = capsys.readouterr().out
+        assert said in text
+        assert ("are played" in text) is bool(said)
+
+
 def test_a_trace_that_ends_where_it_begins_needs_hours(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
