@@ -29,9 +29,11 @@ class MarketAsked:
     prices: Path | None
     """None: what the catalogue says of the zones of the plan."""
     terms: Terms
-    far_latency_ms: float | None
+    far_ms: float | None
     """Between zones; None: as within one."""
     far_gbps: float | None
+    far_pairs: tuple[str, ...]
+    """Between two of them, `A,B=GBPS[,MS]` each."""
 
 
 OPTIONS = (
@@ -58,6 +60,13 @@ OPTIONS = (
     click.option("--prices", type=_PATH, help="Spot prices: `ms,zone,usd_per_hour` lines."),
     click.option("--far-gbps", type=float, help="Of a link between two zones, if not as others."),
     click.option("--far-ms", type=float, help="Its latency, likewise."),
+    click.option(
+        "--far",
+        "far_pairs",
+        multiple=True,
+        metavar="A,B=GBPS[,MS]",
+        help="Of the link between the zones A and B; once for each pair that is unlike the others.",
+    ),
     click.option(
         "--boot-seconds", type=float, default=45.0, show_default=True, help="Of an instance."
     ),
@@ -86,6 +95,7 @@ def market_options(command: Callable[..., None]) -> Callable[..., None]:
         prices: Path | None,
         far_gbps: float | None,
         far_ms: float | None,
+        far_pairs: tuple[str, ...],
         boot_seconds: float,
         notice_seconds: float,
         **others: Any,
@@ -105,8 +115,9 @@ def market_options(command: Callable[..., None]) -> Callable[..., None]:
             time_scale=time_scale,
             prices=prices,
             terms=Terms(boot_s=boot_seconds, notice_s=notice_seconds),
-            far_latency_ms=far_ms,
+            far_ms=far_ms,
             far_gbps=far_gbps,
+            far_pairs=far_pairs,
         )
         command(market=market, **others)
 

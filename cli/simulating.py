@@ -15,7 +15,6 @@ from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
@@ -27,10 +26,10 @@ from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
 from cli.planning import Planned, grid_of, nodes_of, plan_job
 from cli.views.quantities import count
+from cli.zone_links import linked
 
 HOUR_S = 3600.0
 MOST_TIME_SCALE = 1e6
-MOST_LATENCY_MS = 3_600_000.0
 DEFAULT_HOURS = 24.0
 """Of a made-up market."""
 
@@ -74,7 +73,7 @@ def prepare(
     planned = plan_job(job, wiring.run_preflight(job), run=RunId("simulated"), now_s=0.0)
     scale = market.time_scale
     asked = Asked(
-        workload=_linked(planned.workload, market),
+        workload=linked(planned.workload, market),
         policy=policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread),
         grid=grid_of(job),
         redundancy=job.cluster.redundancy,
@@ -95,22 +94,6 @@ def prepare(
         market=makes,
         random=market.trace is None,
         source=source,
-    )
-
-
-def _linked(workload: Workload, asked: MarketAsked) -> Workload:
-    """With the links between zones that are asked for."""
-    rate, latency_ms = asked.far_gbps, asked.far_latency_ms
-    if rate is not None and not 0 < rate < math.inf:
-        raise InputError(f"--far-gbps {rate:g} is no link; give Gbit/s above 0")
-    if latency_ms is not None and not 0 <= latency_ms <= MOST_LATENCY_MS:
-        raise InputError(
-            f"--far-ms {latency_ms:g} is no link; give milliseconds from 0 to {MOST_LATENCY_MS:g}"
-        )
-    return replace(
-        workload,
-        far_latency_s=None if asked.far_latency_ms is None else asked.far_latency_ms / 1e3,
-        far_bytes_per_s=None if asked.far_gbps is None else asked.far_gbps * 1e9 / 8,
     )
 
 

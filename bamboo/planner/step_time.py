@@ -9,7 +9,7 @@ the stages that it owns in all.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, count, pairwise
+from itertools import combinations, compress, count, pairwise
 from operator import ne
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from bamboo.planner.workload import Workload
 from bamboo.planner.zones import crossing_bytes
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.links import Far
+from bamboo.schedule.links import Far, Link, ZoneLinks
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
@@ -48,10 +48,11 @@ class _Shape:
     elsewhere: tuple[int, ...]
     """Stages that each owner has in other pipelines."""
     most_partials: int
-    zones: tuple[int, ...] = ()
-    """Of each owner, numbered as they appear; empty: they do not matter, or are all one."""
-    exchange_far: bool = False
-    """Whether any stage's owners are in several zones."""
+    zones: tuple[str, ...] = ()
+    """Of each owner, by name where pairs of zones are unlike each other, else numbered as they
+    appear; empty: they do not matter, or are all one."""
+    exchange: Link | None = None
+    """The longest and the narrowest that the owners of any stage have between zones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str) -> None:
         self._workload, self._mode = workload, mode
-        takes_time = workload.bytes_per_s or workload.latency_s or workload.zones_matter
+        takes_time = workload.bytes_per_s or workload.latency_s or workload.far
         self._idle = mode in IDLE_SHADOWS and not takes_time
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
@@ -131,8 +132,9 @@ class StepTimes:
     ) -> float:
         """Seconds of a step. `shares`: virtual nodes of each pipeline; `zone_of`: where each node
         is, which counts if links between zones are unlike the others."""
-        zones = zone_of if self._workload.zones_matter else None
-        far = zones is not None and _exchanges_far(assignment, zones)
+        far = self._workload.far
+        zones = zone_of if far is not None else None
+        exchange = _exchange_link(assignment, zones or {}, far) if far is not None else None
         last = self._last
         if last is not None and zones is None and last.comparable(assignment, shares):
             seconds, pipelines = list(last.seconds), last.unlike(assignment)
@@ -143,7 +145,9 @@ class StepTimes:
             shape = self._shape(assignment, pipeline, shares)
             if zones is not None:
                 owners = _part(assignment.owners, pipeline, assignment.grid)
-                shape = replace(shape, zones=_numbered(owners, zones), exchange_far=far)
+                named = far is not None and bool(far.pairs)
+                where = _zones_of(owners, zones, named=named)
+                shape = replace(shape, zones=where, exchange=exchange)
             seconds[pipeline] = self._pipeline_s(shape)
         # Decisions change a pipeline or two, and a cluster may have hundreds.
         if zones is None:
@@ -256,11 +260,10 @@ class StepTimes:
         )
 
     def _far(self, shape: _Shape) -> Far | None:
-        if not shape.zones:
+        links = self._workload.far
+        if not shape.zones or links is None:
             return None
-        latency_s, bytes_per_s = self._workload.far_link()
-        zone_of = {NodeId(str(n)): str(zone) for n, zone in enumerate(shape.zones)}
-        return Far(latency_s=latency_s, bytes_per_s=bytes_per_s, zone_of=zone_of)
+        return Far(links=links, zone_of={NodeId(str(n)): z for n, z in enumerate(shape.zones)})
 
     def _exchange_s(self, gradient_bytes: float, shape: _Shape) -> float:
         """Each owner sends every peer its partials of that peer's part, and its own part back."""
@@ -269,8 +272,8 @@ class StepTimes:
         each = gradient_bytes * (shape.most_partials + 1) / shape.pipelines
         size = each * (shape.pipelines - 1)
         latency_s, rate = self._workload.latency_s, self._workload.bytes_per_s
-        if shape.exchange_far:
-            latency_s, rate = self._workload.far_link()
+        if shape.exchange is not None:
+            latency_s, rate = shape.exchange.latency_s, shape.exchange.bytes_per_s
         return 2 * latency_s + (size / rate if rate else 0.0)
 
 
@@ -282,19 +285,31 @@ def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
     return by_slot[pipeline * grid.stages : (pipeline + 1) * grid.stages]
 
 
-def _exchanges_far(assignment: Assignment, zone_of: Mapping[NodeId, ZoneId]) -> bool:
-    grid = assignment.grid
-    return any(
-        len({zone_of.get(owner) for owner in assignment.owners[stage :: grid.stages]}) > 1
-        for stage in range(grid.stages)
-    )
+def _exchange_link(
+    assignment: Assignment, zone_of: Mapping[NodeId, ZoneId], links: ZoneLinks
+) -> Link | None:
+    """Everybody waits for the slowest message of the exchange; None: it crosses no zone."""
+    stages = assignment.grid.stages
+    columns = (assignment.owners[stage::stages] for stage in range(stages))
+    zones = {frozenset(zone_of.get(owner, ZoneId("")) for owner in column) for column in columns}
+    crossed = {pair for together in zones for pair in combinations(sorted(together), 2)}
+    if not crossed:
+        return None
+    used = [links.between(*pair) for pair in crossed]
+    rates = [link.bytes_per_s for link in used if link.bytes_per_s]
+    latency_s = max(link.latency_s for link in used)
+    return Link(latency_s=latency_s, bytes_per_s=min(rates, default=0.0))
 
 
-def _numbered(owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId]) -> tuple[int, ...]:
+def _zones_of(
+    owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId], *, named: bool
+) -> tuple[str, ...]:
     """The zone of each owner, in the order of their first stages; empty if they are all in one."""
     zones = [zone_of.get(node, ZoneId("")) for node in dict.fromkeys(owners)]
-    numbers = {zone: number for number, zone in enumerate(dict.fromkeys(zones))}
-    return tuple(numbers[zone] for zone in zones) if len(numbers) > 1 else ()
+    numbers = {zone: str(number) for number, zone in enumerate(dict.fromkeys(zones))}
+    if len(numbers) < 2:
+        return ()
+    return tuple(zones) if named else tuple(numbers[zone] for zone in zones)
 
 
 def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.schedule.links import ZoneLinks
 from bamboo.topology.virtual_nodes import BatchShape
 
 STATE_FLOATS = 3
@@ -33,9 +34,8 @@ class Workload:
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
-    far_latency_s: float | None = None
+    far: ZoneLinks | None = None
     """Between nodes of different zones; None: as between all others."""
-    far_bytes_per_s: float | None = None
     state_bytes_per_s: float = 0.0
     """The same for copies of state, which are sent behind the training."""
     store_bytes_per_s: float = 0.0
@@ -48,21 +48,11 @@ class Workload:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
             raise ValueError("a workload has one forward and one backward time for each layer")
 
-    @property
-    def zones_matter(self) -> bool:
-        """Whether links between zones are unlike the others."""
-        return self.far_latency_s is not None or self.far_bytes_per_s is not None
-
-    def far_link(self) -> tuple[float, float]:
-        """Latency and bytes per second of a link between zones."""
-        latency_s = self.latency_s if self.far_latency_s is None else self.far_latency_s
-        rate = self.bytes_per_s if self.far_bytes_per_s is None else self.far_bytes_per_s
-        return latency_s, rate
-
-    def copy_bytes_per_s(self, *, far: bool) -> float:
-        """Of a copy of state, between zones or within one; 0: sizes do not matter."""
+    def copy_bytes_per_s(self, one: str, other: str) -> float:
+        """Of a copy of state from zone to zone, or within one; 0: sizes do not matter."""
         rates = [self.state_bytes_per_s]
-        rates += [self.far_bytes_per_s] if far and self.far_bytes_per_s is not None else []
+        if self.far is not None and one != other:
+            rates.append(self.far.between(one, other).bytes_per_s)
         return min((rate for rate in rates if rate), default=0.0)
 
     def cut(self, stages: int) -> tuple[int, ...]:

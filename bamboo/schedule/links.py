@@ -16,18 +16,40 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Far:
-    """Links between zones: what a message takes there, and where each node is."""
+class Link:
+    """What a message takes from one node to another."""
 
     latency_s: float
     bytes_per_s: float
     """0: a message takes its latency only."""
-    zone_of: Mapping[NodeId, str] = field(default_factory=dict)
 
-    def apart(self, one: NodeId, other: NodeId) -> bool:
-        """Whether two nodes are known to be in different zones."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneLinks:
+    """Links between nodes of different zones."""
+
+    others: Link
+    pairs: Mapping[frozenset[str], Link] = field(default_factory=dict)
+    """Two zones -> their link, where it is unlike the others."""
+
+    def between(self, one: str, other: str) -> Link:
+        """The link of two zones, in either direction."""
+        return self.pairs.get(frozenset((one, other)), self.others) if self.pairs else self.others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Far:
+    """Links between zones, and where each node is."""
+
+    links: ZoneLinks
+    zone_of: Mapping[NodeId, str]
+
+    def between(self, one: NodeId, other: NodeId) -> Link | None:
+        """The link of two nodes that are known to be in different zones, else None."""
         zones = self.zone_of
-        return one in zones and other in zones and zones[one] != zones[other]
+        if one not in zones or other not in zones or zones[one] == zones[other]:
+            return None
+        return self.links.between(zones[one], zones[other])
 
 
 class Links(Generic[T]):
@@ -36,7 +58,7 @@ class Links(Generic[T]):
     def __init__(self, *, latency_s: float, bytes_per_s: float, far: Far | None = None) -> None:
         self.now_ns = 0
         self.latency_ns = round(latency_s * 1e9)
-        self._bytes_per_s = bytes_per_s
+        self._near = Link(latency_s=latency_s, bytes_per_s=bytes_per_s)
         self._far = far
         self._queue: list[tuple[int, int, T]] = []
         self._sequence = 0
@@ -61,14 +83,12 @@ class Links(Generic[T]):
         latencies on its way. True: it has arrived at this very moment, and is not queued."""
         if source == to:
             return True
-        rate, latency_ns = self._bytes_per_s, self.latency_ns
-        if self._far is not None and self._far.apart(source, to):
-            rate, latency_ns = self._far.bytes_per_s, round(self._far.latency_s * 1e9)
-        carry_ns = round(size_bytes / rate * 1e9) if rate > 0 else 0
+        link = (self._far.between(source, to) if self._far is not None else None) or self._near
+        carry_ns = round(size_bytes / link.bytes_per_s * 1e9) if link.bytes_per_s > 0 else 0
         lane = (source, to, yields)
         sent_ns = max(self.now_ns, self._free_ns.get(lane, 0)) + carry_ns
         self._free_ns[lane] = sent_ns
-        arrives_ns = sent_ns + hops * latency_ns
+        arrives_ns = sent_ns + hops * round(link.latency_s * 1e9)
         if arrives_ns == self.now_ns:
             return True
         self.at(arrives_ns, what)

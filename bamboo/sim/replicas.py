@@ -34,8 +34,8 @@ class Replicas:
             return
         layers = layout_of(run.state, run.policy).layers_of(transfer.slot)
         ends = (transfer.source, transfer.receiver)
-        far = len({run.state.roll.zones[node] for node in ends}) > 1
-        size, rate = run.workload.state_bytes(layers), run.workload.copy_bytes_per_s(far=far)
+        zones = (run.state.roll.zones[node] for node in ends)
+        size, rate = run.workload.state_bytes(layers), run.workload.copy_bytes_per_s(*zones)
         free_s = max(run.world.kernel.now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
         done_s = free_s + (size / rate if rate else 0.0)
         self._link_free_s |= dict.fromkeys(ends, done_s)

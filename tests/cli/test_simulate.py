@@ -88,6 +88,13 @@ def test_bytes_between_zones_are_said_to_be_ours_alone(
         assert ("paid by bamboo alone" in capsys.readouterr().out) is said
 
 
+def test_a_pair_of_zones_has_a_link_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    market = ["--hazard", "0", "--hours", "1", "--endless", "--nodes", "4", "--zones", "a,b"]
+    alike = figure(body_of(market, capsys), "steps")
+    assert figure(body_of([*market, "--far", "b,c=0.001"], capsys), "steps") == alike
+    assert figure(body_of([*market, "--far", "b,a=0.0005"], capsys), "steps") < alike / 2
+
+
 def test_a_time_scale_plays_the_market_faster_and_not_the_job(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -250,6 +257,11 @@ def test_counts_are_whole_and_a_run_that_never_began_says_so(
         (["--trace", MARKET, "--boot-seconds", "1e308"], "--boot-seconds 1e+308 is no time"),
         (["--trace", MARKET, "--far-gbps", "0"], "--far-gbps 0 is no link; give Gbit/s above 0"),
         (["--trace", MARKET, "--far-ms", "1e308"], "--far-ms 1e+308 is no link"),
+        (["--trace", MARKET, "--far", "a,a=2"], "--far a,a=2 is no link; give two zones"),
+        (["--trace", MARKET, "--far", "a,b=wide"], "--far a,b=wide is no link"),
+        (["--trace", MARKET, "--far", "a,b=0,1"], "--far a,b=0,1: 0 is no link"),
+        (["--trace", MARKET, "--far", "a,b=1,-1"], "--far a,b=1,-1: -1 is no link"),
+        (["--trace", MARKET, "--far", "a,b=1", "--far", "b,a=2"], "given twice"),
         (["--trace", MARKET, "--model", "bert"], "--model does not go with a JOB"),
         (["--trace", MARKET, "--out", "x"], "--out does not go with a JOB"),
         (

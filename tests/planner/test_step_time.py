@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, layout_of, merged
+from bamboo.schedule.links import Link, ZoneLinks
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.virtual_nodes import BatchShape
@@ -83,10 +86,27 @@ def test_peers_share_the_microbatches_of_a_lost_node() -> None:
     assert times.with_peers_s(grid, 1) > 2 * times.with_peers_s(grid, 4)
 
 
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11), st.booleans()), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_one_assignment_after_the_other_takes_what_each_takes_alone(
+    changes: list[tuple[int, int, bool]],
+) -> None:
+    """What is known of the last one changes nothing."""
+    grid, shares = Grid(pipelines=3, stages=4), equal_shares(4, 3)
+    now = layout_of(grid, microbatches=[4, 4, 4], mode="eager").assignment
+    slots, names = grid.slots(), now.owners
+    following = StepTimes(workload(), "eager")
+    for number, name, owns in changes:
+        slot, node = slots[number], names[name]
+        owners, shadows = ({slot: node}, {}) if owns else ({}, {slot: node})
+        now = now.replace(owners=owners, shadows=shadows)
+        assert following.of(now, shares) == StepTimes(workload(), "eager").of(now, shares)
+
+
 def test_links_between_zones_cost_time_where_a_pipeline_crosses_them() -> None:
     grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
     calm = layout_of(grid, microbatches=[4], mode="stash").assignment
-    slow = replace(workload(), far_bytes_per_s=10_000.0)
+    slow = replace(workload(), far=ZoneLinks(others=Link(latency_s=0.0, bytes_per_s=10_000.0)))
     times = StepTimes(slow, "stash")
     together = {node: ZoneId("a") for node in calm.owners}
     apart = {node: ZoneId("ab"[index % 4 // 2]) for index, node in enumerate(calm.owners)}
@@ -97,5 +117,26 @@ def test_links_between_zones_cost_time_where_a_pipeline_crosses_them() -> None:
     assert times.of(calm, shares, whole) > near_s, "the exchange crosses"
     assert times.crossing_bytes(calm, shares, together) == 0
     assert times.crossing_bytes(calm, shares, apart) > 0
-    assert slow.copy_bytes_per_s(far=True) == 10_000.0
-    assert slow.copy_bytes_per_s(far=False) == 0.0
+    assert slow.copy_bytes_per_s("a", "b") == 10_000.0
+    assert slow.copy_bytes_per_s("a", "a") == 0.0
+
+
+def test_a_pair_of_zones_may_have_a_link_of_its_own() -> None:
+    grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
+    calm = layout_of(grid, microbatches=[4], mode="stash").assignment
+    wide, narrow = (Link(latency_s=0.0, bytes_per_s=rate) for rate in (0.0, 10_000.0))
+    links = ZoneLinks(others=wide, pairs={frozenset("ab"): narrow})
+    work = replace(workload(), far=links)
+    times = StepTimes(work, "stash")
+
+    def step_s(zones: str) -> float:
+        """Of each node in turn."""
+        where = {node: ZoneId(zones[index]) for index, node in enumerate(calm.owners)}
+        return times.of(calm, shares, where)
+
+    near_s = StepTimes(workload(), "stash").of(calm, shares)
+    assert step_s("aaccaacc") == pytest.approx(near_s)
+    assert step_s("aabbaabb") == step_s("bbaabbaa") > 1.05 * near_s
+    assert step_s("aaaabbbb") > near_s, "the exchange crosses"
+    assert step_s("aaaacccc") == pytest.approx(near_s)
+    assert (work.copy_bytes_per_s("b", "a"), work.copy_bytes_per_s("c", "a")) == (10_000.0, 0.0)
