@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.sim.report import spread
 from bamboo.sim.run import OURS, Figures, terms_of_rivals
-from cli.simulating import HOUR_S, Simulated
+from cli.simulating import HOUR_S, Simulated, on_demand
 from cli.views.quantities import columns, count, duration, rate, usd
 
 FIGURES = {
@@ -30,6 +31,10 @@ FIGURES = {
     "samples_per_usd": "samples per dollar",
 }
 """Field -> what people read."""
+BODY_ALONE = ("minimum_usd", "instance_usd_per_hour")
+"""Fields that the text has in words, if at all."""
+LEAST_SAID = 0.05
+"""Of the dollars: what the least bill adds is said from there on."""
 _HOURS = ("seconds", "trained_s")
 Found = Sequence[Mapping[str, Figures]]
 """Of each seed, the figures of each system."""
@@ -40,7 +45,7 @@ def picture_title(simulated: Simulated, *, seed: int) -> str:
     return f"{simulated.asked.workload.name} on {simulated.source}{drawn} (simulated)"
 
 
-def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
+def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> dict[str, Any]:
     """For `--json`."""
     asked = simulated.asked
     return {
@@ -50,14 +55,17 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
         "market": simulated.source,
         "step_times": asked.workload.source,
         "dollars": "modelled",
-        "spot_prices": asked.prices.source,
+        "instance_type": simulated.planned.plan.instance_type.name,
+        "cloud_market": simulated.job.cloud.market,
+        "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "runs": len(found),
+        "first_seed": first_seed if simulated.random else None,
         "systems": {
             name: {
                 "figures": {
                     field: asdict(spread([float(getattr(one[name], field)) for one in found]))
-                    for field in FIGURES
+                    for field in (*FIGURES, *BODY_ALONE)
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
                 "terms": terms_of_rivals().get(name, ""),
@@ -67,18 +75,18 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
     }
 
 
-def simulation_text(simulated: Simulated, found: Found) -> str:
+def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> str:
     """A line a figure; over several seeds with their spread; the rivals below, a line each."""
     asked = simulated.asked
     lines = [
-        f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}, simulated",
+        f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}"
+        f"{_seeds(simulated, first_seed, len(found))}, simulated",
         f"  up to {asked.policy.pipelines} x {asked.policy.stages} nodes and "
         f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
         f"  step times {asked.workload.source}",
-        f"  spot prices of {asked.prices.source}, modelled; on demand "
-        f"{usd(asked.on_demand_usd_per_hour)} per instance and hour",
-        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
+        *_terms(simulated, _mean(found, OURS, "instance_usd_per_hour")),
         *_figures([one[OURS] for one in found]),
+        *_least_bill(found),
     ]
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
@@ -97,6 +105,37 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
         least = asked.grid.size
         lines.append(f"  it never began: {count(least, 'node')} were never there at one time")
     return "\n".join(lines)
+
+
+def _seeds(simulated: Simulated, first: int, runs: int) -> str:
+    if not simulated.random:
+        return ""
+    return f" (seed {first})" if runs == 1 else f" (seeds {first} to {first + runs - 1})"
+
+
+def _terms(simulated: Simulated, price: float) -> list[str]:
+    """What an instance costs, modelled. `price`: on average over all that ran."""
+    asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
+    full = f"{usd(asked.on_demand_usd_per_hour)} an hour on demand"
+    if on_demand(simulated.job):
+        return [
+            f"  a {kind} is {full} by {asked.prices.source}, modelled",
+            "  the market is what takes nodes; each is paid for every second that it ran",
+        ]
+    spot = f"{usd(price)} an hour on average on the spot market" if price else "on the spot market"
+    return [
+        f"  a {kind} is {spot} by {asked.prices.source}, and {full}; modelled",
+        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
+    ]
+
+
+def _least_bill(found: Found) -> list[str]:
+    """Why a very short run costs far more an hour than its instances."""
+    paid, beyond = _mean(found, OURS, "usd"), _mean(found, OURS, "minimum_usd")
+    if not paid or beyond <= LEAST_SAID * paid:
+        return []
+    least = f"an instance is paid for {MINIMUM_BILLED_S} s at least"
+    return [f"  {beyond / paid:.0%} of the dollars are for time that was not used, as {least}"]
 
 
 def _figures(found: Sequence[Figures]) -> list[str]:
