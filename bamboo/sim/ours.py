@@ -120,7 +120,7 @@ class Ours:
             return  # it handed over before
         works = self.state.assignment is not None and self.state.assignment.owned_by(node)
         if works and self.state.reform is None:
-            self.world.progress.delay(self.pauses.detect_s)
+            self.world.progress.pause(self.pauses.detect_s)
         self.world.kernel.after(
             self.pauses.detect_s,
             lambda: self.say(PeerLost(node=node, reporter=LAUNCHER, cause="disconnect")),
@@ -210,12 +210,12 @@ class Ours:
         world, pauses = self.world, self.pauses
         if failover.planned:
             world.happened(HAND_OVER)
-            world.progress.delay(pauses.move_s)
+            world.progress.delay(pauses.move_s, of=failover.slot.pipeline)
             again_s = pauses.move_s
         else:
             world.happened(FAILOVER)
             again_s = self._done_again_s(failover)
-            world.progress.delay(again_s)
+            world.progress.delay(again_s, of=failover.slot.pipeline)
         world.kernel.after(again_s, lambda: self._caught_up(failover))
 
     def _done_again_s(self, failover: Failover) -> float:

@@ -233,7 +233,7 @@ class Rerouting(_Spot):
                 self._restart(0.0 if self._world.progress.steps == 0 else self._terms.restart_s)
         elif (hole := self._hole()) is not None:
             self._owner[hole] = node
-            self._change(HAND_OVER)
+            self._change(HAND_OVER, hole[0])
         elif self._pipelines() > self._grid.pipelines:
             self._restart(self._terms.restart_s)
 
@@ -253,7 +253,7 @@ class Rerouting(_Spot):
             self._world.progress.back_to(self._world.progress.whole // every * every)
             self._restart(self._terms.restart_s)
         else:
-            self._change(FAILOVER)
+            self._change(FAILOVER, lost[0][0])
 
     def _pipelines(self) -> int:
         """As many as there are nodes for."""
@@ -273,9 +273,9 @@ class Rerouting(_Spot):
         least = min(count[stage] for stage in range(self._grid.stages))
         return least or None
 
-    def _change(self, what: str) -> None:
+    def _change(self, what: str, pipeline: int) -> None:
         self._world.happened(what)
-        self._world.progress.delay(self._terms.pause_s)
+        self._world.progress.delay(self._terms.pause_s, of=pipeline)
         self._set_pace()
 
     def _set_pace(self) -> None:

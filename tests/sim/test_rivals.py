@@ -53,6 +53,15 @@ def test_rerouting_needs_a_peer_for_every_stage() -> None:
     assert none_left.restores == 1
 
 
+def test_losses_of_different_pipelines_at_once_are_rerouted_at_once() -> None:
+    one = asked(pipelines=2, every=10)
+    stood = []
+    for lost in ("600 -b", "600 -b g", "600 -b c"):
+        found = simulate(one, trace(EIGHT, lost), system=REROUTING)
+        stood.append(found.seconds - found.trained_s)
+    assert stood == pytest.approx([5.0, 5.0, 10.0])
+
+
 def test_rerouting_does_not_begin_anew_for_nodes_that_it_has_no_use_for() -> None:
     one = asked(pipelines=1, standbys=4)
     found = simulate(one, trace("0 +a b c d", "600 +e f g h"), system=REROUTING)
