@@ -11,7 +11,7 @@ from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.sim.report import spread
 from bamboo.sim.run import OURS, Figures, terms_of_rivals
 from cli.simulating import HOUR_S, Simulated, on_demand
-from cli.views.quantities import columns, count, duration, rate, usd
+from cli.views.quantities import columns, count, duration, number, rate, usd
 
 FIGURES = {
     "steps": "steps",
@@ -147,10 +147,10 @@ def _figures(found: Sequence[Figures]) -> list[str]:
         scale = HOUR_S if name in _HOURS else 1.0
         one = spread([getattr(figures, name) / scale for figures in found])
         if several:
-            cells = [*map(_figure, (one.mean, one.p50, one.p90)), f"± {_figure(one.confidence)}"]
+            cells = [*map(number, (one.mean, one.p50, one.p90)), f"± {number(one.confidence)}"]
             rows.append((label, *cells))
         else:
-            rows.append((label, _figure(one.mean)))
+            rows.append((label, number(one.mean)))
     return columns(rows, right=frozenset(range(1, len(rows[0]))))
 
 
@@ -176,14 +176,14 @@ def _rivals(found: Found) -> list[str]:
         rows.append(
             (
                 name,
-                _figure(mean["seconds"] / HOUR_S),
-                _figure(round(mean["steps"])),
-                _figure(mean["samples_per_s"]),
-                _figure(mean["mean_nodes"]),
+                number(mean["seconds"] / HOUR_S),
+                number(round(mean["steps"])),
+                number(mean["samples_per_s"]),
+                number(mean["mean_nodes"]),
                 usd(mean["usd_per_hour"]),
                 rate(mean["samples_per_usd"]),
                 f"{share:.2f}",
-                _figure(mean["lost_steps"]),
+                number(mean["lost_steps"]),
                 duration(max(0.0, mean["seconds"] - mean["trained_s"])),
             )
         )
@@ -192,9 +192,3 @@ def _rivals(found: Found) -> list[str]:
 
 def _mean(found: Found, name: str, field: str) -> float:
     return spread([float(getattr(one[name], field)) for one in found]).mean
-
-
-def _figure(value: float) -> str:
-    if value == round(value):
-        return f"{value:,.0f}"
-    return rate(value) if abs(value) >= 10 else f"{value:.3g}"

@@ -167,6 +167,11 @@ def test_the_picture_is_the_same_bytes_and_nothing_is_replaced_unasked(
         assert run(["simulate", JOB, "--trace", MARKET, "--plot", str(path)]) == 0
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes().startswith(b"<?xml")
+    picture = first.read_text()
+    # matplotlib notes each text beside its outline.
+    for text in ("failover", "reconfiguration", "mean 73.2"):
+        assert f"<!-- {text} -->" in picture
+    assert "<!-- restore -->" not in picture, "there was none"
     capsys.readouterr()
     assert run(["simulate", JOB, "--trace", MARKET, "--plot", str(first)]) == 2
     assert "--force" in capsys.readouterr().err
