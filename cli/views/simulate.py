@@ -116,15 +116,17 @@ def _seeds(simulated: Simulated, first: int, runs: int) -> str:
 def _terms(simulated: Simulated, price: float) -> list[str]:
     """What an instance costs, modelled. `price`: on average over all that ran."""
     asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
-    full = f"{usd(asked.on_demand_usd_per_hour)} an hour on demand"
+    full = usd(asked.on_demand_usd_per_hour)
+    seen = simulated.planned.catalogue.on_demand_seen
     if on_demand(simulated.job):
         return [
-            f"  a {kind} is {full} by {asked.prices.source}, modelled",
+            f"  a {kind} is {full} an hour on demand by {asked.prices.source}, modelled",
             "  the market is what takes nodes; each is paid for every second that it ran",
         ]
     spot = f"{usd(price)} an hour on average on the spot market" if price else "on the spot market"
     return [
-        f"  a {kind} is {spot} by {asked.prices.source}, and {full}; modelled",
+        f"  a {kind} is {spot}, {full} on demand, modelled",
+        f"  (spot by {asked.prices.source}, on demand by the catalogue of {seen})",
         "  a spot instance that is taken back within its first hour is not paid, as on EC2",
     ]
 
