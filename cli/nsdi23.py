@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bamboo.errors import InputError
-from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
+from bamboo.sim.nsdi23 import MODELS, TRACE_HOURS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
 from cli.echo import progress_is_hidden
@@ -34,6 +34,7 @@ FIGURES = (
     "value",
 )
 MOST_SEEDS = 100_000
+HOUR_S = 3600.0
 
 
 def run(
@@ -59,8 +60,10 @@ def run(
     if trace is not None:
         if seeds != 1:
             raise InputError(f"--seeds {seeds}: a trace has no chance in it; leave it out")
-        found = [play(MODELS[model], read_trace(trace))]
+        read = read_trace(trace)
+        found = [play(MODELS[model], read)]
         source = trace.name
+        lengths = {"played_hours": TRACE_HOURS, "trace_hours": read.length_s / HOUR_S}
     else:
         assert hazard is not None, "one of both is given"
         if not 0 <= hazard <= 1:
@@ -77,12 +80,14 @@ def run(
         )
         found = [play_random(hazard, seed, model=MODELS[model]) for seed in seen]
         source = f"random markets, hazard {hazard:g}"
+        lengths = {}
     return {
         "schema_version": 1,
         "simulated": True,
         "preset": "nsdi23",
         "model": model,
         "market": source,
+        **lengths,
         "runs": len(found),
         "figures": {name: asdict(spread(_column(found, name))) for name in FIGURES},
     }

@@ -16,7 +16,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.sim.members import Pauses
-from bamboo.sim.prices import Prices, read_prices
+from bamboo.sim.prices import Prices, constant, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
@@ -27,6 +27,7 @@ from cli.markets import check_hours, check_seed, made, market_of
 from cli.planning import Planned, grid_of, nodes_of, plan_job
 from cli.views.quantities import count
 from cli.zone_links import linked
+from cloud.provider import Market as SpotOrNot
 
 HOUR_S = 3600.0
 MOST_TIME_SCALE = 1e6
@@ -82,7 +83,9 @@ def prepare(
         park_s=job.cluster.park_s,
         terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
         pauses=Pauses(),
-        prices=_prices(market, planned),
+        prices=_prices(market, planned, job),
+        # Who pays on demand pays for every second, whoever ends it.
+        interrupted_hour_is_paid=on_demand(job),
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
         last_step=math.inf if endless else job.train.steps,
@@ -97,8 +100,21 @@ def prepare(
     )
 
 
-def _prices(asked: MarketAsked, planned: Planned) -> Prices:
+def on_demand(job: JobConfig) -> bool:
+    """Whether its instances are none of the spot market."""
+    return job.cloud.market == SpotOrNot.ON_DEMAND
+
+
+def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
     """Of an instance of each zone; of zones that nobody names, the mean of the plan's."""
+    if on_demand(job):
+        if asked.prices is not None:
+            raise InputError(
+                f'--prices {asked.prices} are of the spot market, and cloud.market = "on-demand"; '
+                "leave one of them out"
+            )
+        price = planned.plan.instance_type.on_demand_usd_per_hour
+        return constant(price, source=f"the catalogue of {planned.catalogue.on_demand_seen}")
     if asked.prices is not None:
         return read_prices(asked.prices).scaled(1 / asked.time_scale)
     mean = planned.usd_per_hour / planned.plan.instances

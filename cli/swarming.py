@@ -29,7 +29,8 @@ MOST_SEEDS = 100_000_000
 def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
     """Play `seeds` seeds from `first` on; the exit code: 0 all are green, 1 one is not.
 
-    Its shrunk scenario is written to `out`, by default `swarm-<seed>.txt` here. Raises InputError.
+    Its shrunk scenario is written to `out`, by default `swarm-<seed>.txt` here; where that cannot
+    be, it is said on standard error, and red is red all the same. Raises InputError.
     """
     if not 1 <= seeds <= MOST_SEEDS or first < 0:
         raise InputError(
@@ -43,16 +44,17 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
     began_s = time.monotonic()
     tally = _play(range(first, first + seeds))
     took_s = time.monotonic() - began_s
-    text, path = "", None
+    path = None
     if tally.red is not None:
         scenario = draw(tally.red.seed)
         _, text = shrunk(scenario, tally.red)
         path = out or Path(f"swarm-{tally.red.seed}.txt")
         try:
             write_new(path, text.encode(), force=out is None)
-        except InputError:
+        except InputError as error:
             echo(text, err=True)  # it may have been looked for all night
-            raise
+            echo(f"error: {error}", err=True)
+            path = None
     result = SwarmResult(tally=tally, first=first, took_s=took_s, scenario=path)
     echo_result(json.dumps(swarm_body(result)) if as_json else swarm_text(result))
     return 0 if tally.red is None else FOUND_RED

@@ -46,6 +46,8 @@ from bamboo.topology.slots import Slot
 
 T = TypeVar("T")
 LAUNCHER = "launcher"
+_NOBODY_SAYS = ((f" (says {LAUNCHER})", ""), (f"{LAUNCHER} saw its connection end", "it was taken"))
+"""Words of the core on who told it, and those for a world in which nobody is there to tell."""
 
 
 class Ours:
@@ -118,7 +120,7 @@ class Ours:
             return  # it handed over before
         works = self.state.assignment is not None and self.state.assignment.owned_by(node)
         if works and self.state.reform is None:
-            self.world.progress.delay(self.pauses.detect_s)
+            self.world.progress.pause(self.pauses.detect_s)
         self.world.kernel.after(
             self.pauses.detect_s,
             lambda: self.say(PeerLost(node=node, reporter=LAUNCHER, cause="disconnect")),
@@ -156,8 +158,8 @@ class Ours:
         if after.phase is Phase.FINISHED:
             self.world.progress.stand()
             if before.phase is not Phase.FINISHED:
-                self.world.happened(END, decided.reason)
-                self.world.end(decided.reason)
+                self.world.happened(END, _plain(decided.reason))
+                self.world.end(_plain(decided.reason))
             return
         if _is_an_answer(before, decided):
             return
@@ -172,10 +174,10 @@ class Ours:
         elif replaced or before.reform is not None:
             self._set_pace()
         if after.reform is None and before.reform is not None:
-            self.world.happened(RECONFIGURATION, decided.reason)
+            self.world.happened(RECONFIGURATION, _plain(decided.reason))
         self._perform(decided.effects)
         if replaced or after.phase is not before.phase:
-            self.world.note(said=decided.reason)
+            self.world.note(said=_plain(decided.reason))
         self._be_patient()
         if after.nodes is not before.nodes:
             self.world.look()
@@ -208,12 +210,12 @@ class Ours:
         world, pauses = self.world, self.pauses
         if failover.planned:
             world.happened(HAND_OVER)
-            world.progress.delay(pauses.move_s)
+            world.progress.delay(pauses.move_s, of=failover.slot.pipeline)
             again_s = pauses.move_s
         else:
             world.happened(FAILOVER)
             again_s = self._done_again_s(failover)
-            world.progress.delay(again_s)
+            world.progress.delay(again_s, of=failover.slot.pipeline)
         world.kernel.after(again_s, lambda: self._caught_up(failover))
 
     def _done_again_s(self, failover: Failover) -> float:
@@ -287,6 +289,12 @@ class Ours:
         if at_s is not None:
             at_s = max(at_s, kernel.now_s + self.pauses.answer_s)
             self._patience_entry = kernel.at(at_s, self._be_patient)
+
+
+def _plain(reason: str) -> str:
+    for words, instead in _NOBODY_SAYS:
+        reason = reason.replace(words, instead)
+    return reason
 
 
 def _is_an_answer(before: State, decided: Transition) -> bool:

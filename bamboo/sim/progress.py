@@ -27,6 +27,9 @@ class Progress:
         self._since_s = 0.0
         self._step_s = math.inf
         self._stands_until_s = 0.0
+        """The latest of all delays; of them, those of everybody and of each pipeline:"""
+        self._all_until_s = 0.0
+        self._until_s: dict[int, float] = {}
         self._past: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         """(time, steps), between which it was straight."""
         self.lost_steps = 0.0
@@ -97,11 +100,26 @@ class Progress:
         """No step is taken until a rate is given again."""
         self.run(math.inf)
 
-    def delay(self, seconds: float) -> None:
-        """Nothing is done for so long from now; a delay that is under way is prolonged."""
+    def delay(self, seconds: float, *, of: int | None = None) -> None:
+        """A pipeline (None: all together) needs so long before it goes on; what it still has before
+        it is prolonged. Those of different pipelines pass beside one another, and all stand until
+        the last one goes on, as they meet at the end of the step."""
+        if of is None:
+            until_s = max(self._kernel.now_s, self._stands_until_s) + seconds
+            self._all_until_s = until_s
+        else:
+            own_s = max(self._all_until_s, self._until_s.get(of, 0.0))
+            until_s = max(self._kernel.now_s, own_s) + seconds
+            self._until_s[of] = until_s
+        self._stand_until(until_s)
+
+    def pause(self, seconds: float) -> None:
+        """Nothing is done for so long from now at least: beside whatever delays there are."""
+        self._stand_until(self._kernel.now_s + seconds)
+
+    def _stand_until(self, at_s: float) -> None:
         self._settle()
-        now_s = self._kernel.now_s
-        self._stands_until_s = max(now_s, self._stands_until_s) + seconds
+        self._stands_until_s = max(self._stands_until_s, at_s)
         self.changed()
 
     def back_to(self, step: float) -> None:

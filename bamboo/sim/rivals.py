@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from bamboo.core.place import layout_for, nodes_wanted
 from bamboo.core.policy import Policy
+from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
 from bamboo.sim.kernel import Entry
@@ -33,6 +34,11 @@ class _Spot:
         self._world, self._times, self._policy = world, times, policy
         self._standbys = standbys
         self._nodes: list[NodeId] = []
+        if not policy.grids:
+            raise CoreMisuse(
+                "policy.grids is empty, so that a rival has no grid to choose; give each grid that "
+                "the run may have and its step time, as bamboo.planner makes them"
+            )
         least = min(policy.grids, key=lambda grid: grid.pipelines * grid.stages)
         self._least_grid = Grid(pipelines=least.pipelines, stages=least.stages)
         self._least = self._least_grid.size
@@ -227,7 +233,7 @@ class Rerouting(_Spot):
                 self._restart(0.0 if self._world.progress.steps == 0 else self._terms.restart_s)
         elif (hole := self._hole()) is not None:
             self._owner[hole] = node
-            self._change(HAND_OVER)
+            self._change(HAND_OVER, hole[0])
         elif self._pipelines() > self._grid.pipelines:
             self._restart(self._terms.restart_s)
 
@@ -247,7 +253,7 @@ class Rerouting(_Spot):
             self._world.progress.back_to(self._world.progress.whole // every * every)
             self._restart(self._terms.restart_s)
         else:
-            self._change(FAILOVER)
+            self._change(FAILOVER, lost[0][0])
 
     def _pipelines(self) -> int:
         """As many as there are nodes for."""
@@ -267,9 +273,9 @@ class Rerouting(_Spot):
         least = min(count[stage] for stage in range(self._grid.stages))
         return least or None
 
-    def _change(self, what: str) -> None:
+    def _change(self, what: str, pipeline: int) -> None:
         self._world.happened(what)
-        self._world.progress.delay(self._terms.pause_s)
+        self._world.progress.delay(self._terms.pause_s, of=pipeline)
         self._set_pace()
 
     def _set_pace(self) -> None:

@@ -15,7 +15,12 @@ from bamboo.core.state import initial_state
 from bamboo.errors import InputError
 from bamboo.ids import run_id
 from bamboo.planner.step_time import StepTimes
-from bamboo.planner.value import bill_micro_usd, samples_per_s, samples_per_usd
+from bamboo.planner.value import (
+    MINIMUM_BILLED_S,
+    bill_micro_usd,
+    samples_per_s,
+    samples_per_usd,
+)
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.members import Pauses
@@ -129,6 +134,10 @@ class Figures:
     """Of instances, and of bytes between zones."""
     transfer_usd: float
     """Of the latter."""
+    minimum_usd: float
+    """Of `usd`, for seconds that an instance did not run, as a least time is billed."""
+    instance_usd_per_hour: float
+    """The price of an instance, averaged over all that they ran; 0: none ever did."""
     usd_per_hour: float
     samples_per_usd: float
     events: int
@@ -237,7 +246,14 @@ def figures_of(
     steps = world.progress.whole
     free = spot and not asked.interrupted_hour_is_paid
     transfer_usd = world.crossed_bytes / 1e9 * USD_PER_GB
-    usd = sum(_bill(rental, prices, free=free) for rental in world.rentals) / MICRO + transfer_usd
+    bills = [_bill(rental, prices, free=free) for rental in world.rentals]
+    usd = sum(bills) / MICRO + transfer_usd
+    listed = [_listed_usd(rental, prices) for rental in world.rentals]
+    minimum_usd = sum(
+        bill / MICRO - used
+        for rental, bill, used in zip(world.rentals, bills, listed, strict=True)
+        if bill and _used_s(rental) < MINIMUM_BILLED_S
+    )
     rate = samples_per_s(steps * asked.workload.batch, seconds)
     per_hour = usd / seconds * HOUR_S
     return Figures(
@@ -255,6 +271,8 @@ def figures_of(
         mean_nodes=world.node_seconds() / seconds,
         usd=usd,
         transfer_usd=transfer_usd,
+        minimum_usd=minimum_usd,
+        instance_usd_per_hour=sum(listed) / max(world.node_seconds(), 1e-9) * HOUR_S,
         usd_per_hour=per_hour,
         samples_per_usd=samples_per_usd(rate, per_hour) if per_hour > 0 else 0.0,
         events=world.kernel.events,
@@ -295,10 +313,22 @@ def _crossed_by(known: Sequence[tuple[float, float]], at_s: float) -> float:
 
 
 def _bill(rental: Rental, prices: Prices, *, free: bool) -> int:
-    assert rental.until_s is not None, "a world that was played has ended all its rentals"
-    price = prices.mean_usd_per_hour(rental.zone, rental.from_s, rental.until_s)
-    used_s = rental.until_s - rental.from_s
+    used_s, price = _used_s(rental), _price(rental, prices)
     return bill_micro_usd(used_s, usd_per_hour=price, spot=free, interrupted=rental.interrupted)
+
+
+def _listed_usd(rental: Rental, prices: Prices) -> float:
+    """What it ran at its price, whatever is billed."""
+    return _used_s(rental) / HOUR_S * _price(rental, prices)
+
+
+def _price(rental: Rental, prices: Prices) -> float:
+    return prices.mean_usd_per_hour(rental.zone, rental.from_s, rental.from_s + _used_s(rental))
+
+
+def _used_s(rental: Rental) -> float:
+    assert rental.until_s is not None, "a world that was played has ended all its rentals"
+    return rental.until_s - rental.from_s
 
 
 def _one_seed(

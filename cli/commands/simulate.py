@@ -107,9 +107,9 @@ def command(
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))
         write_new(plot, picture, force=force)
     if as_json:
-        echo_result(json.dumps(simulation_body(simulated, found)))
+        echo_result(json.dumps(simulation_body(simulated, found, first_seed=first_seed)))
     else:
-        echo_result(simulation_text(simulated, found))
+        echo_result(simulation_text(simulated, found, first_seed=first_seed))
 
 
 def _refuse(what: str, refused: Callable[[str], bool]) -> None:

@@ -45,19 +45,24 @@ def draw_alive(
     alive = [level.alive for level in shown]
     axes.fill_between(hours, alive, step="post", color=GREEN, alpha=0.15, linewidth=0)
     axes.step(hours, alive, where="post", color=GREEN, linewidth=1.1)
-    axes.axhline(mean_nodes, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    draw_mean(axes, mean_nodes, f"mean {mean_nodes:.1f}")
+    axes.set_ylim(0, max(1, *alive) * 1.08)
+    axes.locator_params(axis="y", integer=True)
+    axes.set_ylabel("nodes alive")
+
+
+def draw_mean(axes: "Axes", mean: float, label: str) -> None:
+    """A dashed line over all the time, with its label beside the axes."""
+    axes.axhline(mean, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.annotate(
-        f"mean {mean_nodes:.1f}",
-        (1.0, mean_nodes),
+        label,
+        (1.0, mean),
         xycoords=("axes fraction", "data"),
         xytext=(3, 0),
         textcoords="offset points",
         va="center",
         color=GREY,
     )
-    axes.set_ylim(0, max(1, *alive) * 1.08)
-    axes.locator_params(axis="y", integer=True)
-    axes.set_ylabel("nodes alive")
 
 
 def draw_instants(axes: "Axes", found: Sequence[Instant], *, length_s: float) -> None:

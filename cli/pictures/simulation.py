@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 from bamboo.sim.run import HOUR_S, Figures
 from bamboo.sim.trace import Trace
 from bamboo.sim.trace_stats import instants, series
-from bamboo.sim.world import RECONFIGURATION, RESTORE, Moment
+from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Moment
 from cli.pictures.canvas import AMBER, GREEN, GREY, RED, title_of, to_svg
-from cli.pictures.market import draw_instants
+from cli.pictures.market import draw_instants, draw_mean
 from cli.simulating import Simulated
+from cli.views.quantities import number
 
 SPANS = 300
 """Of the throughput's averages."""
+DOTS = 1000
+"""Beside one another; of marks that would lie within one the first is drawn."""
+MARKS = ((RESTORE, RED, 1.24), (RECONFIGURATION, AMBER, 1.16), (FAILOVER, GREY, 1.08))
+"""What is marked above the throughput, in which colour and at which height of the highest."""
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,15 +69,21 @@ def _draw_rate(axes: "Axes", found: Figures, *, batch: int) -> None:
     rates.append(rates[-1])
     axes.fill_between(hours, rates, step="post", color=GREEN, alpha=0.15, linewidth=0)
     axes.step(hours, rates, where="post", color=GREEN, linewidth=1.0)
-    axes.axhline(found.samples_per_s, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    draw_mean(axes, found.samples_per_s, f"mean {number(found.samples_per_s)}")
     top = max(1e-9, *rates)
-    for name, color, height in ((RESTORE, RED, 1.16), (RECONFIGURATION, AMBER, 1.08)):
-        at = [m.at_s / HOUR_S for m in found.moments if m.kind == name]
+    for name, color, height in MARKS:
+        at = apart([m.at_s for m in found.moments if m.kind == name], found.seconds)
         if at:
             axes.plot(at, [top * height] * len(at), "v", color=color, markersize=3.5, label=name)
-            axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, fontsize=8)
-    axes.set_ylim(0, top * 1.25)
+            axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, fontsize=8)
+    axes.set_ylim(0, top * 1.33)
     axes.set_ylabel("samples/s")
+
+
+def apart(times_s: Sequence[float], length_s: float) -> list[float]:
+    """In hours, so few that each can be seen."""
+    first = {int(at_s / max(length_s, 1e-9) * DOTS): at_s for at_s in reversed(times_s)}
+    return [at_s / HOUR_S for at_s in sorted(first.values())]
 
 
 def _steps_at(moments: Sequence[Moment], times_s: Sequence[float]) -> list[float]:

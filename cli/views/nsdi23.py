@@ -22,6 +22,8 @@ def nsdi23_text(body: Mapping[str, Any]) -> str:
         f"{body['model']} by the paper's published rules and constants on {body['market']}: "
         f"{count(body['runs'], 'run')}, simulated",
     ]
+    if "trace_hours" in body:
+        lines += _length(body["played_hours"], body["trace_hours"])
     rows: list[tuple[str, ...]] = []
     if several:
         rows.append(("", "mean", "p50", "p90", "95 % of the mean"))
@@ -33,6 +35,16 @@ def nsdi23_text(body: Mapping[str, Any]) -> str:
         else:
             rows.append((label, _figure(one["mean"])))
     return "\n".join([*lines, *columns(rows, right=frozenset(range(1, len(rows[0]))))])
+
+
+def _length(played: float, trace: float) -> list[str]:
+    """Where the two differ: the published simulator knows one length for all traces."""
+    if trace < played:
+        then = "its nodes stay from then on"
+        return [f"  {played:g} h are played: the trace ends after {trace:.4g} h, and {then}"]
+    if trace > played:
+        return [f"  {played:g} h are played: of the trace's {trace:.4g} h the first ones"]
+    return []
 
 
 def _figure(value: float) -> str:

@@ -48,6 +48,13 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.1f}"
 
 
+def number(value: float) -> str:
+    """Of any kind: whole ones whole, small ones with three digits."""
+    if value == round(value):
+        return f"{value:,.0f}"
+    return rate(value) if abs(value) >= 10 else f"{value:.3g}"
+
+
 def milliseconds(seconds: float) -> str:
     """`41 ms`, `0.4 ms`."""
     value = seconds * 1000

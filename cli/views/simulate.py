@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.sim.report import spread
 from bamboo.sim.run import OURS, Figures, terms_of_rivals
-from cli.simulating import HOUR_S, Simulated
-from cli.views.quantities import columns, count, duration, rate, usd
+from cli.simulating import HOUR_S, Simulated, on_demand
+from cli.views.quantities import columns, count, duration, number, rate, usd
 
 FIGURES = {
     "steps": "steps",
@@ -30,6 +31,10 @@ FIGURES = {
     "samples_per_usd": "samples per dollar",
 }
 """Field -> what people read."""
+BODY_ALONE = ("minimum_usd", "instance_usd_per_hour")
+"""Fields that the text has in words, if at all."""
+LEAST_SAID = 0.05
+"""Of the dollars: what the least bill adds is said from there on."""
 _HOURS = ("seconds", "trained_s")
 Found = Sequence[Mapping[str, Figures]]
 """Of each seed, the figures of each system."""
@@ -40,7 +45,7 @@ def picture_title(simulated: Simulated, *, seed: int) -> str:
     return f"{simulated.asked.workload.name} on {simulated.source}{drawn} (simulated)"
 
 
-def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
+def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> dict[str, Any]:
     """For `--json`."""
     asked = simulated.asked
     return {
@@ -50,14 +55,17 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
         "market": simulated.source,
         "step_times": asked.workload.source,
         "dollars": "modelled",
-        "spot_prices": asked.prices.source,
+        "instance_type": simulated.planned.plan.instance_type.name,
+        "cloud_market": simulated.job.cloud.market,
+        "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "runs": len(found),
+        "first_seed": first_seed if simulated.random else None,
         "systems": {
             name: {
                 "figures": {
                     field: asdict(spread([float(getattr(one[name], field)) for one in found]))
-                    for field in FIGURES
+                    for field in (*FIGURES, *BODY_ALONE)
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
                 "terms": terms_of_rivals().get(name, ""),
@@ -67,18 +75,18 @@ def simulation_body(simulated: Simulated, found: Found) -> dict[str, Any]:
     }
 
 
-def simulation_text(simulated: Simulated, found: Found) -> str:
+def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> str:
     """A line a figure; over several seeds with their spread; the rivals below, a line each."""
     asked = simulated.asked
     lines = [
-        f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}, simulated",
+        f"{asked.workload.name} on {simulated.source}: {count(len(found), 'run')}"
+        f"{_seeds(simulated, first_seed, len(found))}, simulated",
         f"  up to {asked.policy.pipelines} x {asked.policy.stages} nodes and "
         f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
         f"  step times {asked.workload.source}",
-        f"  spot prices of {asked.prices.source}, modelled; on demand "
-        f"{usd(asked.on_demand_usd_per_hour)} per instance and hour",
-        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
+        *_terms(simulated, _mean(found, OURS, "instance_usd_per_hour")),
         *_figures([one[OURS] for one in found]),
+        *_least_bill(found),
     ]
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
@@ -99,6 +107,39 @@ def simulation_text(simulated: Simulated, found: Found) -> str:
     return "\n".join(lines)
 
 
+def _seeds(simulated: Simulated, first: int, runs: int) -> str:
+    if not simulated.random:
+        return ""
+    return f" (seed {first})" if runs == 1 else f" (seeds {first} to {first + runs - 1})"
+
+
+def _terms(simulated: Simulated, price: float) -> list[str]:
+    """What an instance costs, modelled. `price`: on average over all that ran."""
+    asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
+    full = usd(asked.on_demand_usd_per_hour)
+    seen = simulated.planned.catalogue.on_demand_seen
+    if on_demand(simulated.job):
+        return [
+            f"  a {kind} is {full} an hour on demand by {asked.prices.source}, modelled",
+            "  the market is what takes nodes; each is paid for every second that it ran",
+        ]
+    spot = f"{usd(price)} an hour on average on the spot market" if price else "on the spot market"
+    return [
+        f"  a {kind} is {spot}, {full} on demand, modelled",
+        f"  (spot by {asked.prices.source}, on demand by the catalogue of {seen})",
+        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
+    ]
+
+
+def _least_bill(found: Found) -> list[str]:
+    """Why a very short run costs far more an hour than its instances."""
+    paid, beyond = _mean(found, OURS, "usd"), _mean(found, OURS, "minimum_usd")
+    if not paid or beyond <= LEAST_SAID * paid:
+        return []
+    least = f"an instance is paid for {MINIMUM_BILLED_S} s at least"
+    return [f"  {beyond / paid:.0%} of the dollars are for time that was not used, as {least}"]
+
+
 def _figures(found: Sequence[Figures]) -> list[str]:
     several = len(found) > 1
     rows: list[tuple[str, ...]] = []
@@ -108,10 +149,10 @@ def _figures(found: Sequence[Figures]) -> list[str]:
         scale = HOUR_S if name in _HOURS else 1.0
         one = spread([getattr(figures, name) / scale for figures in found])
         if several:
-            cells = [*map(_figure, (one.mean, one.p50, one.p90)), f"± {_figure(one.confidence)}"]
+            cells = [*map(number, (one.mean, one.p50, one.p90)), f"± {number(one.confidence)}"]
             rows.append((label, *cells))
         else:
-            rows.append((label, _figure(one.mean)))
+            rows.append((label, number(one.mean)))
     return columns(rows, right=frozenset(range(1, len(rows[0]))))
 
 
@@ -137,14 +178,14 @@ def _rivals(found: Found) -> list[str]:
         rows.append(
             (
                 name,
-                _figure(mean["seconds"] / HOUR_S),
-                _figure(round(mean["steps"])),
-                _figure(mean["samples_per_s"]),
-                _figure(mean["mean_nodes"]),
+                number(mean["seconds"] / HOUR_S),
+                number(round(mean["steps"])),
+                number(mean["samples_per_s"]),
+                number(mean["mean_nodes"]),
                 usd(mean["usd_per_hour"]),
                 rate(mean["samples_per_usd"]),
                 f"{share:.2f}",
-                _figure(mean["lost_steps"]),
+                number(mean["lost_steps"]),
                 duration(max(0.0, mean["seconds"] - mean["trained_s"])),
             )
         )
@@ -153,9 +194,3 @@ def _rivals(found: Found) -> list[str]:
 
 def _mean(found: Found, name: str, field: str) -> float:
     return spread([float(getattr(one[name], field)) for one in found]).mean
-
-
-def _figure(value: float) -> str:
-    if value == round(value):
-        return f"{value:,.0f}"
-    return rate(value) if abs(value) >= 10 else f"{value:.3g}"

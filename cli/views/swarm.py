@@ -9,7 +9,8 @@ from bamboo.sim.swarm.many import Tally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmResult:
-    """Seeds from `first` on, in `took_s`; `scenario` is where the first red one was written."""
+    """Seeds from `first` on, in `took_s`; `scenario` is where the first red one was written;
+    None: nowhere."""
 
     tally: Tally
     first: int
@@ -31,7 +32,7 @@ def swarm_text(result: SwarmResult) -> str:
         [
             f"seed {red.seed} is red after {tally.seeds - 1:,} green ones, {figures}",
             f"  {red.checker}{where}, {red.at_s:g} s: {red.sentence}",
-            f"  shrunk to {result.scenario}",
+            f"  shrunk to {result.scenario or 'what standard error says: no file would take it'}",
         ]
     )
 
@@ -54,6 +55,6 @@ def swarm_body(result: SwarmResult) -> dict[str, Any]:
             "checker": red.checker,
             "at_s": red.at_s,
             "sentence": red.sentence,
-            "scenario": str(result.scenario),
+            "scenario": None if result.scenario is None else str(result.scenario),
         },
     }

@@ -12,6 +12,7 @@ from bamboo.sim.synth import hazard_market, synthesise
 from bamboo.sim.trace import Trace
 from cli.main import run
 from cli.pictures.market import market_svg
+from cli.pictures.simulation import DOTS, apart
 from tests.full_disk import files_up_to
 from tests.sim.markets import trace
 
@@ -67,6 +68,12 @@ def test_a_long_trace_makes_no_long_file() -> None:
     long = synthesise(hazard_market(nodes=200, preemptions_per_node_hour=2.0), seed=1, hours=100)
     assert len(long.events) > 20_000
     assert len(drawn(long)) < 1_000_000
+
+
+def test_marks_that_nobody_could_tell_apart_are_one() -> None:
+    assert apart([0.0, 3600.0, 3601.0, 7200.0], 7200.0) == [0.0, 1.0, 2.0]
+    assert len(apart([second / 10 for second in range(72_000)], 7200.0)) <= DOTS + 1
+    assert apart([], 0.0) == []
 
 
 @pytest.mark.parametrize("name", ["a.png", "a", "-"])

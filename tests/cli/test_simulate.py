@@ -64,6 +64,60 @@ def test_seeds_are_counted_and_the_same_seeds_give_the_same_figures(
     assert body_of(arguments, capsys) == body
 
 
+def test_the_text_names_the_instance_its_price_where_that_is_from_and_the_seeds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--hazard", ".1", "--hours", "2"]
+    body = body_of([*arguments, "--first-seed", "7"], capsys)
+    assert (body["instance_type"], body["first_seed"]) == ("g4dn.xlarge", 7)
+    price = figure(body, "instance_usd_per_hour")
+    assert 0 < price < body["on_demand_usd_per_instance_hour"]
+    for more, seeds in (([], "seed 0"), (["--seeds", "3", "--first-seed", "7"], "seeds 7 to 9")):
+        assert run(["simulate", JOB, *arguments, *more]) == 0
+        text = capsys.readouterr().out
+        assert f"({seeds}), simulated" in text.splitlines()[0]
+        assert f"a g4dn.xlarge is ${price:.4f} an hour on average on the spot market" in text
+        assert "by the catalogue of 2025" in text
+    assert body_of(["--trace", MARKET], capsys)["first_seed"] is None
+
+
+def test_dollars_that_the_least_bill_adds_are_said_where_they_matter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for hours, said in (("0.004", True), ("1", False)):
+        arguments = ["--hazard", "0", "--hours", hours, "--endless"]
+        body = body_of(arguments, capsys)
+        used_usd = figure(body, "usd") - figure(body, "minimum_usd")
+        hourly = figure(body, "instance_usd_per_hour") * figure(body, "mean_nodes")
+        assert used_usd / figure(body, "seconds") * 3600 == pytest.approx(hourly, rel=0.01)
+        assert run(["simulate", JOB, *arguments]) == 0
+        text = capsys.readouterr().out
+        assert ("as an instance is paid for 60 s at least" in text) is said
+        assert ("76% of the dollars" in text) is said
+
+
+def test_instances_on_demand_are_paid_in_full_whatever_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "market.csv"
+    nodes = "".join(f"0,add,n{n},z{n % 2}\n" for n in range(8))
+    path.write_text(f"{nodes}1800000,remove,n7,z1\n3600000,end\n")
+    on_demand = ["--set", 'cloud.market="on-demand"', "--trace", str(path), "--endless"]
+    body = body_of(on_demand, capsys)
+    price = body["on_demand_usd_per_instance_hour"]
+    assert figure(body, "instance_usd_per_hour") == pytest.approx(price)
+    instances_usd = figure(body, "usd") - figure(body, "transfer_usd")
+    assert instances_usd == pytest.approx(7.5 * price, rel=1e-4)
+    assert run(["simulate", JOB, *on_demand]) == 0
+    text = capsys.readouterr().out
+    assert f"a g4dn.xlarge is ${price:.4f} an hour on demand" in text
+    assert "spot" not in text
+    prices = tmp_path / "prices.csv"
+    prices.write_text("0,,0.1\n")
+    assert run(["simulate", JOB, *on_demand, "--prices", str(prices)]) == 2
+    assert 'cloud.market = "on-demand"' in capsys.readouterr().err
+
+
 def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", MARKET, "--endless", "--rivals"]
     body = body_of(arguments, capsys)
@@ -113,6 +167,11 @@ def test_the_picture_is_the_same_bytes_and_nothing_is_replaced_unasked(
         assert run(["simulate", JOB, "--trace", MARKET, "--plot", str(path)]) == 0
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes().startswith(b"<?xml")
+    picture = first.read_text()
+    # matplotlib notes each text beside its outline.
+    for text in ("failover", "reconfiguration", "mean 73.2"):
+        assert f"<!-- {text} -->" in picture
+    assert "<!-- restore -->" not in picture, "there was none"
     capsys.readouterr()
     assert run(["simulate", JOB, "--trace", MARKET, "--plot", str(first)]) == 2
     assert "--force" in capsys.readouterr().err
@@ -140,6 +199,24 @@ def test_the_published_simulator_has_models_of_its_own(
     ):
         assert run([*arguments, *more]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_the_published_simulator_plays_twelve_hours_of_any_trace_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["simulate", "--preset", "nsdi23", "--trace"]
+    assert run([*arguments, MARKET]) == 0
+    assert "12 h are played: the trace ends after 0.3333 h, and" in capsys.readouterr().out
+    assert run([*arguments, MARKET, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["played_hours"], body["trace_hours"]) == (12, pytest.approx(1 / 3))
+    for hours, said in ((12, ""), (13, "12 h are played: of the trace's 13 h the first ones")):
+        path = tmp_path / "long.csv"
+        path.write_text(f"0,add,a\n{hours * 3_600_000},end\n")
+        assert run([*arguments, str(path)]) == 0
+        text = capsys.readouterr().out
+        assert said in text
+        assert ("are played" in text) is bool(said)
 
 
 def test_a_trace_that_ends_where_it_begins_needs_hours(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.planner.zones import USD_PER_GB
+from bamboo.sim.members import Pauses
 from bamboo.sim.run import Figures, simulate
 from bamboo.sim.world import RECONFIGURATION, Terms
 from tests.sim.worlds import asked, calm_step_s, trace
@@ -44,6 +45,21 @@ def test_a_loss_is_taken_over_inside_the_step_and_nothing_is_lost() -> None:
     calm = simulate(one, trace(FOUR))
     slower = calm.steps - found.steps
     assert 10 < slower < 0.1 * calm.steps, "a merged node for a while, then full strength"
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_losses_of_different_pipelines_at_once_delay_as_the_worse_of_them(together: bool) -> None:
+    """With two pipelines alike: no longer than the loss of one, where each has a loss."""
+    one = replace(asked(pipelines=2, patience_s=1e6), pauses=Pauses(detect_s=20.0))
+    at_s = "600" if together else "1200"
+    stood = []
+    for lines in ((), (f"{at_s} -f",)):
+        found = simulate(one, trace("0 +a b c d e f g h", "600 -b", *lines))
+        assert found.failovers == 1 + len(lines)
+        stood.append(found.seconds - found.trained_s)
+    alone_s, both_s = stood
+    assert alone_s > 20
+    assert both_s == pytest.approx(alone_s if together else 2 * alone_s, abs=0.3)
 
 
 def test_a_standby_takes_the_slot_sooner_than_a_replacement() -> None:
@@ -83,6 +99,13 @@ def test_without_checkpoints_they_end_the_run() -> None:
     found = simulate(asked(), trace(FOUR, "600 -b c"))
     assert "no live node holds" in found.ended or "no checkpoint" in found.ended
     assert found.seconds < 700
+
+
+def test_an_end_for_want_of_nodes_names_no_process_that_is_not_there() -> None:
+    found = simulate(asked(every=10, park_s=60.0), trace(FOUR, "600 -a b c d"))
+    assert "cluster.park_s = 60 s" in found.ended
+    assert found.moments
+    assert not any("launcher" in said for said in (found.ended, *(m.said for m in found.moments)))
 
 
 def test_a_notice_is_a_hand_over_and_nothing_is_done_again() -> None:

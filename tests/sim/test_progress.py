@@ -37,6 +37,32 @@ def test_rates_delays_and_restores_add_up() -> None:
     assert progress.trained_s == 13.0
 
 
+def test_delays_of_different_pipelines_pass_beside_one_another() -> None:
+    kernel = Kernel()
+    progress = Progress(kernel)
+    progress.run(1.0)
+    kernel.run(until_s=10.0)
+    progress.delay(3.0, of=0)
+    progress.delay(2.0, of=1)
+    assert progress.reaches_at_s(11) == 14.0, "until the latest of them"
+    progress.delay(2.0, of=1)
+    assert progress.reaches_at_s(11) == 15.0, "a second one of the same pipeline adds"
+    progress.delay(1.0, of=0)
+    assert progress.reaches_at_s(11) == 15.0
+    progress.delay(1.0)
+    assert progress.reaches_at_s(11) == 16.0, "one of all comes after them"
+    progress.delay(1.0, of=0)
+    assert progress.reaches_at_s(11) == 17.0, "and before what a pipeline does next"
+    progress.pause(5.0)
+    assert progress.reaches_at_s(11) == 17.0, "a pause passes beside all of them"
+    progress.pause(8.0)
+    assert progress.reaches_at_s(11) == 19.0
+    kernel.run(until_s=20.0)
+    assert (progress.steps, progress.trained_s) == (12.0, 12.0)
+    progress.delay(1.0, of=1)
+    assert progress.reaches_at_s(13) == 22.0, "what has passed does not count"
+
+
 def test_what_was_done_at_an_instant_before() -> None:
     kernel = Kernel()
     progress = Progress(kernel)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bamboo.errors import CoreMisuse
 from bamboo.sim.run import (
     CHECKPOINT_RESTART,
     ON_DEMAND,
@@ -52,6 +53,15 @@ def test_rerouting_needs_a_peer_for_every_stage() -> None:
     assert none_left.restores == 1
 
 
+def test_losses_of_different_pipelines_at_once_are_rerouted_at_once() -> None:
+    one = asked(pipelines=2, every=10)
+    stood = []
+    for lost in ("600 -b", "600 -b g", "600 -b c"):
+        found = simulate(one, trace(EIGHT, lost), system=REROUTING)
+        stood.append(found.seconds - found.trained_s)
+    assert stood == pytest.approx([5.0, 5.0, 10.0])
+
+
 def test_rerouting_does_not_begin_anew_for_nodes_that_it_has_no_use_for() -> None:
     one = asked(pipelines=1, standbys=4)
     found = simulate(one, trace("0 +a b c d", "600 +e f g h"), system=REROUTING)
@@ -71,6 +81,13 @@ def test_nobody_beats_the_oracle_with_fewer_nodes_than_a_grid_has() -> None:
     found = {name: simulate(one, market, system=name) for name in (OURS, ORACLE)}
     assert found[OURS].trained_s > 3500, "one node alone goes on"
     assert found[OURS].steps <= found[ORACLE].steps
+
+
+def test_rivals_without_grids_to_choose_from_say_so() -> None:
+    one = asked(grids=False)
+    for system in (ORACLE, CHECKPOINT_RESTART, REROUTING, ON_DEMAND):
+        with pytest.raises(CoreMisuse, match=r"policy\.grids is empty"):
+            simulate(one, trace(EIGHT), system=system)
 
 
 def _market(seed: int) -> Trace:
