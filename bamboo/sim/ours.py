@@ -169,7 +169,7 @@ class Ours:
         for failover in _new(after.failovers, before.failovers):
             self._take_over(failover)
         replaced = after.assignment is not before.assignment
-        # One decision may end a reconfiguration and begin the next: all train on until it stops them
+        # A decision may end a reconfiguration and begin the next: all train on until it stops them
         ended = GoOn in map(type, decided.effects)
         ended = ended or (after.reform is None and before.reform is not None)
         if ended or (replaced and after.reform is None):
