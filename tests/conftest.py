@@ -1,4 +1,7 @@
-"""Settings of the whole suite: property tests draw the same examples on every run."""
+"""Settings of the whole suite: property tests draw the same examples on every run, and signals are
+those of a terminal."""
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -12,3 +15,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("deterministic")
+
+# Whoever starts the suite in the background may have had these ignored, and every process of the
+# tests would inherit that: an interrupt would interrupt nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
