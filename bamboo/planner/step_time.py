@@ -67,11 +67,13 @@ class _Timed:
         """Whether pipelines that are alike in both take as long in both."""
         return assignment.grid == self.assignment.grid and shares == self.shares
 
-    def unlike(self, assignment: Assignment) -> set[int]:
-        """Pipelines whose time may be another one: those with another owner or shadow, and those
-        in which an owner works who has more or fewer stages now."""
+    def unlike(self, assignment: Assignment, *, idle: bool) -> set[int]:
+        """Pipelines whose time may be another one: those with another owner, or shadow unless these
+        are `idle`, and those in which an owner works who has more or fewer stages now."""
         old, grid = self.assignment, assignment.grid
-        moved = _unlike(old.owners, assignment.owners) | _unlike(old.shadows, assignment.shadows)
+        moved = _unlike(old.owners, assignment.owners)
+        if not idle:
+            moved |= _unlike(old.shadows, assignment.shadows)
         nodes = {owners[number] for number in moved for owners in (old.owners, assignment.owners)}
         owned = assignment.roles.owned
         touched = {*moved, *(number for node in nodes for number in owned.get(node, ()))}
@@ -90,6 +92,7 @@ class StepTimes:
         self._known_s: dict[_Shape, float] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._last: _Timed | None = None
+        self._whole: dict[tuple[int, ...], _Shape] = {}
         self.dry_runs = 0
 
     def calm_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
@@ -134,7 +137,7 @@ class StepTimes:
         exchange = _exchange_link(assignment, zones or {}, far) if far is not None else None
         last = self._last
         if last is not None and zones is None and last.comparable(assignment, shares):
-            seconds, pipelines = list(last.seconds), last.unlike(assignment)
+            seconds, pipelines = list(last.seconds), last.unlike(assignment, idle=self._idle)
         else:
             seconds = [0.0] * assignment.grid.pipelines
             pipelines = set(range(assignment.grid.pipelines))
@@ -199,6 +202,8 @@ class StepTimes:
 
     def _shape(self, assignment: Assignment, pipeline: int, shares: tuple[int, ...]) -> _Shape:
         owners = _part(assignment.owners, pipeline, assignment.grid)
+        if self._idle and assignment.roles.several.isdisjoint(owners):
+            return self._whole_shape(assignment.grid, shares, shares[pipeline])
         owned = assignment.roles.owned
         names = {node: number for number, node in enumerate(dict.fromkeys(owners))}
         here = Counter(owners)
@@ -215,6 +220,21 @@ class StepTimes:
             elsewhere=tuple(len(owned[node]) - here[node] for node in names),
             most_partials=self._most_partials(shares),
         )
+
+    def _whole_shape(self, grid: Grid, shares: tuple[int, ...], share: int) -> _Shape:
+        """Of a pipeline with a node for each stage, none of which works for another one."""
+        key = (grid.pipelines, grid.stages, share, self._most_partials(shares))
+        if key not in self._whole:
+            self._whole[key] = _Shape(
+                stages=grid.stages,
+                pipelines=grid.pipelines,
+                microbatches=share * self._workload.shape.microbatches,
+                owners=tuple(range(grid.stages)),
+                shadows=(None,) * grid.stages,
+                elsewhere=(0,) * grid.stages,
+                most_partials=key[-1],
+            )
+        return self._whole[key]
 
     def _pipeline_s(self, shape: _Shape) -> float:
         if shape not in self._known_s:

@@ -17,6 +17,7 @@ class Boundaries:
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._entry: Entry | None = None
+        self._at_s = math.inf
         progress.changed = self._look
 
     def when_next(self, action: Callable[[], None]) -> None:
@@ -29,12 +30,13 @@ class Boundaries:
         self._look()
 
     def _look(self) -> None:
+        at_s = self._progress.reaches_at_s(self._waiting[0][0]) if self._waiting else math.inf
+        if self._entry is not None and at_s == self._at_s:
+            return
         self._kernel.cancel(self._entry)
-        self._entry = None
-        if self._waiting:
-            at_s = self._progress.reaches_at_s(self._waiting[0][0])
-            if not math.isinf(at_s):
-                self._entry = self._kernel.at(at_s, self._happen)
+        self._entry, self._at_s = None, at_s
+        if not math.isinf(at_s):
+            self._entry = self._kernel.at(at_s, self._happen)
 
     def _happen(self) -> None:
         self._entry = None

@@ -6,6 +6,7 @@ that `Pauses` states beyond the work itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from bamboo.core.events import Event
@@ -13,6 +14,7 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import State
 from bamboo.planner.workload import Workload
 from bamboo.sim.world import World
+from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 
 
@@ -56,8 +58,21 @@ def step_in_hand(run: Run) -> int:
 
 def layout_of(state: State, policy: Policy) -> ModelLayout:
     """How the model lies over the grid of a state."""
-    return ModelLayout(
-        grid=state.grid,
-        cut=state.cut or policy.cut_for(state.grid.stages),
-        shares=state.shares or equal_shares(policy.virtual_nodes, state.grid.pipelines),
+    grid = state.grid
+    return _layout(
+        grid.pipelines,
+        grid.stages,
+        state.cut or policy.cut_for(grid.stages),
+        state.shares or _equal_shares(policy.virtual_nodes, grid.pipelines),
     )
+
+
+_equal_shares = lru_cache(maxsize=64)(equal_shares)
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    pipelines: int, stages: int, cut: tuple[int, ...], shares: tuple[int, ...]
+) -> ModelLayout:
+    """Made once: a run asks for its own at every turn."""
+    return ModelLayout(grid=Grid(pipelines=pipelines, stages=stages), cut=cut, shares=shares)

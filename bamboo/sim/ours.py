@@ -12,6 +12,7 @@ superseded.
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
@@ -24,7 +25,6 @@ from bamboo.core.events import (
     NodeJoined,
     NoticeReceived,
     PeerLost,
-    ShardSaved,
 )
 from bamboo.core.machine import transition
 from bamboo.core.patience import Patience, parked
@@ -42,7 +42,6 @@ from bamboo.sim.progress import NEARLY
 from bamboo.sim.rebuilding import Rebuilding
 from bamboo.sim.replicas import Replicas
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
-from bamboo.topology.slots import Slot
 
 T = TypeVar("T")
 LAUNCHER = "launcher"
@@ -135,12 +134,18 @@ class Ours:
     def say(self, event: Event) -> None:
         before = self.state
         decided = self._decide(event)
-        if decided.state.reform is not None and before.reform is None and self._save():
-            before = self.state
-            decided = self._decide(event)
         if decided.state is before:
             return
+        reform, newest = decided.state.reform, 0
+        if reform is not None and before.reform is None:
+            newest = self._newest_checkpoint()
+        if newest and reform is not None and reform.base is not None:
+            # It is decided already from which step all go on: the checkpoint was there before.
+            before = self.state = self._completed(newest)
+            decided, newest = self._decide(event), 0
         self.state = decided.state
+        if newest:
+            self.state = self._completed(newest)
         self._follow(before, decided)
 
     def say_all(self, events: Sequence[Event]) -> None:
@@ -248,35 +253,26 @@ class Ours:
 
     # ---------------------------------------------------------------- checkpoints, patience
 
-    def _save(self) -> bool:
-        """Tell of the newest checkpoint that is complete by now; whether there is a new one."""
+    def _newest_checkpoint(self) -> int:
+        """The step of the newest that is complete by now, or 0 if the core knows of it."""
         every, state = self.policy.checkpoint_every, self.state
-        if not every or state.assignment is None or state.reform is not None:
-            return False
+        if not every or state.assignment is None:
+            return 0
         rate = self.workload.store_bytes_per_s
-        largest = max(
-            self.workload.state_bytes(
-                layout_of(self.state, self.policy).layers_of(Slot(pipeline=0, stage=stage))
-            )
-            for stage in range(state.grid.stages)
-        )
+        largest = _largest_bytes(self.workload, layout_of(state, self.policy).cut) if rate else 0
         progress, now_s = self.world.progress, self.world.kernel.now_s
         written = progress.was(now_s - largest / rate) if rate else progress.steps
         step = int((min(written, progress.steps) + NEARLY) // every * every)
-        if step <= max((done.step for done in state.checkpoints), default=0):
-            return False
-        owners = [state.assignment.owner(s) for s in state.grid.pipeline(0)]
-        for stage, node in enumerate(owners):
-            self._tell(ShardSaved(node=node, step=step, era=state.era, stage=stage))
-        saving = next((s for s in self.state.saving if s.step == step), None)
-        if saving is None or saving.committer is None:
-            return False
-        self._tell(CheckpointDone(node=saving.committer, step=step, era=state.era))
-        return True
+        return step if step > max((done.step for done in state.checkpoints), default=0) else 0
 
-    def _tell(self, event: Event) -> None:
-        """Say what changes neither who trains nor how."""
-        self.state = self._decide(event).state
+    def _completed(self, step: int) -> State:
+        """After some member's word that the checkpoint is complete, which counts also while all
+        stop. Of its shards nobody needs to hear any more."""
+        state = self.state
+        node = min(state.roll.live, default=None)
+        if node is None:
+            return state
+        return self._decide(CheckpointDone(node=node, step=step, era=state.era)).state
 
     def _be_patient(self) -> None:
         """Look again when waiting for nodes will have been long enough."""
@@ -292,6 +288,11 @@ class Ours:
         if at_s is not None:
             at_s = max(at_s, kernel.now_s + self.pauses.answer_s)
             self._patience_entry = kernel.at(at_s, self._be_patient)
+
+
+def _largest_bytes(workload: Workload, cut: Sequence[int]) -> int:
+    """State of the stage that has most of it."""
+    return max(workload.state_bytes(range(first, stop)) for first, stop in pairwise(cut))
 
 
 def _plain(reason: str) -> str:
@@ -311,5 +312,7 @@ def _is_an_answer(before: State, decided: Transition) -> bool:
 
 def _new(after: Sequence[T], before: Sequence[T]) -> list[T]:
     """In the order in which they stand: that of a set differs from process to process."""
+    if after is before:
+        return []
     known = set(before)
     return [one for one in after if one not in known]

@@ -92,6 +92,8 @@ class Progress:
         """A step takes `step_s` from now on (what is left of this one in proportion)."""
         if not step_s > 0:
             raise CoreMisuse(f"a step cannot take {step_s} s")
+        if step_s == self._step_s:
+            return
         self._settle()
         self._step_s = step_s
         self.changed()

@@ -45,6 +45,8 @@ class Rebuilding:
 
     def obey(self, effects: Sequence[Effect]) -> None:
         """All that are told to stop, or to agree on where, do so at the same instants."""
+        if not effects:
+            return
         world, answer_s = self._run.world, self._run.pauses.answer_s
         kinds = set(map(type, effects))  # of thousands of effects there are a few kinds
         if kinds.isdisjoint(_TO_ALL):

@@ -240,9 +240,10 @@ class World:
 
     def _rent(self) -> None:
         self._look_due = False
-        while self._free and len(self._rented) < self.system.wanted():
+        wanted = self.system.wanted()
+        while self._free and len(self._rented) < wanted:
             self._start(*self._free.popitem(last=False))
-        if len(self._rented) > self.system.wanted():
+        if len(self._rented) > wanted:
             spare = self.system.spare()
             if spare is not None and spare in self._name_of:
                 self.release(spare)
