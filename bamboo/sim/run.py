@@ -331,31 +331,23 @@ def _used_s(rental: Rental) -> float:
     return rental.until_s - rental.from_s
 
 
-def _one_seed(
-    asked: Asked, market: Callable[[int], Trace], systems: Sequence[str], seed: int
-) -> dict[str, Figures]:
-    times, trace = _shared_times(asked.workload), market(seed)
-    return {
-        name: simulate(asked, trace, times=times, system=name, keep_moments=False)
-        for name in systems
-    }
+PORTION = 4
+"""Seeds that a process is given at once: the last ones are not waited for long."""
 
 
 def _some_seeds(
-    asked: Asked, market: Callable[[int], Trace], systems: Sequence[str], seeds: Sequence[int]
+    asked: Asked,
+    market: Callable[[int], Trace],
+    systems: Sequence[str],
+    times: TimesBook,
+    seeds: Sequence[int],
 ) -> list[dict[str, Figures]]:
-    return [_one_seed(asked, market, systems, seed) for seed in seeds]
-
-
-_TIMES: dict[str, TimesBook] = {}
-"""Of this process, by workload: dry runs are the same for every seed."""
-
-
-def _shared_times(workload: Workload) -> TimesBook:
-    key = repr(workload)
-    if key not in _TIMES:
-        _TIMES[key] = TimesBook(workload)
-    return _TIMES[key]
+    """`times`: dry runs are the same for every seed, and each process makes them once."""
+    found = []
+    for trace in map(market, seeds):
+        runs = (simulate(asked, trace, times=times, system=s, keep_moments=False) for s in systems)
+        found.append(dict(zip(systems, runs, strict=True)))
+    return found
 
 
 def simulate_seeds(
@@ -371,8 +363,8 @@ def simulate_seeds(
     `market` makes the trace of a seed. Raises ProcessLost.
     """
     workers = max(1, min(processes or cores(), len(seeds)))
-    portion = max(1, min(16, len(seeds) // (4 * workers)))
+    portion = max(1, min(PORTION, len(seeds) // (4 * workers)))
     portions = (seeds[at : at + portion] for at in range(0, len(seeds), portion))
-    some = partial(_some_seeds, asked, market, tuple(systems))
+    some = partial(_some_seeds, asked, market, tuple(systems), TimesBook(asked.workload))
     for found in in_order(some, portions, processes=workers):
         yield from found
