@@ -2,7 +2,8 @@
 
     BambooError                 1   a fault: something broke that should not have
     |- InputError               2   the user's file, key, value or surroundings are wrong
-    |  `- StoreRefused          2   the store cannot be reached or refuses the login, at the start
+    |  `- StoreRefused          2   the store cannot be used or refuses the login, at the start
+    |     `- StoreNotReached    2   it did not answer
     |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
     |- StorageUnavailable       1   where checkpoints go cannot be written or read now
     |  |- StorageFull           1   there is no room left for a checkpoint

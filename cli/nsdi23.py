@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bamboo.errors import InputError
-from bamboo.sim.nsdi23 import MODELS, TRACE_HOURS, PublishedRun, play, play_random
+from bamboo.sim.nsdi23 import HOUR_S, MODELS, TRACE_HOURS, PublishedRun, play, play_random
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
 from cli.echo import progress_is_hidden
@@ -34,7 +34,6 @@ FIGURES = (
     "value",
 )
 MOST_SEEDS = 100_000
-HOUR_S = 3600.0
 
 
 def run(

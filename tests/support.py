@@ -1,5 +1,8 @@
-"""What tests of every room share: waiting for a condition, never for a while."""
+"""What tests of every room share: waiting for a condition, never for a while; fresh processes."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,3 +27,20 @@ def wait_until(
         if late:
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last value: {value!r})")
         time.sleep(poll_s)
+
+
+def said_whatever_the_hash(code: str) -> str:
+    """What `code` prints: the same in fresh processes whose sets are in other orders."""
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1, "it depends on the order of sets"
+    return said.pop()

@@ -27,6 +27,7 @@ from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import blocks_of
 
+Of = TypeVar("Of")
 DRY_STEPS = 2
 """The first is left out of the step time."""
 IDLE_SHADOWS = ("off", "peer", "stash")
@@ -93,6 +94,8 @@ class StepTimes:
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._last: _Timed | None = None
         self._whole: dict[tuple[int, ...], _Shape] = {}
+        self._zones: Mapping[NodeId, ZoneId] = {}
+        self._many_zones = False
         self.dry_runs = 0
 
     def calm_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
@@ -161,7 +164,9 @@ class StepTimes:
         zone_of: Mapping[NodeId, ZoneId],
     ) -> float:
         """Bytes between zones in a step."""
-        if len(set(zone_of.values())) < 2:
+        if zone_of is not self._zones:
+            self._zones, self._many_zones = zone_of, len(set(zone_of.values())) > 1
+        if not self._many_zones:
             return 0.0
         grid, work = assignment.grid, self._workload
         gradient = self._gradient_bytes(grid.stages)
@@ -292,9 +297,6 @@ class StepTimes:
         if shape.exchange is not None:
             latency_s, rate = shape.exchange.latency_s, shape.exchange.bytes_per_s
         return 2 * latency_s + (size / rate if rate else 0.0)
-
-
-Of = TypeVar("Of")
 
 
 def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:

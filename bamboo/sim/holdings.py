@@ -10,13 +10,14 @@ from bamboo.core.state import Holding
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout
+from bamboo.topology.roles import Roles
 
 
 class Holdings:
     """Of all nodes, from the moment that a reconfiguration begins until all go on."""
 
     def __init__(self) -> None:
-        self._trained: tuple[ModelLayout, Assignment] | None = None
+        self._trained: tuple[ModelLayout, Roles] | None = None
         self._held: dict[NodeId, tuple[Holding, ...]] = {}
         self._by_stages: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
         """What whoever trained these stages holds before a step."""
@@ -25,7 +26,7 @@ class Holdings:
 
     def begin(self, layout: ModelLayout, assignment: Assignment | None) -> None:
         """All stop in this layout; without an assignment nobody holds anything."""
-        self._trained = None if assignment is None else (layout, assignment)
+        self._trained = None if assignment is None else (layout, assignment.roles)
         self._held.clear()
         self._by_stages.clear()
         self._by_layers.clear()
@@ -64,10 +65,9 @@ class Holdings:
     def _of_training(self, node: NodeId, step: int) -> tuple[Holding, ...]:
         if self._trained is None:
             return ()
-        layout, assignment = self._trained
-        roles, grid = assignment.roles, layout.grid
+        layout, roles = self._trained
         slots = (*roles.owned.get(node, ()), *roles.shadowed.get(node, ()))
-        stages = frozenset(number % grid.stages for number in slots)
+        stages = frozenset([number % layout.grid.stages for number in slots])
         if (step, stages) not in self._by_stages:
             cut = layout.cut
             ranges = sorted((cut[stage], cut[stage + 1]) for stage in stages)

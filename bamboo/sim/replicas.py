@@ -19,6 +19,7 @@ class Replicas:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._link_free_s: dict[NodeId, float] = {}
+        self._bytes: dict[range, int] = {}
 
     def begin(self, transfers: Iterable[Transfer], moves: Iterable[Move]) -> None:
         """These were decided just now."""
@@ -35,12 +36,17 @@ class Replicas:
         layers = layout_of(run.state, run.policy).layers_of(transfer.slot)
         ends = (transfer.source, transfer.receiver)
         zones = (run.state.roll.zones[node] for node in ends)
-        size, rate = run.workload.state_bytes(layers), run.workload.copy_bytes_per_s(*zones)
+        size, rate = self._bytes_of(layers), run.workload.copy_bytes_per_s(*zones)
         free_s = max(run.world.kernel.now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
         done_s = free_s + (size / rate if rate else 0.0)
         self._link_free_s |= dict.fromkeys(ends, done_s)
         joins = partial(self._join, transfer, size)
         run.world.kernel.at(done_s, lambda: run.world.boundaries.when_next(joins))
+
+    def _bytes_of(self, layers: range) -> int:
+        if layers not in self._bytes:
+            self._bytes[layers] = self._run.workload.state_bytes(layers)
+        return self._bytes[layers]
 
     def _join(self, transfer: Transfer, size: int) -> None:
         if transfer in self._run.state.transfers:

@@ -48,6 +48,8 @@ from bamboo.topology.model_layout import equal_shares
 HOUR_S = 3600.0
 MICRO = 1_000_000
 DOLLAR_POINTS = 200
+PORTION = 4
+"""Seeds that a process is given at once: the last ones are not waited for long."""
 OURS = "bamboo"
 ORACLE = "no pauses at all"
 ON_DEMAND = "on-demand"
@@ -329,10 +331,6 @@ def _price(rental: Rental, prices: Prices) -> float:
 def _used_s(rental: Rental) -> float:
     assert rental.until_s is not None, "a world that was played has ended all its rentals"
     return rental.until_s - rental.from_s
-
-
-PORTION = 4
-"""Seeds that a process is given at once: the last ones are not waited for long."""
 
 
 def _some_seeds(

@@ -3,12 +3,14 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from bamboo.coord.driver import Driver
 from bamboo.ids import run_id
+from bamboo.ports import Store
 from cli import attempt, wiring
 from cli.runs import RunFolder
 from cli.screen import PlainScreen
@@ -57,21 +59,18 @@ def test_it_stops_answering_between_the_first_look_and_the_loop(
     with detached(bench, "between") as run:
         run.kill_launcher()
         folder = RunFolder(id=run_id(run.run), path=run.folder)
-        stopped = store_stopped(run)
         first_look = wiring.driver
+        with ExitStack() as stack:
 
-        def then_stop(*args: object) -> object:
-            monkeypatch.setattr(wiring, "driver", first_look)
-            found = first_look(*args)  # type: ignore[arg-type]
-            stopped.__enter__()
-            return found
+            def then_stop(store: Store, me: str) -> Driver:
+                monkeypatch.setattr(wiring, "driver", first_look)
+                found = first_look(store, me)
+                stack.enter_context(store_stopped(run))
+                return found
 
-        monkeypatch.setattr(wiring, "driver", then_stop)
-        screen = _Listening(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        try:
+            monkeypatch.setattr(wiring, "driver", then_stop)
+            screen = _Listening(lambda: os.kill(os.getpid(), signal.SIGTERM))
             left = attempt.take_up(folder, screen, Interrupts(detached=True), ready=lambda: None)
-        finally:
-            stopped.__exit__(None, None, None)
         assert left is None  # it was told to leave while it waited, and settled nothing
         assert not folder.receipt.exists()
         run.wait_for_steps(1)
