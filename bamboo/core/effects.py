@@ -11,6 +11,11 @@ Fleet: TypeAlias = Literal["fleet"]
 """The addressee that may start and stop instances: the launcher."""
 FLEET: Fleet = "fleet"
 
+Others: TypeAlias = Literal["others"]
+"""The addressees that are all nodes but the one that an effect is about: one effect, however many
+they are."""
+OTHERS: Others = "others"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -30,9 +35,9 @@ class Promote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """To each other live member: `slot` has a new owner, send it again what you keep for it."""
+    """To all but `owner`: it owns `slot` now, send it again what you keep for it."""
 
-    to: NodeId
+    to: Others
     slot: Slot
     owner: NodeId
 

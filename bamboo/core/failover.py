@@ -6,7 +6,17 @@ The neighbour that keeps the replica of a stage takes the stage over (Thorpe et 
 
 from dataclasses import replace
 
-from bamboo.core.effects import FLEET, Effect, End, Fence, Promote, Resend, Stay, TerminateInstance
+from bamboo.core.effects import (
+    FLEET,
+    OTHERS,
+    Effect,
+    End,
+    Fence,
+    Promote,
+    Resend,
+    Stay,
+    TerminateInstance,
+)
 from bamboo.core.ending import end, settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
 from bamboo.core.policy import Policy
@@ -20,7 +30,6 @@ from bamboo.core.transition import (
     changed,
     describe,
     listed,
-    live_members,
     name_slots,
     stale,
     with_status,
@@ -129,11 +138,10 @@ def pass_on(
         finished=tuple(node for node in state.finished if node not in owing),
         stop_ready=tuple(entry for entry in state.stop_ready if entry[0] != leaver),
     )
-    members = [node.id for node in live_members(after)] if heirs else []
     effects: list[Effect] = []
     for slot, to in heirs.items():
         effects.append(Promote(to=to, slot=slot, victim=leaver))
-        effects += [Resend(to=node, slot=slot, owner=to) for node in members if node != to]
+        effects.append(Resend(to=OTHERS, slot=slot, owner=to))
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
     words = words or ["it had replicas only"]
     after, stays = _take_back_drains(after)

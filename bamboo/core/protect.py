@@ -9,7 +9,7 @@ begun.
 from dataclasses import replace
 
 from bamboo.core.aim import Lacks, lacking
-from bamboo.core.effects import Drain, Effect, Promote, Resend
+from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
 from bamboo.core.events import ReplicaJoined, Yielded
 from bamboo.core.failover import assigned, settled_phase
 from bamboo.core.state import Failover, Move, NodeStatus, Phase, State, Transfer
@@ -21,7 +21,6 @@ from bamboo.core.transition import (
     away,
     changed,
     listed,
-    live_members,
     name_slots,
     stale,
     with_status,
@@ -103,9 +102,10 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
         moves=tuple(m for m in state.moves if m is not move),
         finished=tuple(n for n in state.finished if n not in owing),
     )
-    others = [node.id for node in live_members(after) if node.id != to]
-    effects: list[Effect] = [Promote(to=to, slot=slot, victim=event.node)]
-    effects += [Resend(to=node, slot=slot, owner=to) for node in others]
+    effects = (
+        Promote(to=to, slot=slot, victim=event.node),
+        Resend(to=OTHERS, slot=slot, owner=to),
+    )
     reason = (
         f"node {to} takes {name_slots(state, (slot,))} over from {event.node}, which shadows it "
         f"from now on, before step {event.step}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.core.effects import (
+    OTHERS,
     AgreeBoundary,
     CompleteCheckpoint,
     Drain,
@@ -216,7 +217,7 @@ class Trainer:
             self._reassign(state)
         self.finish.read(state)
         for effect in decided.effects:
-            if effect.to == self._me:
+            if effect.to in (self._me, OTHERS):
                 self._perform(effect, decided)
 
     def _stop_for(self, state: State) -> None:
@@ -276,7 +277,7 @@ class Trainer:
                 self._checkpoints.complete(step, era, decided.state.grid.stages)
             case Promote(slot=slot, victim=victim):
                 self._promote(slot, victim, decided)
-            case Resend(slot=slot):
+            case Resend(slot=slot, owner=owner) if owner != self._me:
                 resend(self.mail, self.executor.owned, slot)
             case Drain():
                 self._boundaries.drain()

@@ -16,7 +16,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TypeVar
 
-from bamboo.core.effects import Drain, Effect, GoOn, Resend, TerminateInstance
+from bamboo.core.effects import Drain, Effect, GoOn, TerminateInstance
 from bamboo.core.events import (
     CaughtUp,
     CheckpointDone,
@@ -191,15 +191,13 @@ class Ours:
             self.world.look()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
-        # To send letters again takes no time of its own, and all members are told to.
-        others = [effect for effect in effects if type(effect) is not Resend]
-        for effect in others:
+        for effect in effects:
             match effect:
                 case TerminateInstance():
                     self.world.release(NodeId(effect.instance))
                 case Drain():
                     self.world.boundaries.when_next(partial(self._hand_over, effect.to))
-        self._rebuilding.obey(others)
+        self._rebuilding.obey(effects)
 
     def _hand_over(self, node: NodeId) -> None:
         self.say(HandedOver(node=node, step=step_in_hand(self)))

@@ -75,10 +75,14 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def values_of(kind: type) -> st.SearchStrategy[Any]:
-    """Any value of a dataclass of plain fields; `to` of the fleet's effects is always the fleet."""
+    """Any value of a dataclass of plain fields; of words, as in `to: Fleet`, one of them."""
     hints = get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-    return st.builds(kind, **{n: by_type.get(t, st.just("fleet")) for n, t in fields.items()})
+
+    def one(wanted: Any) -> st.SearchStrategy[Any]:
+        return by_type[wanted] if wanted in by_type else st.sampled_from(get_args(wanted))
+
+    return st.builds(kind, **{name: one(wanted) for name, wanted in fields.items()})
 
 
 events = st.one_of([values_of(kind) for kind in get_args(Event)])
@@ -159,10 +163,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":5}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":6}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":5}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":6}'
     )
 
 
@@ -295,12 +299,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":5,"effects":{}}')
-    fleet = '{"v":5,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":6,"effects":{}}')
+    fleet = '{"v":6,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":5,"event":{}}')
+        decode_entry('{"v":6,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bamboo.coord.codec import decode_effects, decode_state, encode_effects, encode_state
-from bamboo.core.effects import Effect, End, TerminateAll
+from bamboo.core.effects import FLEET, OTHERS, Effect, End, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
     Event,
@@ -98,7 +98,7 @@ class RunHistory(RuleBasedStateMachine):
             over = before.phase is Phase.FINISHED
             assert step.state.sentence == (before.sentence if over else step.reason)
             assert decode_effects(encode_effects(step.effects)) == step.effects
-        addressees = {node.id for node in step.state.nodes} | {"fleet"}
+        addressees = {node.id for node in step.state.nodes} | {FLEET, OTHERS}
         assert all(effect.to in addressees for effect in step.effects)
         self.state = step.state
         self.copies.follow(before, event, step.state)
