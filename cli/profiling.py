@@ -45,7 +45,7 @@ class Wanted:
     """`cpu` or `cuda`, to be measured."""
     gpu: str | None = None
     """To be modelled instead."""
-    limit_s: float = 30.0
+    limit_s: float = 60.0
     fresh: bool = False
     """Measure, whatever is kept."""
 
@@ -153,7 +153,7 @@ def _kept(file: Path, *, limit_s: float, notes: list[str]) -> Profile | None:
     """The profile in the cache, if it was given as much time as is asked for now."""
     try:
         profile = Profile.from_json(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{file} could not be used ({error}), and was measured again")

@@ -78,10 +78,10 @@ class GpuTable:
                 "train.microbatch or layer"
                 + (f", or one of {', '.join(roomy)}" if roomy else "; no GPU of the table has it")
             )
+        counted = "a CPU" if profile.device == "cpu" else profile.device
         return replace(
             profile,
-            source=f"modelled for {gpu.name} by its data sheet, from work counted on "
-            f"{profile.device}",
+            source=f"modelled for {gpu.name} by its data sheet, from work counted on {counted}",
             modelled=True,
             device=gpu.name,
             layers=tuple(self._modelled(layer, gpu) for layer in profile.layers),

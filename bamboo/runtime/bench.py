@@ -17,7 +17,7 @@ from bamboo.runtime.optimizer import AdamW, squares
 from bamboo.runtime.stage import Pending, Stage
 from bamboo.runtime.work import WorkCounter
 
-LEAST_REPEATS = 5
+LEAST_REPEATS = 3
 MOST_REPEATS = 40
 CLIP_FACTOR = 0.9
 """As in a step that is clipped."""
@@ -51,7 +51,7 @@ class Bench:
         return len(self._seconds["update"])
 
     def warm_up(self) -> None:
-        """Three times: for the bytes, for the work, and once as it is timed later."""
+        """Twice: once for the bytes, once for the work."""
 
         def seen(_module: object, _inputs: object, output: Tensor) -> None:
             self._output_bytes = output.numel() * output.element_size()
@@ -70,9 +70,6 @@ class Bench:
             self._backward(pending)
         with self._counters["update"]:
             self._update()
-        self.time_once()
-        for seconds in self._seconds.values():
-            seconds.clear()
 
     def time_once(self) -> None:
         """One forward, its backward, and the end of a step."""

@@ -83,6 +83,14 @@ class Profiler:
         self._data = OnDevice(data, self._device)
         self._spec = build_model(job)
         count = len(self._spec.factories)
+        if count < 2:
+            raise InputError.at(
+                file=job.file,
+                key="model.model",
+                value=job.model.model,
+                problem="has one layer, and a pipeline at least two",
+                remedy="return more",
+            )
         numerics = local_numerics(job.cluster)
         self._strategy = Strategy(
             semantics=semantics(job, data_digest=data.digest, numerics=numerics),
@@ -180,12 +188,12 @@ class Profiler:
                 return
             if now_s >= self._deadline_s:
                 kinds = len(set(self._spec.factories))
-                enough_s = self._asked.limit_s + kinds * (LEAST_REPEATS + 1) * warm_s
+                enough_s = self._asked.limit_s + kinds * (LEAST_REPEATS + 2) * warm_s / 2
                 raise InputError(
                     f"{self._job.file}: layer {index} ({name}) of {len(self._spec.factories)} was "
                     f"timed {bench.repeats} times when {self._asked.limit_s:g} s were over, and "
-                    f"{LEAST_REPEATS} are wanted; give --seconds {enough_s:.0f} or a smaller "
-                    "train.microbatch"
+                    f"{LEAST_REPEATS} are wanted; give --seconds, perhaps "
+                    f"{enough_s:.0f}, or a smaller train.microbatch"
                 )
             bench.time_once()
             self._told(index, bench.repeats)
@@ -209,8 +217,7 @@ class Profiler:
         full = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
         if full or CPU_IS_FULL in said:
             return InputError(
-                f"{where} does not fit into the memory of this machine's {self._kind}; "
-                f"{SMALLER}"
+                f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
             )
         return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")
 

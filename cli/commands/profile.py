@@ -25,7 +25,7 @@ from cli.views.profile import profile_body, profile_text
 )
 @click.option("--gpu", metavar="NAME", help="Model a GPU instead, such as T4, by its data sheet.")
 @click.option(
-    "--seconds", type=float, default=30.0, show_default=True, help="Time to measure in, at most."
+    "--seconds", type=float, default=60.0, show_default=True, help="Time to measure in, at most."
 )
 @click.option("--fresh", is_flag=True, help="Measure again, whatever is kept.")
 @click.option(

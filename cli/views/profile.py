@@ -30,7 +30,7 @@ def profile_text(found: Found) -> str:
             "activations: held from the forward to the backward of a microbatch; stash: its output "
             "and its input's gradient, of a stage that is this layer alone, in each of at most "
             f"{STASHED_STEPS} steps; optimizer: once a step; shares: of forward and backward, and "
-            "of the parameters"
+            "of the parameters; a row of several layers has the figures of each"
         ),
     ]
     return "\n".join([*lines, *(line for note in _notes(found) for line in paragraph(note))])
@@ -84,11 +84,10 @@ def _rows(profile: Profile) -> list[tuple[str, ...]]:
     for group in alike(profile):
         layer = profile.layers[group.start]
         stash = [profile.stash_bytes(index) for index in group]
-        several = len(group) > 1
         rows.append(
             (
-                f"{group.start} to {group.stop - 1}" if several else str(group.start),
-                f"{layer.name}, each" if several else layer.name,
+                f"{group.start} to {group.stop - 1}" if len(group) > 1 else str(group.start),
+                layer.name,
                 _short(layer.forward_s),
                 _short(layer.backward_s),
                 _share(layer.both_s, both_s),
