@@ -34,6 +34,10 @@ FOLDER = "profiles"
 LEAST_S, MOST_S = 1.0, 86_400.0
 CPUS = Path("/proc/cpuinfo")
 GPUS = Path("/proc/driver/nvidia/gpus")
+VIRTUAL = (
+    "the job is for a virtual device, whose figures are given; what is shown is what its layers "
+    "take without it"
+)
 Told = Callable[[int, int], None]
 
 
@@ -90,7 +94,7 @@ def profile_job(
         job, device=wanted.device, machine=where, torch_version=metadata.version("torch")
     )
     file = home() / FOLDER / f"{key}.json"
-    notes: list[str] = []
+    notes = [VIRTUAL] if job.cluster.device == "virtual" else []
     profile = None if wanted.fresh else _kept(file, limit_s=wanted.limit_s, notes=notes)
     kept = profile is not None
     if profile is None:

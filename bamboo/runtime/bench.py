@@ -53,8 +53,9 @@ class Bench:
     def warm_up(self) -> None:
         """Twice: once for the bytes, once for the work."""
 
-        def seen(_module: object, _inputs: object, output: Tensor) -> None:
-            self._output_bytes = output.numel() * output.element_size()
+        def seen(_module: object, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor):  # anything else is refused when it is taken
+                self._output_bytes = output.numel() * output.element_size()
 
         hook = self._stage.layers[0][1].register_forward_hook(seen)
         pending, self._activation_bytes = self._stage.measured_forward(self._x, STEP, MICROBATCH)

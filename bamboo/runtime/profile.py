@@ -219,6 +219,8 @@ class Profiler:
             return InputError(
                 f"{where} does not fit into the memory of this machine's {self._kind}; {SMALLER}"
             )
+        if self._shaped:
+            raise error  # our own layer: no fault of the user's
         return InputError(f"{where} fails: {type(error).__name__}: {said}; correct it")
 
 

@@ -103,6 +103,11 @@ def test_a_profile_that_cannot_be_kept_is_shown_all_the_same(measuring: Measurin
     assert "the profile was not kept" in profile_text(found)
 
 
+def test_a_virtual_device_is_not_what_is_measured(measuring: Measuring) -> None:
+    (note,) = find(None, "cluster.device=virtual").notes
+    assert "a virtual device, whose figures are given" in note
+
+
 def test_a_gpu_is_modelled_from_what_is_kept(measuring: Measuring) -> None:
     find()
     found = find(Wanted(gpu="t4"))

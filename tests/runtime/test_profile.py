@@ -152,6 +152,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(
     ("body", "word"),
     [
         ("raise ValueError('no\\n way')", "fails: ValueError: no way; correct it"),
+        ("return x, x", "fails: TypeError: layer 1 returns tuple, not one tensor; correct it"),
         ("raise MemoryError", "does not fit into the memory of this machine's CPU"),
         ("x = x.new_empty(1 << 60)", "does not fit into the memory of this machine's CPU"),
     ],
