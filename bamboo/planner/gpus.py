@@ -18,7 +18,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU, by its data sheet."""
+    """One GPU, by published figures."""
 
     name: str
     memory_gib: float
@@ -81,7 +81,7 @@ class GpuTable:
         counted = "a CPU" if profile.device == "cpu" else profile.device
         return replace(
             profile,
-            source=f"modelled for {gpu.name} by its data sheet, from work counted on {counted}",
+            source=f"modelled for {gpu.name} by published figures, from work counted on {counted}",
             modelled=True,
             device=gpu.name,
             layers=tuple(self._modelled(layer, gpu) for layer in profile.layers),

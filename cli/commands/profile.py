@@ -23,7 +23,9 @@ from cli.views.profile import profile_body, profile_text
     show_default=True,
     help="Measure on this.",
 )
-@click.option("--gpu", metavar="NAME", help="Model a GPU instead, such as T4, by its data sheet.")
+@click.option(
+    "--gpu", metavar="NAME", help="Model a GPU instead, such as T4, by published figures."
+)
 @click.option(
     "--seconds", type=float, default=60.0, show_default=True, help="Time to measure in, at most."
 )

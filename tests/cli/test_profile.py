@@ -225,7 +225,7 @@ def test_what_is_modelled_says_so_and_from_what() -> None:
     table = load_gpus()
     gpu = table.find("T4")
     text = profile_text(found(table.modelled(profile(), gpu), gpu=gpu, kept=True))
-    assert "modelled for T4 by its data sheet, from work counted on a CPU" in text
+    assert "modelled for T4 by published figures, from work counted on a CPU" in text
     assert "nothing was timed" in " ".join(text.split())
     assert f"the table of {table.seen}" in text
     assert "repetition" not in text

@@ -1,4 +1,4 @@
-"""GPUs by data sheet: the table, the figures that are made from it, and what does not fit."""
+"""GPUs by published figures: the table, what is made from it, and what does not fit."""
 
 from dataclasses import replace
 
