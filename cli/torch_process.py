@@ -4,10 +4,10 @@ Rule: torch is never imported here. What is asked goes to standard input, the an
 object on standard output, progress are JSON lines on standard error; no child is left behind.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -33,33 +33,49 @@ def answer(
     Raises InputError with the process's own line when it found the input wrong, BambooError when
     it broke, or with `too_long` when it was not over by the deadline.
     """
-    # Files, not pipes: whichever of them is long, nobody waits for a reader.
-    with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as out:
-        asked.write(request)
-        asked.seek(0)
-        process = subprocess.Popen(
-            command(module), stdin=asked, stdout=out, stderr=subprocess.PIPE, text=True
-        )
-        late = threading.Event()
+    process = subprocess.Popen(
+        command(module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    late = threading.Event()
 
-        def give_up() -> None:
-            late.set()
-            process.kill()
+    def give_up() -> None:
+        late.set()
+        process.kill()
 
-        timer = threading.Timer(deadline_s or 0.0, give_up)
-        try:
-            if deadline_s is not None:
-                timer.start()
-            assert process.stderr is not None
-            other = _listen(process.stderr, told)
+    timer = threading.Timer(deadline_s or 0.0, give_up)
+    out: list[str] = []
+    # Threads, so that nobody waits for a reader, whichever of the three texts is long.
+    others = (
+        threading.Thread(target=_ask, args=(process, request), daemon=True),
+        threading.Thread(target=_hear, args=(process, out), daemon=True),
+    )
+    try:
+        if deadline_s is not None:
+            timer.start()
+        for other in others:
+            other.start()
+        assert process.stderr is not None
+        said = _listen(process.stderr, told)
+        process.wait()
+    finally:
+        timer.cancel()
+        if process.poll() is None:
+            process.kill()  # leave no child behind, whatever ended the wait for it
             process.wait()
-        finally:
-            timer.cancel()
-            _end(process)
-        if late.is_set():
-            raise BambooError(too_long)
-        out.seek(0)
-        return _answer(process.returncode, out.read(), other, what=what, good=good)
+        for other in others:
+            if other.ident is not None:
+                other.join()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # of a request that was not all read
+                    pipe.close()
+    if late.is_set():
+        raise BambooError(too_long)
+    return _answer(process.returncode, "".join(out), said, what=what, good=good)
 
 
 def command(module: Sequence[str]) -> list[str]:
@@ -88,13 +104,16 @@ def _step_told(line: str) -> tuple[int, int] | None:
         return None
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
-    """Leave no child behind, whatever ended the wait for it."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
+def _ask(process: "subprocess.Popen[str]", request: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended, and its status says why
+        process.stdin.write(request)
+        process.stdin.close()
+
+
+def _hear(process: "subprocess.Popen[str]", out: list[str]) -> None:
+    assert process.stdout is not None
+    out.append(process.stdout.read())
 
 
 def _answer(

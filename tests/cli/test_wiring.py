@@ -87,3 +87,8 @@ def test_a_job_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert [layer.name for layer in found.layers] == ["Embedding", "Block", "Block", "Head"]
     assert (found.job, found.machine, found.seen) == ("job.toml", "here", "2026-11-21")
     assert told[-1][0] == told[-1][1]
+
+
+def test_who_does_not_listen_is_no_fault_of_the_asker(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks("import os; os.close(0); print('{}')", monkeypatch)
+    assert torch_process.answer(("m",), "z" * 300_000, what="it") == {}
