@@ -7,8 +7,6 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -17,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError, InputError, StoreUnavailable
+from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, Store, WorkerStarter
+from cli import torch_process
 from cli.runs import RunFolder
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
+    from bamboo.planner.profiled import Profile
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
 
@@ -135,23 +135,42 @@ def run_preflight(job: JobConfig) -> dict[str, Any]:
     Raises InputError with its one line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
-    process = subprocess.Popen(
-        _python("bamboo.runtime.preflight"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return torch_process.answer(
+        ("bamboo.runtime.preflight",),
+        job_to_json(job),
+        what="the preflight",
+        deadline_s=PREFLIGHT_DEADLINE_S,
+        too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
+        "take less data.max_bytes or a smaller model",
     )
-    try:
-        out, err = process.communicate(job_to_json(job), timeout=PREFLIGHT_DEADLINE_S)
-    except subprocess.TimeoutExpired as error:
-        raise BambooError(
-            f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
-            "take less data.max_bytes or a smaller model"
-        ) from error
-    finally:
-        _end(process)
-    return _answer(process.returncode, out, err, what="the preflight", good=(0,))
+
+
+def run_profile(
+    job: JobConfig,
+    *,
+    device: str,
+    limit_s: float,
+    machine: str,
+    seen: str,
+    told: Callable[[int, int], None],
+) -> "Profile":
+    """Measure every layer of a resolved job in a process of its own, on `cpu` or `cuda`. `told` is
+    called with (done, of all). Raises InputError when it cannot be measured here, BambooError when
+    the process broke or did not end."""
+    from bamboo.planner.profiled import Profile
+
+    request = {"job": job_to_json(job), "device": device, "limit_s": limit_s}
+    deadline_s = limit_s + PREFLIGHT_DEADLINE_S
+    body = torch_process.answer(
+        ("bamboo.runtime.profile",),
+        json.dumps(request | {"machine": machine, "seen": seen}),
+        what="the measuring",
+        told=told,
+        deadline_s=deadline_s,
+        too_long=f"the measuring was not over after {deadline_s:g} s, as one pass of a layer takes "
+        "too long; take a smaller train.microbatch",
+    )
+    return Profile.from_json(str(body["profile"]))
 
 
 def run_verify(
@@ -167,65 +186,13 @@ def run_verify(
     Raises InputError when the run cannot be compared here.
     """
     module = "bamboo.runtime.verify_samples" if samples else "bamboo.runtime.verify"
-    process = subprocess.Popen(
-        [
-            *_python("cli.segment" if segment else module),
-            str(folder),
-            *map(str, segment or ()),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return torch_process.answer(
+        ("cli.segment" if segment else module, str(folder), *map(str, segment or ())),
+        "",
+        what="verify",
+        told=told,
+        good=(0, 5),
     )
-    assert process.stderr is not None
-    assert process.stdout is not None
-    other: list[str] = []
-    try:
-        for line in process.stderr:
-            step = _step_told(line)
-            if step is None:
-                other.append(line)
-            else:
-                told(*step)
-        out = process.stdout.read()
-        process.wait()
-    finally:
-        _end(process)
-    return _answer(process.returncode, out, "".join(other), what="verify", good=(0, 5))
-
-
-def _step_told(line: str) -> tuple[int, int] | None:
-    """(step, steps) of a line of progress; None for what else the user's model prints."""
-    try:
-        record = json.loads(line)
-        return int(record["step"]), int(record["steps"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _python(module: str) -> list[str]:
-    return [sys.executable, "-P", "-m", module]
-
-
-def _end(process: "subprocess.Popen[str]") -> None:
-    """Leave no child behind, whatever ended the wait for it."""
-    if process.poll() is None:
-        process.kill()
-        process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-
-
-def _answer(status: int, out: str, err: str, *, what: str, good: tuple[int, ...]) -> dict[str, Any]:
-    if status in (*good, InputError.exit_code) and out.strip():
-        answer: dict[str, Any] = json.loads(out)
-        if status == InputError.exit_code:
-            raise InputError(str(answer["error"]))
-        return answer
-    end = " | ".join(err.strip().splitlines()[-3:]) or "it said nothing"
-    raise BambooError(f"{what} ended with status {status}: {end}")
 
 
 # ---------------------------------------------------------------- the cloud

@@ -49,9 +49,10 @@ def build_model(job: JobConfig) -> ModelSpec:
             job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
         )
     _refuse_shared(job, [item for item in built if isinstance(item, nn.Module)])
-    return ModelSpec(
-        factories=tuple(_factory(job, i, item) for i, item in enumerate(built)), loss=token_loss
-    )
+    # One factory for each function, however often it is listed: so layers are known to be alike.
+    made: dict[int, Callable[[], nn.Module]] = {}
+    factories = (made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
+    return ModelSpec(factories=tuple(factories), loss=token_loss)
 
 
 def _load(path: Path) -> ModuleType:

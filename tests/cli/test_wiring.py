@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.errors import BambooError
-from cli import wiring
+from bamboo.errors import BambooError, InputError
+from cli import torch_process, wiring
+from tests.jobs import tiny_job
 
 
 def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a program of our own in the place of the module that is started."""
-    monkeypatch.setattr("cli.wiring._python", lambda module: [sys.executable, "-c", program])
+    monkeypatch.setattr("cli.torch_process.command", lambda _: [sys.executable, "-c", program])
 
 
 def test_progress_is_told_and_what_a_model_prints_is_not(
@@ -35,3 +36,59 @@ def test_a_process_that_breaks_is_told_in_one_line(
     speaks("import sys; sys.stderr.write('first\\nlast\\n'); sys.exit(7)", monkeypatch)
     with pytest.raises(BambooError, match=r"^verify ended with status 7: first \| last$"):
         wiring.run_verify(tmp_path, told=lambda step, steps: None)
+
+
+def test_a_long_request_and_a_long_answer_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks(
+        "import json, sys; text = sys.stdin.read(); sys.stderr.write('x' * 200_000 + chr(10));"
+        "sys.stdout.write(json.dumps({'text': text})); sys.stdout.flush();"
+        "sys.stderr.write('y' * 200_000)",
+        monkeypatch,
+    )
+    request = "z" * 300_000
+    assert torch_process.answer(("m",), request, what="it") == {"text": request}
+
+
+def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks("import sys; sys.stdin.read(); import threading; threading.Event().wait()", monkeypatch)
+    with pytest.raises(BambooError, match=r"^it took longer than .3 s; take less$"):
+        torch_process.answer(
+            ("m",),
+            "",
+            what="it",
+            told=lambda step, steps: None,
+            deadline_s=0.3,
+            too_long="it took longer than .3 s; take less",
+        )
+
+
+def test_a_process_that_is_killed_is_said_to_lack_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", monkeypatch)
+    with pytest.raises(BambooError, match=r"^it was killed by SIGKILL, as Linux does when memory"):
+        torch_process.answer(("m",), "", what="it")
+
+
+def test_what_was_found_wrong_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks('import sys; print(\'{"error": "no layers"}\'); sys.exit(2)', monkeypatch)
+    with pytest.raises(InputError, match=r"^no layers$"):
+        torch_process.answer(("m",), "", what="it")
+
+
+def test_a_job_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    found = wiring.run_profile(
+        tiny_job(tmp_path),
+        device="cpu",
+        limit_s=30.0,
+        machine="here",
+        seen="2026-11-21",
+        told=lambda step, steps: told.append((step, steps)),
+    )
+    assert [layer.name for layer in found.layers] == ["Embedding", "Block", "Block", "Head"]
+    assert (found.job, found.machine, found.seen) == ("job.toml", "here", "2026-11-21")
+    assert told[-1][0] == told[-1][1]
+
+
+def test_who_does_not_listen_is_no_fault_of_the_asker(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaks("import os; os.close(0); print('{}')", monkeypatch)
+    assert torch_process.answer(("m",), "z" * 300_000, what="it") == {}

@@ -1,0 +1,134 @@
+"""GPUs by name, and what a profile would be on one: modelled from the work that was counted.
+
+Rule: pure; `bamboo.config.catalogue` reads the table. What comes out says that it is modelled, from
+what, and what was assumed; nothing here was measured on the GPU that it names.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bamboo.errors import InputError
+from bamboo.planner.profiled import LayerProfile, Profile, Work
+
+SCHEMA_VERSION = 1
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU, by published figures."""
+
+    name: str
+    memory_gib: float
+    fp32_tflops: float
+    """Peak without tensor cores."""
+    bandwidth_gb_per_s: float
+    """Peak of its memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTable:
+    """GPUs by name, and what is assumed of all of them."""
+
+    seen: str
+    product_share: float
+    """Of the peak, that products reach."""
+    bandwidth_share: float
+    kernel_s: float
+    """From the issue of one kernel to that of the next."""
+    gpus: Mapping[str, Gpu]
+
+    def find(self, name: str) -> Gpu:
+        """Whatever case the name is in. Raises InputError, with the names there are."""
+        for known, gpu in self.gpus.items():
+            if known.lower() == name.lower():
+                return gpu
+        raise InputError(
+            f"GPU {name!r} is not in the table of {self.seen}; take one of {', '.join(self.gpus)}"
+        )
+
+    def of(self, name: str, memory_gib: float) -> Gpu:
+        """The variant of a GPU that has so much memory. Raises InputError."""
+        for gpu in self.gpus.values():
+            if gpu.name.partition("-")[0] == name and gpu.memory_gib == memory_gib:
+                return gpu
+        return self.find(name)
+
+    def seconds(self, work: Work, gpu: Gpu) -> float:
+        """How long a GPU takes for it: products by whichever of arithmetic and memory takes longer
+        (Williams et al., Roofline, 2009), everything else by the memory; and not less than it takes
+        to issue the kernels, which goes on meanwhile."""
+        bytes_per_s = gpu.bandwidth_gb_per_s * 1e9 * self.bandwidth_share
+        flops_per_s = gpu.fp32_tflops * 1e12 * self.product_share
+        products_s = max(work.product_flops / flops_per_s, work.product_bytes / bytes_per_s)
+        return max(products_s + work.other_bytes / bytes_per_s, work.kernels * self.kernel_s)
+
+    def modelled(self, profile: Profile, gpu: Gpu) -> Profile:
+        """The same layers on one GPU. Raises InputError when a layer does not fit into it."""
+        beyond = profile.largest_beyond(gpu.memory_gib * GIB)
+        if beyond is not None:
+            layer = profile.layers[beyond]
+            roomy = [n for n, g in self.gpus.items() if g.memory_gib * GIB >= layer.least_bytes]
+            raise InputError(
+                f"layer {beyond} ({layer.name}) needs {layer.least_bytes / GIB:.1f} GiB alone: "
+                f"{STATE_WORDS} of {layer.parameters:,} scalars, and {profile.microbatch} samples "
+                f"in flight; {gpu.name} has {gpu.memory_gib:g} GiB; take a smaller "
+                "train.microbatch or layer"
+                + (f", or one of {', '.join(roomy)}" if roomy else "; no GPU of the table has it")
+            )
+        counted = "a CPU" if profile.device == "cpu" else profile.device
+        return replace(
+            profile,
+            source=f"modelled for {gpu.name} by published figures, from work counted on {counted}",
+            modelled=True,
+            device=gpu.name,
+            layers=tuple(self._modelled(layer, gpu) for layer in profile.layers),
+        )
+
+    def _modelled(self, layer: LayerProfile, gpu: Gpu) -> LayerProfile:
+        return replace(
+            layer,
+            forward_s=self.seconds(layer.forward, gpu),
+            backward_s=self.seconds(layer.backward, gpu),
+            optimizer_s=self.seconds(layer.optimizer, gpu),
+            scatter=0.0,
+            repeats=0,
+        )
+
+
+STATE_WORDS = "parameters, gradient and two moments"
+
+
+def parse_gpus(text: str) -> GpuTable:
+    """Read the TOML text of the table. Raises ValueError when it is none."""
+    raw = tomllib.loads(text)
+    if raw.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(f"the table of GPUs has schema {raw.get('schema_version')!r}, not 1")
+    try:
+        table = GpuTable(
+            seen=str(raw["seen"]),
+            product_share=float(raw["product_share"]),
+            bandwidth_share=float(raw["bandwidth_share"]),
+            kernel_s=float(raw["kernel_us"]) / 1e6,
+            gpus={name: _gpu(name, body) for name, body in raw["gpus"].items()},
+        )
+    except KeyError as error:
+        raise ValueError(f"the table of GPUs lacks the key {error}") from error
+    shares = (table.product_share, table.bandwidth_share)
+    if not all(0 < share <= 1 for share in shares) or table.kernel_s <= 0:
+        raise ValueError(f"shares {shares} lie above 0 and at most at 1, kernel_us above 0")
+    return table
+
+
+def _gpu(name: str, body: Mapping[str, Any]) -> Gpu:
+    gpu = Gpu(
+        name=name,
+        memory_gib=float(body["memory_gib"]),
+        fp32_tflops=float(body["fp32_tflops"]),
+        bandwidth_gb_per_s=float(body["bandwidth_gb_per_s"]),
+    )
+    if min(gpu.memory_gib, gpu.fp32_tflops, gpu.bandwidth_gb_per_s) <= 0:
+        raise ValueError(f"{name}: memory, arithmetic and bandwidth must be above 0")
+    return gpu

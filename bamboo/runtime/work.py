@@ -1,0 +1,115 @@
+"""Counts what an operation has the device do: flops of its products, bytes and kernels of all.
+
+Rule: it counts what torch issues, kernel by kernel, as without a compiler; what a kernel keeps in a
+cache is none of its business. Views and memory that is only allocated cost nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from bamboo.planner.profiled import Work
+
+ALLOCATING = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+NO_KERNEL = frozenset({"_unsafe_view", "_reshape_alias"})
+GATHERING = frozenset({"index", "embedding", "index_select", "gather", "nll_loss_forward"})
+"""They read of their first tensor no more than they give."""
+CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+"""The one attention kernel that torch's own table of flops leaves out."""
+
+
+class WorkCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, adds up what is issued."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._product_flops = self._product_bytes = self._other_bytes = 0.0
+        self._kernels = 0
+
+    @property
+    def work(self) -> Work:
+        """All of it so far."""
+        return Work(
+            product_flops=self._product_flops,
+            product_bytes=self._product_bytes,
+            other_bytes=self._other_bytes,
+            kernels=self._kernels,
+        )
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one operator and count it."""
+        del types
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        name = func._overloadpacket._qualified_op_name.rpartition("::")[2]
+        if name not in ALLOCATING and name not in NO_KERNEL and not _is_view(func):
+            sizes = [_bytes(t) for t in _read_and_written(func, args, kwargs, out)]
+            if name in GATHERING:
+                sizes[0] = min(sizes[0], sizes[-1])
+            moved = float(sum(sizes))
+            flops = _flops(func, name, args, kwargs, out)
+            self._kernels += 1
+            if flops:
+                self._product_flops += flops
+                self._product_bytes += moved
+            else:
+                self._other_bytes += moved
+        return out
+
+
+def _is_view(func: Any) -> bool:
+    returns = [result.alias_info for result in func._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returns)
+
+
+def _read_and_written(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+) -> Iterator[Tensor]:
+    """Every tensor that the operator takes or makes; twice what it changes in place."""
+    named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)
+    for argument in func._schema.arguments:
+        tensors = _tensors(named.get(argument.name))
+        yield from tensors
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors
+    if all(result.alias_info is None for result in func._schema.returns):
+        yield from _tensors(out)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _bytes(tensor: Tensor) -> int:
+    # An expanded tensor has more elements than memory.
+    own = tensor.numel() * tensor.element_size()
+    return min(own, tensor.untyped_storage().nbytes())
+
+
+def _flops(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+) -> float:
+    if name == CPU_ATTENTION:
+        shapes = [t.shape for t in args[:3]]
+        return float(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
+    if name == f"{CPU_ATTENTION}_backward":
+        shapes = [t.shape for t in args[:4]]
+        return float(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+    counted = flop_registry.get(func._overloadpacket)
+    return float(counted(*args, **kwargs, out_val=out)) if counted is not None else 0.0
+
+
+def device_kind(device: torch.device) -> str:
+    """`cpu`, or the name of the GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

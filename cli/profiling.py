@@ -1,0 +1,176 @@
+"""The profile of a job: measured on this machine or taken from the cache, and modelled from there.
+
+Rule: a profile is kept under a digest of all that its figures depend on, so it is never stale:
+another model, microbatch, thread count, torch, release or machine has another name. The text that
+is trained on is no part of it: its tokens change no work. What is kept and cannot be read is
+measured again.
+"""
+
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from bamboo import __version__
+from bamboo.config.catalogue import load_gpus
+from bamboo.config.load import load_job
+from bamboo.config.resolve import batch_shape, semantics
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.planner.gpus import Gpu
+from bamboo.planner.profiled import SCHEMA_VERSION, Profile
+from bamboo.topology.strategy import canonical_json
+from cli import wiring
+from cli.new_file import write_new
+from cli.runs import home
+
+FOLDER = "profiles"
+"""In `$BAMBOO_HOME`, beside the runs."""
+LEAST_S, MOST_S = 1.0, 86_400.0
+CPUS = Path("/proc/cpuinfo")
+GPUS = Path("/proc/driver/nvidia/gpus")
+VIRTUAL = (
+    "the job is for a virtual device, whose figures are given; what is shown is what its layers "
+    "take without it"
+)
+Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for."""
+
+    device: str = "cpu"
+    """`cpu` or `cuda`, to be measured."""
+    gpu: str | None = None
+    """To be modelled instead."""
+    limit_s: float = 60.0
+    fresh: bool = False
+    """Measure, whatever is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A profile, and how it was come by."""
+
+    profile: Profile
+    microbatches: int
+    """Of a step, over all pipelines."""
+    kept: bool
+    """It was not measured just now."""
+    path: Path
+    gpu: Gpu | None
+    notes: tuple[str, ...]
+
+
+def profile_job(
+    path: Path,
+    wanted: Wanted,
+    *,
+    overrides: Sequence[str],
+    progress: Callable[[], AbstractContextManager[Told]],
+) -> Found:
+    """Read the job and find its profile; `progress` gives what is told how far the measuring is.
+    Raises InputError for a job that cannot be read, measured, or trained on the GPU it is for."""
+    if not LEAST_S <= wanted.limit_s <= MOST_S:
+        raise InputError(
+            f"--seconds {wanted.limit_s:g} is no time to measure in; give {LEAST_S:g} to {MOST_S:g}"
+        )
+    table = load_gpus()
+    gpu = None if wanted.gpu is None else table.find(wanted.gpu)
+    if gpu is not None and wanted.device != "cpu":
+        raise InputError(
+            f"--gpu {gpu.name} is modelled and --device {wanted.device} is measured; leave one of "
+            "them out"
+        )
+    job = load_job(path, overrides)
+    where = this_machine(with_gpus=wanted.device == "cuda")
+    key = content_key(
+        job, device=wanted.device, machine=where, torch_version=metadata.version("torch")
+    )
+    file = home() / FOLDER / f"{key}.json"
+    notes = [VIRTUAL] if job.cluster.device == "virtual" else []
+    profile = None if wanted.fresh else _kept(file, limit_s=wanted.limit_s, notes=notes)
+    kept = profile is not None
+    if profile is None:
+        with progress() as told:
+            profile = wiring.run_profile(
+                job,
+                device=wanted.device,
+                limit_s=wanted.limit_s,
+                machine=where,
+                seen=f"{datetime.now(UTC):%Y-%m-%d}",
+                told=told,
+            )
+        _keep(file, profile, notes)
+    shape = batch_shape(job)
+    return Found(
+        profile=profile if gpu is None else table.modelled(profile, gpu),
+        microbatches=shape.virtual_nodes * shape.microbatches,
+        kept=kept,
+        path=file,
+        gpu=gpu,
+        notes=tuple(notes),
+    )
+
+
+def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str) -> str:
+    """The name of a profile: a digest of all that its figures depend on. Raises InputError when
+    the user's model file cannot be read."""
+    content = {
+        "schema": SCHEMA_VERSION,
+        "release": __version__,
+        "semantics": asdict(semantics(job, data_digest="", numerics={})),
+        "threads": job.cluster.threads,
+        "device": device,
+        "machine": machine,
+        "torch": torch_version,
+    }
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:24]
+
+
+def this_machine(*, with_gpus: bool) -> str:
+    """Its processor, how many cores of it, and if asked for its GPUs, in words."""
+    words = [f"{_named(CPUS, 'model name') or platform.processor() or platform.machine()}"]
+    words.append(f"{os.cpu_count() or 1} cores")
+    if with_gpus and GPUS.is_dir():
+        words += [_named(one / "information", "Model") for one in sorted(GPUS.iterdir())]
+    return ", ".join(words)
+
+
+def _named(file: Path, name: str) -> str:
+    """The value of the first line `name: value`; empty without one."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
+
+
+def _kept(file: Path, *, limit_s: float, notes: list[str]) -> Profile | None:
+    """The profile in the cache, if it was given as much time as is asked for now."""
+    try:
+        profile = Profile.from_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"{file} could not be used ({error}), and was measured again")
+        return None
+    return profile if profile.limit_s >= limit_s else None
+
+
+def _keep(file: Path, profile: Profile, notes: list[str]) -> None:
+    """Whole or not at all; a profile that cannot be kept is shown all the same."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_new(file, profile.to_json().encode(), force=True)
+    except OSError as error:
+        notes.append(f"the profile was not kept: {file.parent}: {error.strerror}")
+    except InputError as error:
+        notes.append(f"the profile was not kept: {error}")

@@ -1,0 +1,215 @@
+"""Measuring the layers of tiny jobs: what is measured and how often, never how fast it is."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bamboo.config.load import job_to_json
+from bamboo.config.tree import JobConfig
+from bamboo.data import load_data
+from bamboo.errors import InputError
+from bamboo.models import build_model
+from bamboo.planner.profiled import Profile
+from bamboo.runtime import profile as room
+from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, scatter
+from bamboo.runtime.preflight import preflight
+from bamboo.runtime.profile import Asked, Profiler
+from bamboo.runtime.stage import Stage
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement
+from tests.jobs import tiny_job
+
+ASKED = Asked(device="cpu", limit_s=60.0, machine="here", seen="2026-11-21")
+OWN = """
+from torch import nn
+
+class Mix(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+    def forward(self, x):
+        BODY
+        return self.linear(x)
+
+def build(job):
+    first, last = (lambda: nn.Embedding(256, 16)), (lambda: nn.Linear(16, 256))
+    narrow = lambda: nn.Linear(16, 12)
+    return LAYERS
+"""
+
+
+def measured(job: JobConfig, asked: Asked = ASKED) -> Profile:
+    return Profiler(job, asked, tell=lambda _done, _of_all: None).profile()
+
+
+def own_job(folder: Path, layers: str, body: str = "") -> JobConfig:
+    text = OWN.replace("LAYERS", layers).replace("BODY", body or "pass")
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    return tiny_job(folder, ["model.model=mine.py:build"])
+
+
+def test_the_built_in_model(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    told: list[tuple[int, int]] = []
+    found = Profiler(job, ASKED, tell=lambda *step: told.append(step)).profile()
+    assert [layer.name for layer in found.layers] == ["Embedding", "Block", "Block", "Head"]
+    assert [layer.measured_as for layer in found.layers] == [0, 1, 1, 3]
+    for layer in found.layers:
+        assert min(layer.forward_s, layer.backward_s, layer.optimizer_s) > 0
+        assert LEAST_REPEATS <= layer.repeats <= MOST_REPEATS
+        assert layer.parameter_bytes == 4 * layer.parameters
+        assert layer.optimizer.kernels > 0
+    assert (found.torch, found.threads, found.machine) == (torch.__version__, 1, "here")
+    assert not found.modelled
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
+    assert Profile.from_json(found.to_json()) == found
+
+
+def test_bytes_are_those_that_the_preflight_and_whole_stages_see(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    profiler = Profiler(job, ASKED, tell=lambda *_: None)
+    found, seen = profiler.profile(), preflight(job)["layers"]
+    for layer, one in zip(found.layers, seen, strict=True):
+        assert layer.parameters == one["parameters"]
+        assert layer.output_bytes == one["output_bytes"]
+    for layer, one in zip(found.layers[:-1], seen[:-1], strict=True):
+        assert layer.activation_bytes == one["activation_bytes"]
+    # The last layer holds what the loss needs, too.
+    assert found.layers[-1].activation_bytes > seen[-1]["activation_bytes"]
+    # Within a stage an output and the next layer's input are one and the same.
+    in_two = _held_by_stages(job, profiler, (0, 2, 4))
+    assert in_two <= _sum(found) <= 1.2 * in_two
+    assert _held_by_stages(job, profiler, (0, 1, 2, 3, 4)) == _sum(found)
+
+
+def _sum(found: Profile) -> int:
+    return sum(layer.activation_bytes for layer in found.layers)
+
+
+def _held_by_stages(job: JobConfig, profiler: Profiler, cut: tuple[int, ...]) -> int:
+    """What autograd holds in all stages of a cut, one microbatch through all of them."""
+    placement = Placement(cut=cut, grid=Grid(pipelines=1, stages=len(cut) - 1), redundancy="off")
+    strategy = replace(profiler._strategy, placement=placement)
+    data, held = load_data(job), 0
+    x = data.microbatch(0, 0)[0]
+    for number in range(len(cut) - 1):
+        stage = Stage(build_model(job), data, strategy, stage=number, tokens=64)
+        pending, more = stage.measured_forward(x, 0, 0)
+        x, held = pending.output.detach(), held + more
+    return held
+
+
+def test_a_model_of_one_layer_is_no_pipeline(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has one layer, and a pipeline at least two; return more"):
+        measured(own_job(tmp_path, "[first]"))
+
+
+def test_layers_are_alike_by_who_makes_them_and_what_they_are_given(tmp_path: Path) -> None:
+    one = measured(own_job(tmp_path, "[first, Mix, Mix, last]"))
+    assert [layer.measured_as for layer in one.layers] == [0, 1, 1, 3]
+    other = measured(own_job(tmp_path, "[first, Mix, lambda: Mix(), last]"))
+    assert [layer.measured_as for layer in other.layers] == [0, 1, 2, 3]
+    tapering = "[first, lambda: nn.Linear(16, 12), N, N, lambda: nn.Linear(12, 256)]"
+    norm = tapering.replace("N", "nn.GELU")
+    assert [layer.measured_as for layer in measured(own_job(tmp_path, norm)).layers] == [
+        *(0, 1, 2, 2, 4)
+    ]
+
+
+def test_one_function_with_inputs_of_two_shapes_is_run_for_each(tmp_path: Path) -> None:
+    layers = "[first, nn.GELU, narrow, nn.GELU, lambda: nn.Linear(12, 256)]"
+    found = measured(own_job(tmp_path, layers))
+    assert [layer.measured_as for layer in found.layers] == [0, 1, 2, 3, 4]
+    assert found.layers[1].output_bytes > found.layers[3].output_bytes
+    assert found.layers[1].parameters == 0
+
+
+def test_too_little_time_is_said_with_the_layer_and_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        measured(tiny_job(tmp_path), replace(ASKED, limit_s=0.0))
+    said = str(caught.value)
+    assert "layer 0 (Embedding) of 4 was timed 0 times when 0 s were over" in said
+    assert "give --seconds" in said
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_does_not_fit_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    job = own_job(tmp_path, "[first, Mix, last]") if own else tiny_job(tmp_path)
+    monkeypatch.setattr(room, "_room_bytes", lambda _device: 30_000)
+    with pytest.raises(InputError, match=r"layer 0 \(\w+\) needs .* GiB are free on this machine"):
+        measured(job)
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ("raise ValueError('no\\n way')", "fails: ValueError: no way; correct it"),
+        ("return x, x", "fails: TypeError: layer 1 returns tuple, not one tensor; correct it"),
+        ("raise MemoryError", "does not fit into the memory of this machine's CPU"),
+        ("x = x.new_empty(1 << 60)", "does not fit into the memory of this machine's CPU"),
+    ],
+)
+def test_a_layer_that_fails_is_named(tmp_path: Path, body: str, word: str) -> None:
+    with pytest.raises(InputError) as caught:
+        measured(own_job(tmp_path, "[first, Mix, last]", body))
+    assert "layer 1 (Mix)" in str(caught.value)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
+def test_without_a_gpu_its_measuring_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="sees no CUDA GPU on this machine; leave --device out"):
+        measured(tiny_job(tmp_path), replace(ASKED, device="cuda"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+def test_a_gpu_is_measured(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path)
+    on_gpu, on_cpu = measured(job, replace(ASKED, device="cuda")), measured(job)
+    assert on_gpu.device == torch.cuda.get_device_name()
+    for layer, other in zip(on_gpu.layers, on_cpu.layers, strict=True):
+        assert layer.forward_s > 0
+        assert (layer.parameters, layer.output_bytes) == (other.parameters, other.output_bytes)
+
+
+def test_the_scatter_is_the_middle_half_over_the_median() -> None:
+    assert scatter([4.0]) == 0.0
+    assert scatter([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+    assert scatter([0.0, 0.0]) == 0.0
+
+
+def test_the_command(tmp_path: Path) -> None:
+    job = own_job(tmp_path, "[first, Mix, last]", "print('noise')")
+    done = _command(job)
+    assert done.returncode == 0, done.stderr
+    found = Profile.from_json(json.loads(done.stdout)["profile"])
+    assert [layer.name for layer in found.layers] == ["Embedding", "Mix", "Linear"]
+    steps = [line for line in done.stderr.splitlines() if line.startswith('{"step"')]
+    last = json.loads(steps[-1])
+    assert last["step"] == last["steps"]
+    assert "noise" in done.stderr
+    (tmp_path / "text.txt").write_bytes(b"")
+    done = _command(job)
+    assert done.returncode == 2
+    assert "0 bytes hold no window" in json.loads(done.stdout)["error"]
+
+
+def _command(job: JobConfig) -> "subprocess.CompletedProcess[str]":
+    request = {"job": job_to_json(job), "device": "cpu", "limit_s": 60.0}
+    return subprocess.run(
+        [sys.executable, "-m", "bamboo.runtime.profile"],
+        input=json.dumps(request | {"machine": "here", "seen": "2026-11-21"}),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
