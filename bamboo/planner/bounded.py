@@ -6,10 +6,10 @@ stages' costs, then the cut that comes first in dictionary order. So a limit tha
 changes nothing.
 
 The method is dynamic programming over layers, from the last stage to the first, as PipeDream's
-(Narayanan et al., SOSP 2019) and DAPPLE's planner (Fan et al., PPoPP 2021) cut a pipeline. Theirs
-ask of each stage alone whether it fits. Here the node of a stage also holds a replica of the next
-one, so that its bytes depend on three cuts: its first layer i, its end j, and the end k of the next
-stage. This is handled exactly, by two observations of ours:
+(Narayanan et al., SOSP 2019) and DAPPLE's planner (Fan et al., PPoPP 2021) cut a pipeline. There a
+stage is judged by its own layers. Here its node also holds a replica of the next stage, so that its
+bytes depend on three cuts: its first layer i, its end j, and the end k of the next stage. This is
+handled exactly, by two observations of ours:
 
 - **Neighbours.** The bytes are linear in the sizes of the layers (`StageCounts.bytes_of`), so they
   part into F(i) + G(j) + H(k), with H growing in k. The state is a whole stage (i, j); what follows
@@ -52,7 +52,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 INF = float("inf")
 MOST_BYTES = 2**50
-"""Of a node, 1 PiB: sums over many thousands of layers still fit into 64 bits."""
+"""Of a node: 1 PiB."""
+MOST_IN_ALL = 2**60
 GIB = 2**30
 
 
@@ -103,9 +104,22 @@ def bounded_cut(
     if not 0 < limit <= MOST_BYTES:
         raise InputError(f"a node's memory of {limit} bytes; give 1 to {MOST_BYTES} bytes")
     weights = _weights(bounds)
+    _check_countable(facts, weights[0])
     if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
         return None
     return _Search(facts, costs, weights, limit).best()
+
+
+def _check_countable(facts: Sequence[LayerFacts], heaviest: "_Weights") -> None:
+    """Raise InputError where sums of bytes would not fit into 64 bits."""
+    sizes = sizes_of(facts)
+    crossing = heaviest.crossing * max(layer.output_bytes for layer in facts)
+    whole = heaviest.alone(sizes) + heaviest.beside(sizes) + 2 * crossing
+    if whole > MOST_IN_ALL:
+        raise InputError(
+            f"all layers in one stage take {whole:,} bytes, and at most {MOST_IN_ALL:,} can be "
+            "counted; look for a size that is too large"
+        )
 
 
 def tightest_cut(
@@ -121,7 +135,10 @@ def tightest_cut(
 
     best = met(MOST_BYTES)
     if best is None:
-        raise InputError(f"a layer needs more than {MOST_BYTES} bytes; give it in several")
+        raise InputError(
+            f"every cut needs a node of more than {MOST_BYTES:,} bytes; look for a size that is "
+            "too large"
+        )
     above, most = 0, _fullest(facts, best, bounds).total
     while most - above > 1:
         middle = (above + most) // 2

@@ -62,6 +62,9 @@ class Room:
     modes: tuple[str, ...] = REDUNDANCY_MODES
     microbatches: tuple[int, ...] = ()
     """Samples; empty: every size that keeps the batch and the virtual nodes."""
+    operation_s: float = 0.0
+    """Of a forward or backward of a layer however small it is: what makes small microbatches slow.
+    With 0 they only have smaller bubbles."""
     node_bytes_per_s: float = 0.0
     """Of all that a node sends together; 0: only each link has a rate, that of the workload."""
 
@@ -112,7 +115,9 @@ class Candidates:
     def work(self, microbatch: int) -> Workload:
         """The workload in microbatches of that size."""
         if microbatch not in self._works:
-            self._works[microbatch] = with_microbatch(self._job, microbatch)
+            self._works[microbatch] = with_microbatch(
+                self._job, microbatch, operation_s=self.room.operation_s
+            )
         return self._works[microbatch]
 
     def all(self) -> Iterator[Choice]:

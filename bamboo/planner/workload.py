@@ -80,12 +80,13 @@ class Workload:
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
-def with_microbatch(workload: Workload, samples: int) -> Workload:
-    """The same batch and virtual nodes in microbatches of so many samples. Times and bytes of a
-    microbatch are taken to grow with its samples, and the source says so: a small one is slower
-    than that on a real device.
+def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
+    """The same batch and virtual nodes in microbatches of so many samples.
 
-    Raises ValueError when a virtual node is no whole number of such microbatches.
+    Bytes of a microbatch are taken to grow with its samples, and so are times but for
+    `operation_s`, which each forward and each backward of a layer takes however small it is (where
+    it takes that long at all). The source says so. Raises ValueError when a virtual node is no
+    whole number of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:
@@ -96,6 +97,11 @@ def with_microbatch(workload: Workload, samples: int) -> Workload:
 
     def size(figure: int) -> int:
         return -(-figure * samples // now)
+
+    def times(figures: Sequence[float]) -> tuple[float, ...]:
+        fixed = [min(time_s, operation_s) for time_s in figures]
+        pairs = zip(figures, fixed, strict=True)
+        return tuple(least + (time_s - least) * samples / now for time_s, least in pairs)
 
     return replace(
         workload,
@@ -109,8 +115,8 @@ def with_microbatch(workload: Workload, samples: int) -> Workload:
             )
             for layer in workload.layers
         ),
-        forward_s=tuple(time_s * samples / now for time_s in workload.forward_s),
-        backward_s=tuple(time_s * samples / now for time_s in workload.backward_s),
+        forward_s=times(workload.forward_s),
+        backward_s=times(workload.backward_s),
         shape=replace(workload.shape, microbatches=slice_of // samples),
     )
 

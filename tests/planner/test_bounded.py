@@ -172,3 +172,16 @@ def test_a_limit_that_is_no_memory_is_refused() -> None:
         )
         with pytest.raises(InputError, match="a node's memory of"):
             bounded_cut([layer(1), layer(1)], [1, 1], bounds)
+
+
+def test_sizes_beyond_all_counting_are_refused() -> None:
+    bounds = Bounds(
+        grid=Grid(pipelines=1, stages=2),
+        shape=BatchShape(virtual_nodes=1, microbatches=1),
+        mode="off",
+        limit_bytes=MOST_BYTES,
+    )
+    with pytest.raises(InputError, match="look for a size that is too large"):
+        bounded_cut([layer(2**58), layer(1)], [1, 1], bounds)
+    with pytest.raises(InputError, match="every cut needs a node of more than"):
+        tightest_cut([layer(2**47), layer(1)], [1, 1], bounds)

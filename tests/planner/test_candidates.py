@@ -49,6 +49,16 @@ def test_microbatches_keep_the_batch_and_the_virtual_nodes() -> None:
             with_microbatch(work, size)
 
 
+def test_small_microbatches_are_slow_where_an_operation_takes_time_however_small() -> None:
+    work = workload(microbatch=4, microbatches=2)
+    small = with_microbatch(work, 1, operation_s=0.01)
+    assert small.forward_s[0] == pytest.approx(0.01 + 0.01 / 4)
+    assert small.backward_s[0] == pytest.approx(0.01 + 0.03 / 4)
+    assert with_microbatch(work, 1, operation_s=1.0).forward_s == work.forward_s
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), operation_s=0.01)
+    assert Candidates(work, room).work(1) == small
+
+
 def test_all_that_is_found_fits_as_the_memory_report_counts_it() -> None:
     work = workload(parameters=4000)
     room = Room(memory_bytes=260_000, nodes=range(2, 9))
