@@ -7,6 +7,7 @@ times are those of dry runs; how often, and how many nodes go at once, is modell
 """
 
 from dataclasses import dataclass, field
+from math import exp
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
@@ -25,6 +26,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.slots import Slot
 
+INF = float("inf")
 PAUSE_S = 0.048
 """From the loss of a node to its stage's first operation on the shadow: the median of 20 kills of
 real processes (`benchmarks.failover_pause`)."""
@@ -48,18 +50,24 @@ class Losses:
     survived_per_hour: float
     """Nodes whose work a live copy goes on with."""
     survived_s: float
-    """Time lost by each."""
+    """Time lost by each in the step that it hits."""
+    empty_share: float
+    """Of the time, in which some node's place is not taken yet."""
+    slower: float
+    """By so much longer are the steps then."""
     fatal_per_hour: float
     """Instants after which all go back to a checkpoint, or begin again."""
     fatal_s: float
 
     @property
     def survived_share(self) -> float:
-        """Time lost per useful time."""
-        return self.survived_per_hour * self.survived_s / 3600
+        """Time lost per useful time, by losses that a live copy survives."""
+        kept = 1 - self.empty_share + self.empty_share / (1 + self.slower)
+        return (1 + self.survived_per_hour * self.survived_s / 3600) / kept - 1
 
     @property
     def fatal_share(self) -> float:
+        """Time lost per useful time, by the others."""
         return self.fatal_per_hour * self.fatal_s / 3600
 
     @property
@@ -68,7 +76,14 @@ class Losses:
         return self.survived_share + self.fatal_share
 
 
-NO_LOSSES = Losses(survived_per_hour=0.0, survived_s=0.0, fatal_per_hour=0.0, fatal_s=0.0)
+NO_LOSSES = Losses(
+    survived_per_hour=0.0,
+    survived_s=0.0,
+    empty_share=0.0,
+    slower=0.0,
+    fatal_per_hour=0.0,
+    fatal_s=0.0,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,11 +103,15 @@ class LossBook:
         calm_s = times.calm_s(grid, shares)
         fatal = self.fatal_per_hour(grid, mode)
         all_instants = self.fatal_per_hour(grid, "off")
-        survived = max(0.0, 1.0 - fatal / all_instants) if all_instants else 0.0
-        lost_nodes = self.hazard.losses_per_node_hour * grid.size
+        share = max(0.0, 1.0 - fatal / all_instants) if all_instants else 0.0
+        survived = self.hazard.losses_per_node_hour * grid.size * share
+        hit_s, later_s = self._survived(work, times, grid, mode) if survived else (0.0, calm_s)
         return Losses(
-            survived_per_hour=lost_nodes * survived,
-            survived_s=self._survived_s(work, times, grid, mode) if survived else 0.0,
+            survived_per_hour=survived,
+            survived_s=hit_s,
+            # However many places are empty at once, all wait for the slowest pipeline.
+            empty_share=1 - exp(-survived * self.hazard.replace_s / 3600),
+            slower=later_s / calm_s - 1,
             fatal_per_hour=fatal,
             fatal_s=self.hazard.stakes.lost_s(calm_s) + max(0.0, self.hazard.replace_s - RESTART_S),
         )
@@ -115,29 +134,33 @@ class LossBook:
         assignment, zones = laid_out(self.spread, self.zones(grid), grid, mode)
         return assignment, {node: ZoneId(zone) for node, zone in zones.items()}
 
-    def _survived_s(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> float:
-        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
+    def _survived(
+        self, work: Workload, times: StepTimes, grid: Grid, mode: str
+    ) -> tuple[float, float]:
+        """The time that the hit step loses, and what the steps after it take."""
+        leaves = work.shape.virtual_nodes
+        shares = equal_shares(leaves, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
+        fewer_s = INF
+        if grid.pipelines > 1:
+            # What all do soon, if that is faster than to wait for a node that does the work of two.
+            fewer = Grid(pipelines=grid.pipelines - 1, stages=grid.stages)
+            fewer_s = times.calm_s(fewer, equal_shares(leaves, fewer.pipelines))
         if not has_replica(mode):
-            # Only `peer` survives anything: the step is done again, half of it on average, and
-            # the pipelines that are left do all of the work until the grid is whole again.
-            fewer = Grid(pipelines=max(1, grid.pipelines - 1), stages=grid.stages)
-            left = equal_shares(work.shape.virtual_nodes, fewer.pipelines)
-            later_s = max(calm_s, times.calm_s(fewer, left))
-            hit_s = PAUSE_S + calm_s / 2
-        else:
-            cut = work.cut(grid.stages)
-            forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
-            both = [f + b for f, b in zip(forward, backward, strict=True)]
-            # The stage whose work is the most together with that of its shadow's own.
-            victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])
-            later_s = max(calm_s, self._merged_s(times, grid, shares, victim))
-            ahead_f, ahead_b = times.calm_ahead(grid, shares)
-            microbatches = max(shares) * work.shape.microbatches
-            again_s = forward[victim] * (1 - ahead_f) + backward[victim] * (1 - ahead_b)
-            # On average a loss falls into the middle of a step.
-            hit_s = PAUSE_S + microbatches * again_s / 2 + (later_s - calm_s) / 2
-        return hit_s + self.hazard.replace_s * (1 - calm_s / later_s)
+            # `peer`: the step is done again, half of it on average.
+            return PAUSE_S + calm_s / 2, max(calm_s, fewer_s)
+        cut = work.cut(grid.stages)
+        forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
+        both = [f + b for f, b in zip(forward, backward, strict=True)]
+        # The stage whose work is the most together with that of its shadow's own.
+        victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])
+        merged_s = max(calm_s, self._merged_s(times, grid, shares, victim))
+        ahead_f, ahead_b = times.calm_ahead(grid, shares)
+        microbatches = max(shares) * work.shape.microbatches
+        again_s = forward[victim] * (1 - ahead_f) + backward[victim] * (1 - ahead_b)
+        # On average a loss falls into the middle of a step.
+        hit_s = PAUSE_S + microbatches * again_s / 2 + (merged_s - calm_s) / 2
+        return hit_s, max(calm_s, min(merged_s, fewer_s))
 
     @staticmethod
     def _merged_s(times: StepTimes, grid: Grid, shares: tuple[int, ...], stage: int) -> float:
