@@ -12,6 +12,7 @@ bounded by a step that no schedule can beat, and then by its own without losses.
 import heapq
 from dataclasses import dataclass, replace
 
+from bamboo.errors import InputError
 from bamboo.planner.candidates import Candidates, Choice, Room
 from bamboo.planner.losses import NO_LOSSES, Hazard, LossBook, Losses
 from bamboo.planner.step_time import DRY_STEPS, SETTLED_STEPS, StepTimes
@@ -88,12 +89,20 @@ def ranked(
 
     `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
     `hazard.stakes`, and plans that it does not allow are left out. `standbys` are paid.
-    Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none.
+    Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
+    zones allow none.
     """
     judge = _Judge(workload, room, hazard, spread=spread, standbys=standbys)
-    plans = [choice for choice in judge.candidates.all() if judge.book.zones(choice.grid)]
-    if not plans:
+    fitting = list(judge.candidates.all())
+    if not fitting:
         raise judge.candidates.nothing()
+    plans = [choice for choice in fitting if judge.book.zones(choice.grid)]
+    if not plans:
+        raise InputError(
+            f"none of the {len(fitting)} plans that fit can be spread as {spread!r} over "
+            f"{len(hazard.stakes.zone_usd_per_hour)} zones with a price; name more zones, allow "
+            "for more pipelines, or take 'one'"
+        )
     # What is known less of comes first where values are equal, so nothing is passed over.
     queue: list[tuple[float, int, tuple[int, ...], int, Candidate | None]] = [
         (-judge.bound(choice), 0, _order(choice), number, None)

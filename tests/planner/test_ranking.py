@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from bamboo.errors import InputError
 from bamboo.planner.candidates import JobFitsNowhere, Room
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import Candidate, ranked
@@ -114,3 +115,12 @@ def test_a_spread_that_is_not_allowed_leaves_out_the_plan_and_bytes_between_zone
 def test_where_nothing_fits_the_ranking_is_refused() -> None:
     with pytest.raises(JobFitsNowhere, match="does not fit"):
         ranked(workload(), replace(ROOM, memory_bytes=1000), CALM)
+
+
+def test_a_spread_that_allows_nothing_is_refused() -> None:
+    priceless = Hazard(stakes=replace(stakes(), zone_usd_per_hour={}))
+    with pytest.raises(InputError, match="over 0 zones with a price"):
+        ranked(workload(), ROOM, priceless)
+    single = replace(ROOM, nodes=range(3, 4))
+    with pytest.raises(InputError, match="can be spread as 'pipelines'"):
+        ranked(workload(), single, CALM, spread="pipelines")
