@@ -50,6 +50,51 @@ class StageBytes:
         return sum(getattr(self, f.name) for f in fields(self) if f.name != "stage")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What some consecutive layers take, in bytes."""
+
+    parameters: int
+    activations: int
+    """Held by autograd for one microbatch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCounts:
+    """How often the node of one stage holds what: all that its bytes depend on beside layers."""
+
+    stage: int
+    waiting: int
+    """Partial sums of its gradient."""
+    in_flight: int
+    """Microbatches with a forward and no backward yet (1F1B)."""
+    stashed: int
+    """Tensors of each boundary to another stage."""
+    replica: bool
+    ahead: int
+    """Redundant forwards of the next stage."""
+
+    def bytes_of(self, own: Sizes, following: Sizes, *, crossing_bytes: int) -> StageBytes:
+        """THE definition of what a node holds. Linear in all that it is given, which the exact
+        partition under a memory limit makes use of.
+
+        `following` is the next stage, cyclically; `crossing_bytes` is what one microbatch sends
+        to other stages: its output, and the gradient of its input.
+        """
+        return StageBytes(
+            stage=self.stage,
+            parameters=own.parameters,
+            gradients=own.parameters,
+            moments=MOMENTS * own.parameters,
+            partials=self.waiting * own.parameters,
+            activations=self.in_flight * own.activations,
+            stash=self.stashed * crossing_bytes,
+            replica=(1 + MOMENTS + 1) * following.parameters if self.replica else 0,
+            shipping=own.parameters if self.replica else 0,
+            ahead=self.ahead * following.activations,
+        )
+
+
 def memory_report(
     facts: Sequence[LayerFacts], *, cut: Sequence[int], grid: Grid, shape: BatchShape, mode: str
 ) -> tuple[StageBytes, ...]:
@@ -61,7 +106,33 @@ def memory_report(
         raise ValueError(
             f"cut {tuple(cut)} does not cut {len(facts)} layers into {grid.stages} stages"
         )
-    of_stage = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
+    stages = [facts[first:stop] for first, stop in itertools.pairwise(cut)]
+    sizes = [sizes_of(layers) for layers in stages]
+    # To the next stage; none comes from before the first, and none leaves the last.
+    outputs = [0, *(layers[-1].output_bytes for layers in stages[:-1]), 0]
+    return tuple(
+        counts.bytes_of(
+            sizes[counts.stage],
+            sizes[(counts.stage + 1) % grid.stages],
+            crossing_bytes=outputs[counts.stage] + outputs[counts.stage + 1],
+        )
+        for counts in stage_counts(grid, shape, mode)
+    )
+
+
+def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
+    """Of these layers together."""
+    return Sizes(
+        parameters=FLOAT_BYTES * sum(layer.parameters for layer in layers),
+        activations=sum(layer.activation_bytes for layer in layers),
+    )
+
+
+def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts, ...]:
+    """Of each stage, in the pipeline that has most of it.
+
+    Raises ValueError when there are more pipelines than virtual nodes.
+    """
     held = blocks(shape.virtual_nodes, grid.pipelines)
     microbatches = max(len(block) for block in held) * shape.microbatches
     waiting = max(partials_held(block, shape.virtual_nodes) for block in held) - 1
@@ -69,8 +140,17 @@ def memory_report(
         # An owner of 1/D of the parameters holds that share of every pipeline's partials.
         shares = sum(partials_at_end(block, shape.virtual_nodes) for block in held)
         waiting += -(-shares // grid.pipelines) + 1
+    replica = has_replica(mode)
+    ahead = ahead_of_need(mode, stage=0, microbatches=microbatches)
     return tuple(
-        _stage(stage, of_stage, microbatches=microbatches, waiting=waiting, mode=mode)
+        StageCounts(
+            stage=stage,
+            waiting=waiting,
+            in_flight=min(grid.stages - stage, microbatches),
+            stashed=STASHED_STEPS * microbatches if replica else 0,
+            replica=replica,
+            ahead=sum(instruction.kind == "FR" for instruction in ahead),
+        )
         for stage in range(grid.stages)
     )
 
@@ -92,44 +172,3 @@ def partials_at_end(block: range, virtual_nodes: int) -> int:
     for leaf in block:
         tree.push(leaf, leaf + 1, 1)
     return len(tree.partials)
-
-
-def _stage(
-    stage: int,
-    of_stage: Sequence[Sequence[LayerFacts]],
-    *,
-    microbatches: int,
-    waiting: int,
-    mode: str,
-) -> StageBytes:
-    stages = len(of_stage)
-    own, following = of_stage[stage], of_stage[(stage + 1) % stages]
-    own_bytes, following_bytes = _parameter_bytes(own), _parameter_bytes(following)
-    replica = has_replica(mode)
-    stash = 0
-    if replica:
-        crossing = own[-1].output_bytes if stage < stages - 1 else 0
-        crossing += of_stage[stage - 1][-1].output_bytes if stage > 0 else 0
-        stash = STASHED_STEPS * microbatches * crossing
-    ahead = ahead_of_need(mode, stage=(stage + 1) % stages, microbatches=microbatches)
-    forwards_ahead = sum(instruction.kind == "FR" for instruction in ahead)
-    return StageBytes(
-        stage=stage,
-        parameters=own_bytes,
-        gradients=own_bytes,
-        moments=MOMENTS * own_bytes,
-        partials=waiting * own_bytes,
-        activations=min(stages - stage, microbatches) * _activation_bytes(own),
-        stash=stash,
-        replica=(1 + MOMENTS + 1) * following_bytes if replica else 0,
-        shipping=own_bytes if replica else 0,
-        ahead=forwards_ahead * _activation_bytes(following),
-    )
-
-
-def _parameter_bytes(layers: Sequence[LayerFacts]) -> int:
-    return FLOAT_BYTES * sum(layer.parameters for layer in layers)
-
-
-def _activation_bytes(layers: Sequence[LayerFacts]) -> int:
-    return sum(layer.activation_bytes for layer in layers)

@@ -18,6 +18,14 @@ def partition(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     Dynamic programming over (stages, layers): O(stages * layers^2).
     Raises InputError when there are more stages than layers, or a cost is unusable.
     """
+    check_costs(costs, stages)
+    before = [0.0, *accumulate(costs)]
+    limit = _smallest_largest(before, stages)
+    return _flattest(before, stages, limit)
+
+
+def check_costs(costs: Sequence[float], stages: int) -> None:
+    """Raise InputError when there are more stages than layers, or a cost is unusable."""
     layers = len(costs)
     if not 1 <= stages <= layers:
         raise InputError(
@@ -27,9 +35,6 @@ def partition(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     for index, cost in enumerate(costs):
         if not isfinite(cost) or cost < 0:
             raise InputError(f"layer {index} has the cost {cost}; costs are finite and at least 0")
-    before = [0.0, *accumulate(costs)]
-    limit = _smallest_largest(before, stages)
-    return _flattest(before, stages, limit)
 
 
 def _smallest_largest(before: Sequence[float], stages: int) -> float:

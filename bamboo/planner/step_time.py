@@ -23,6 +23,7 @@ from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.links import Far, Link, ZoneLinks
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
+from bamboo.schedule.timeline import Timeline
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import blocks_of
@@ -30,6 +31,8 @@ from bamboo.topology.virtual_nodes import blocks_of
 Of = TypeVar("Of")
 DRY_STEPS = 2
 """The first is left out of the step time."""
+SETTLED_STEPS = 8
+"""The first half is left out."""
 IDLE_SHADOWS = ("off", "peer", "stash")
 """Modes in which a shadow computes nothing until it has to: where bytes take no time either, a
 pipeline steps as if it had none, and each of its steps takes as long as the first."""
@@ -82,15 +85,18 @@ class _Timed:
 
 
 class StepTimes:
-    """Of one workload in one redundancy mode."""
+    """Of one workload in one redundancy mode. `steps` of a dry run are played, and the second half
+    of them counts: more than two where gradients may take longer to ship than a step takes, which
+    shows only when one begins whose last but one is still on its way (SETTLED_STEPS)."""
 
-    def __init__(self, workload: Workload, mode: str) -> None:
-        self._workload, self._mode = workload, mode
+    def __init__(self, workload: Workload, mode: str, *, steps: int = DRY_STEPS) -> None:
+        self._workload, self._mode, self._steps = workload, mode, steps
         takes_time = workload.bytes_per_s or workload.latency_s or workload.far
         self._idle = mode in IDLE_SHADOWS and not takes_time
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
+        self._known_ahead: dict[_Shape, tuple[float, float]] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._last: _Timed | None = None
         self._whole: dict[tuple[int, ...], _Shape] = {}
@@ -102,15 +108,70 @@ class StepTimes:
         """With a node for every slot, each shadowed by the one before it."""
         key = (grid.pipelines, grid.stages, shares)
         if key not in self._calm_s:
-            slots = grid.slots()
-            replica = has_replica(self._mode)
-            calm = Assignment(
-                grid=grid,
-                owners=tuple(NodeId(str(slot)) for slot in slots),
-                shadows=tuple(NodeId(str(grid.protector(s))) if replica else None for s in slots),
-            )
-            self._calm_s[key] = self.of(calm, shares)
+            self._calm_s[key] = self.of(self.calm(grid), shares)
         return self._calm_s[key]
+
+    def calm(self, grid: Grid) -> Assignment:
+        """A node for every slot, named like it, each shadowed by the one before it."""
+        slots = grid.slots()
+        replica = has_replica(self._mode)
+        return Assignment(
+            grid=grid,
+            owners=tuple(NodeId(str(slot)) for slot in slots),
+            shadows=tuple(NodeId(str(grid.protector(s))) if replica else None for s in slots),
+        )
+
+    def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, float]:
+        """Of the forwards and of the backwards of a calm step, the shares that shadows have done,
+        too, when it commits: what a takeover at the end of a step has not to do again."""
+        busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
+        shape = self._shape(self.calm(grid), busiest, shares)
+        self._pipeline_s(shape)
+        return self._known_ahead[shape]
+
+    def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
+        """No calm step takes less: the first microbatch comes down to a stage and the last goes
+        back up from it, all pass the stage, or the link behind it, one after the other; the first
+        stage exchanges last; and in the long run a gradient is shipped in a step."""
+        work, cut = self._workload, self._cut(grid.stages)
+        forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.backward_s))
+        gradient, count = self._gradient_bytes(grid.stages), max(shares) * work.shape.microbatches
+        links_s = [self._carry_s(size) for size in self._boundary_bytes(grid.stages)[:-1]]
+        around_s, least_s = 0.0, 0.0
+        for stage, there_s in enumerate((*links_s, 0.0)):
+            both_s = forward[stage] + backward[stage]
+            least_s = max(least_s, around_s + count * both_s)
+            around_s += both_s + 2 * (work.latency_s + there_s)
+            if stage < grid.stages - 1:
+                beyond_s = forward[stage + 1] + backward[stage + 1]
+                least_s = max(least_s, around_s + (count - 1) * there_s + beyond_s)
+        first = self._shape(self.calm(grid), 0, shares)
+        exchanged_s = self._exchange_s(gradient[0], first)
+        return max(least_s + exchanged_s, self.shipped_s(grid))
+
+    def shipped_s(self, grid: Grid) -> float:
+        """What the largest gradient of a stage takes to its shadow; 0: there are none."""
+        if not has_replica(self._mode):
+            return 0.0
+        return self._carry_s(max(self._gradient_bytes(grid.stages)))
+
+    def _carry_s(self, size_bytes: float) -> float:
+        rate = self._workload.bytes_per_s
+        return size_bytes / rate if rate else 0.0
+
+    def sent_bytes(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, ...]:
+        """What the node of each stage sends to others in a calm step: outputs and gradients of
+        inputs, its reduced gradient to its shadow, and its part of the exchange of pipelines."""
+        gradient, boundary = self._gradient_bytes(grid.stages), self._boundary_bytes(grid.stages)
+        crossing = [0.0, *boundary[:-1], 0.0]
+        microbatches = max(shares) * self._workload.shape.microbatches
+        shipped = 1.0 if has_replica(self._mode) else 0.0
+        peers = grid.pipelines - 1
+        exchanged = (self._most_partials(shares) + 1) / grid.pipelines * peers
+        return tuple(
+            microbatches * (before + after) + size * (shipped + exchanged)
+            for (before, after), size in zip(pairwise(crossing), gradient, strict=True)
+        )
 
     def with_peers_s(self, grid: Grid, nodes: int) -> float:
         """Where a stage of `grid` has only so many nodes in all, among whom its microbatches are
@@ -259,8 +320,14 @@ class StepTimes:
             programs=(one_f_one_b(shape.stages, shape.microbatches),),
             mode=self._mode,
         )
-        steps = 1 if self._idle else DRY_STEPS
-        return step_time_s(plan_run(layout, self._costs(shape), steps=steps))
+        steps = 1 if self._idle else self._steps
+        timeline = plan_run(layout, self._costs(shape), steps=steps)
+        self._known_ahead[shape] = _ahead(timeline, self._mode)
+        commit_ns = timeline.commit_ns
+        if len(commit_ns) <= DRY_STEPS:
+            return step_time_s(timeline)
+        half = len(commit_ns) // 2
+        return (commit_ns[-1] - commit_ns[half - 1]) / (len(commit_ns) - half) / 1e9
 
     def _costs(self, shape: _Shape) -> Costs:
         workload, cut = self._workload, self._cut(shape.stages)
@@ -334,6 +401,16 @@ def _zones_of(
     if len(numbers) < 2:
         return ()
     return tuple(zones) if named else tuple(numbers[zone] for zone in zones)
+
+
+def _ahead(timeline: Timeline, mode: str) -> tuple[float, float]:
+    """Of the forwards and the backwards of the first step, what shadows had done at its end."""
+    if mode in IDLE_SHADOWS:
+        return 0.0, 0.0
+    end_ns = timeline.commit_ns[0]
+    done = [r.instruction.kind for r in timeline.ran if r.step == 0 and r.end_ns <= end_ns]
+    forwards, backwards = (max(done.count(kind), 1) for kind in ("F", "B"))
+    return done.count("FR") / forwards, done.count("BR") / backwards
 
 
 def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:

@@ -6,7 +6,7 @@ another way takes the times of its layers; nothing is measured here.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
@@ -48,6 +48,16 @@ class Workload:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
             raise ValueError("a workload has one forward and one backward time for each layer")
 
+    @property
+    def both_s(self) -> tuple[float, ...]:
+        """Forward and backward, per layer."""
+        return tuple(f + b for f, b in zip(self.forward_s, self.backward_s, strict=True))
+
+    @property
+    def microbatch(self) -> int:
+        """Samples of a microbatch."""
+        return max(1, self.batch // self.shape.total)
+
     def copy_bytes_per_s(self, one: str, other: str) -> float:
         """Of a copy of state from zone to zone, or within one; 0: sizes do not matter."""
         rates = [self.state_bytes_per_s]
@@ -59,8 +69,7 @@ class Workload:
         """Into so many stages. Raises InputError when there are fewer layers."""
         if stages in self.cuts:
             return self.cuts[stages]
-        both = [f + b for f, b in zip(self.forward_s, self.backward_s, strict=True)]
-        return partition(both, stages)
+        return partition(self.both_s, stages)
 
     def state_bytes(self, layers: Sequence[int] | range) -> int:
         """Parameters and moments of these layers."""
@@ -69,6 +78,47 @@ class Workload:
     def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
         """A figure per layer as one per stage."""
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
+
+
+def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.0) -> Workload:
+    """The same batch and virtual nodes in microbatches of so many samples.
+
+    Bytes of a microbatch are taken to grow with its samples, and so are times but for
+    `operation_s`, which each forward and each backward of a layer takes however small it is (where
+    it takes that long at all). The source says so. Raises ValueError when a virtual node is no
+    whole number of such microbatches.
+    """
+    slice_of = workload.batch // workload.shape.virtual_nodes
+    if samples < 1 or slice_of % samples:
+        raise ValueError(f"microbatches of {samples} do not make a virtual node of {slice_of}")
+    now = workload.microbatch
+    if samples == now:
+        return workload
+
+    def size(figure: int) -> int:
+        return -(-figure * samples // now)
+
+    def times(figures: Sequence[float]) -> tuple[float, ...]:
+        fixed = [min(time_s, operation_s) for time_s in figures]
+        pairs = zip(figures, fixed, strict=True)
+        return tuple(least + (time_s - least) * samples / now for time_s, least in pairs)
+
+    return replace(
+        workload,
+        source=f"{workload.source}, modelled in proportion to microbatches of {now}",
+        layers=tuple(
+            replace(
+                layer,
+                forward_flops=layer.forward_flops * samples / now,
+                output_bytes=size(layer.output_bytes),
+                activation_bytes=size(layer.activation_bytes),
+            )
+            for layer in workload.layers
+        ),
+        forward_s=times(workload.forward_s),
+        backward_s=times(workload.backward_s),
+        shape=replace(workload.shape, microbatches=slice_of // samples),
+    )
 
 
 def uniform_workload(

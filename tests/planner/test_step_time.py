@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId, ZoneId
-from bamboo.planner.step_time import StepTimes
+from bamboo.planner.step_time import SETTLED_STEPS, StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, layout_of, merged
@@ -43,6 +43,50 @@ def test_a_calm_grid_takes_what_its_dry_run_takes(pipelines: int, stages: int, m
     costs = Costs.of(stages, forward_s=[F_S * layers], backward_s=[B_S * layers])
     whole_s = step_time_s(plan_run(layout, costs, steps=2))
     assert StepTimes(workload(), mode).calm_s(grid, shares) == pytest.approx(whole_s, rel=1e-6)
+
+
+def test_gradients_that_take_longer_than_a_step_are_seen_after_more_steps() -> None:
+    """In the long run a step takes what its gradient takes to the shadow."""
+    grid, shares = Grid(pipelines=1, stages=2), equal_shares(4, 1)
+    slow = replace(workload(), bytes_per_s=8000.0)  # 4 layers of 4,000 bytes in 2 s
+    assert StepTimes(slow, "stash").calm_s(grid, shares) < 1.6
+    settled_s = StepTimes(slow, "stash", steps=SETTLED_STEPS).calm_s(grid, shares)
+    assert settled_s == pytest.approx(2.0, rel=0.02)
+    fast = StepTimes(workload(), "eager", steps=SETTLED_STEPS).calm_s(grid, shares)
+    assert fast == pytest.approx(StepTimes(workload(), "eager").calm_s(grid, shares), rel=0.05)
+
+
+@given(
+    st.sampled_from(["off", "stash", "gap", "full", "peer"]),
+    st.integers(1, 4),
+    st.integers(2, 5),
+    st.sampled_from([0.0, 3e3, 1e5]),
+    st.sampled_from([0.0, 0.005]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_step_takes_less_than_its_floor(
+    mode: str, pipelines: int, stages: int, bytes_per_s: float, latency_s: float
+) -> None:
+    grid, shares = Grid(pipelines=pipelines, stages=stages), equal_shares(4, pipelines)
+    work = replace(workload(), bytes_per_s=bytes_per_s, latency_s=latency_s)
+    times = StepTimes(work, mode, steps=SETTLED_STEPS)
+    assert times.calm_s(grid, shares) >= times.floor_s(grid, shares) * 0.99
+
+
+def test_what_nodes_send_and_shadows_compute_ahead_is_counted() -> None:
+    grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
+    # 4 microbatches of 64 bytes to each neighbour; two layers of 4,000 bytes to ship.
+    ends, inner = 4 * 64, 2 * 4 * 64
+    exchanged = 8000 * (1 + 1) / 2  # one partial sum, and the result of its own half
+    off = StepTimes(workload(), "off")
+    assert off.sent_bytes(grid, shares) == tuple(n + exchanged for n in (ends, inner, inner, ends))
+    stash = StepTimes(workload(), "stash")
+    shipped = tuple(n + exchanged + 8000 for n in (ends, inner, inner, ends))
+    assert stash.sent_bytes(grid, shares) == shipped
+    assert stash.calm_ahead(grid, shares) == (0.0, 0.0)
+    forwards, backwards = StepTimes(workload(), "full").calm_ahead(grid, shares)
+    assert 0 < backwards <= forwards <= 1
+    assert StepTimes(workload(), "eager").calm_ahead(grid, shares)[1] == 0.0
 
 
 def test_a_merged_node_slows_its_pipeline_and_so_all() -> None:

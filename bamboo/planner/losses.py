@@ -1,0 +1,175 @@
+"""What the losses of nodes cost a run: how often they come, and the seconds that each takes.
+
+Rule: a loss that a live copy survives costs the step that it hits and the slower steps until the
+place is taken again; any other costs the work since the newest checkpoint and the restart. Step
+times are those of dry runs; how often, and how many nodes go at once, is modelled after one trace
+(`bamboo.planner.zones`), scaled to the hazard that is given, and never a promise.
+"""
+
+from dataclasses import dataclass, field
+from math import exp
+
+from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
+from bamboo.planner.zones import (
+    LOSSES_PER_NODE_HOUR,
+    RESTART_S,
+    Stakes,
+    fatal_per_hour,
+    laid_out,
+    nodes_by_zone,
+)
+from bamboo.schedule.redundancy import has_replica
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.slots import Slot
+
+INF = float("inf")
+PAUSE_S = 0.048
+"""From the loss of a node to its stage's first operation on the shadow: the median of 20 kills of
+real processes (`benchmarks.failover_pause`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hazard:
+    """How nodes are lost, and how soon they are replaced."""
+
+    stakes: Stakes
+    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR
+    replace_s: float = RESTART_S
+    """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
+    A restore takes no less than RESTART_S."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """What is expected of one plan."""
+
+    survived_per_hour: float
+    """Nodes whose work a live copy goes on with."""
+    survived_s: float
+    """Time lost by each in the step that it hits."""
+    empty_share: float
+    """Of the time, in which some node's place is not taken yet."""
+    slower: float
+    """By so much longer are the steps then."""
+    fatal_per_hour: float
+    """Instants after which all go back to a checkpoint, or begin again."""
+    fatal_s: float
+
+    @property
+    def survived_share(self) -> float:
+        """Time lost per useful time, by losses that a live copy survives."""
+        kept = 1 - self.empty_share + self.empty_share / (1 + self.slower)
+        return (1 + self.survived_per_hour * self.survived_s / 3600) / kept - 1
+
+    @property
+    def fatal_share(self) -> float:
+        """Time lost per useful time, by the others."""
+        return self.fatal_per_hour * self.fatal_s / 3600
+
+    @property
+    def share(self) -> float:
+        """Time lost per useful time, all of it; above 1 a run loses more than it does."""
+        return self.survived_share + self.fatal_share
+
+
+NO_LOSSES = Losses(
+    survived_per_hour=0.0,
+    survived_s=0.0,
+    empty_share=0.0,
+    slower=0.0,
+    fatal_per_hour=0.0,
+    fatal_s=0.0,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class LossBook:
+    """Of nodes in one spread over zones; what depends on the grid alone is worked out once."""
+
+    hazard: Hazard
+    spread: str
+    standbys: int
+    _instants: dict[tuple[Grid, str], float] = field(default_factory=dict)
+
+    def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
+        """Of a workload on a grid; `times` are its step times in that mode."""
+        if not self.hazard.stakes.preemptible or self.hazard.losses_per_node_hour <= 0:
+            return NO_LOSSES
+        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
+        calm_s = times.calm_s(grid, shares)
+        fatal = self.fatal_per_hour(grid, mode)
+        all_instants = self.fatal_per_hour(grid, "off")
+        share = max(0.0, 1.0 - fatal / all_instants) if all_instants else 0.0
+        survived = self.hazard.losses_per_node_hour * grid.size * share
+        hit_s, later_s = self._survived(work, times, grid, mode) if survived else (0.0, calm_s)
+        return Losses(
+            survived_per_hour=survived,
+            survived_s=hit_s,
+            # However many places are empty at once, all wait for the slowest pipeline.
+            empty_share=1 - exp(-survived * self.hazard.replace_s / 3600),
+            slower=later_s / calm_s - 1,
+            fatal_per_hour=fatal,
+            fatal_s=self.hazard.stakes.lost_s(calm_s) + max(0.0, self.hazard.replace_s - RESTART_S),
+        )
+
+    def fatal_per_hour(self, grid: Grid, mode: str) -> float:
+        """Instants that leave a stage without a live copy; in mode `off` all that take an owner."""
+        kind = "stash" if has_replica(mode) else mode
+        if (grid, kind) not in self._instants:
+            assignment, zone_of = self.laid_out(grid, kind)
+            self._instants[grid, kind] = fatal_per_hour(assignment, zone_of, kind)
+        return self._instants[grid, kind] * self.hazard.losses_per_node_hour / LOSSES_PER_NODE_HOUR
+
+    def zones(self, grid: Grid) -> dict[str, int]:
+        """Zone -> nodes; empty where there are too few zones or pipelines for the spread."""
+        order = self.hazard.stakes.zones_by_price()
+        return nodes_by_zone(self.spread, grid, order, nodes=grid.size + self.standbys)
+
+    def laid_out(self, grid: Grid, mode: str) -> tuple[Assignment, dict[NodeId, ZoneId]]:
+        """Where slots and replicas lie in the spread, and the zone of each node."""
+        assignment, zones = laid_out(self.spread, self.zones(grid), grid, mode)
+        return assignment, {node: ZoneId(zone) for node, zone in zones.items()}
+
+    def _survived(
+        self, work: Workload, times: StepTimes, grid: Grid, mode: str
+    ) -> tuple[float, float]:
+        """The time that the hit step loses, and what the steps after it take."""
+        leaves = work.shape.virtual_nodes
+        shares = equal_shares(leaves, grid.pipelines)
+        calm_s = times.calm_s(grid, shares)
+        fewer_s = INF
+        if grid.pipelines > 1:
+            # What all do soon, if that is faster than to wait for a node that does the work of two.
+            fewer = Grid(pipelines=grid.pipelines - 1, stages=grid.stages)
+            fewer_s = times.calm_s(fewer, equal_shares(leaves, fewer.pipelines))
+        if not has_replica(mode):
+            # `peer`: the step is done again, half of it on average.
+            return PAUSE_S + calm_s / 2, max(calm_s, fewer_s)
+        cut = work.cut(grid.stages)
+        forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
+        both = [f + b for f, b in zip(forward, backward, strict=True)]
+        # The stage whose work is the most together with that of its shadow's own.
+        victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])
+        merged_s = max(calm_s, self._merged_s(times, grid, shares, victim))
+        ahead_f, ahead_b = times.calm_ahead(grid, shares)
+        microbatches = max(shares) * work.shape.microbatches
+        again_s = forward[victim] * (1 - ahead_f) + backward[victim] * (1 - ahead_b)
+        # On average a loss falls into the middle of a step.
+        hit_s = PAUSE_S + microbatches * again_s / 2 + (merged_s - calm_s) / 2
+        return hit_s, max(calm_s, min(merged_s, fewer_s))
+
+    @staticmethod
+    def _merged_s(times: StepTimes, grid: Grid, shares: tuple[int, ...], stage: int) -> float:
+        """A step while the shadow of a stage of the busiest pipeline owns it, too."""
+        busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
+        victim = Slot(pipeline=busiest, stage=stage)
+        calm = times.calm(grid)
+        hit = calm.replace(
+            owners={victim: calm.owner(grid.protector(victim))},
+            shadows={victim: None, grid.protected(victim): None},
+        )
+        return times.of(hit, shares)

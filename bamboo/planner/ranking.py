@@ -1,0 +1,286 @@
+"""What each plan that fits is worth, best first, and why each of the others is behind.
+
+Rule: value is samples per dollar with the time that losses cost taken off, and the one definition
+of it is in `value.py`. Times are those of dry runs, losses those of `losses.py`, bytes those of
+`memory.py`. Equal values are told apart by fewer nodes, the job's own bits, less redundancy, fewer
+pipelines and larger microbatches, in this order.
+
+A plan is played through only when it may be among those that are asked for: until then its value is
+bounded by a step that no schedule can beat, and then by its own without losses. The order is exact.
+"""
+
+import heapq
+from dataclasses import dataclass, replace
+
+from bamboo.errors import InputError
+from bamboo.planner.candidates import Candidates, Choice, Room
+from bamboo.planner.losses import NO_LOSSES, Hazard, LossBook, Losses
+from bamboo.planner.step_time import DRY_STEPS, SETTLED_STEPS, StepTimes
+from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
+from bamboo.planner.workload import Workload
+from bamboo.planner.zones import USD_PER_GB
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import REDUNDANCY_MODES
+
+SLOW = 0.5
+"""Of a step: where shipping a gradient may take longer than this, more steps are played."""
+WHOLE = 2
+"""What is known of a plan: its bound; 1: its calm step; 2: what losses cost it, too."""
+DIGITS = 9
+"""Of a value that count when two are compared: what is beyond is rounding."""
+ROUNDING = 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan that fits with its figures, all of them predicted."""
+
+    choice: Choice
+    source: str
+    """Where the times are from."""
+    nodes: int
+    """Standbys included."""
+    step_s: float
+    samples_per_s: float
+    """While nothing is lost."""
+    busy: float
+    """Share of the nodes' time with forwards and backwards that are needed; the rest is bubbles,
+    messages and redundant work."""
+    redundancy_overhead: float
+    """By how much a calm step is longer than with mode `off`, the same in all else."""
+    losses: Losses
+    sent_bytes: float
+    """By the busiest node, per step."""
+    wire_share: float
+    """Of a step that this takes at the rate of a node or, where only links have one, at that of
+    one link; 0: sizes do not matter here."""
+    usd_per_hour: float
+    """All nodes, and what moves between zones."""
+    why: str = ""
+    """One sentence: why it is the first, or why it is behind the first."""
+
+    @property
+    def value(self) -> float:
+        """Samples per US dollar, the time that losses cost taken off."""
+        return samples_per_usd(self.expected_samples_per_s, self.usd_per_hour)
+
+    @property
+    def expected_samples_per_s(self) -> float:
+        """With what losses are expected to cost."""
+        return self.samples_per_s / (1 + self.losses.share)
+
+    @property
+    def overhead(self) -> float:
+        """Expected: of redundancy in calm steps and of losses together, per useful time."""
+        return (1 + self.redundancy_overhead) * (1 + self.losses.share) - 1
+
+
+def ranked(
+    workload: Workload,
+    room: Room,
+    hazard: Hazard,
+    *,
+    most: int = 0,
+    spread: str = "one",
+    standbys: int = 0,
+) -> tuple[Candidate, ...]:
+    """The `most` best plans (0: all) of a job, best first, each with its sentence.
+
+    `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
+    `hazard.stakes`, and plans that it does not allow are left out. `standbys` are paid.
+    Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
+    zones allow none.
+    """
+    judge = _Judge(workload, room, hazard, spread=spread, standbys=standbys)
+    fitting = list(judge.candidates.all())
+    if not fitting:
+        raise judge.candidates.nothing()
+    plans = [choice for choice in fitting if judge.book.zones(choice.grid)]
+    if not plans:
+        raise InputError(
+            f"none of the {len(fitting)} plans that fit can be spread as {spread!r} over "
+            f"{len(hazard.stakes.zone_usd_per_hour)} zones with a price; name more zones, allow "
+            "for more pipelines, or take 'one'"
+        )
+    # What is known less of comes first where values are equal, so nothing is passed over.
+    queue: list[tuple[float, int, tuple[int, ...], int, Candidate | None]] = [
+        (-judge.bound(choice), 0, _order(choice), number, None)
+        for number, choice in enumerate(plans)
+    ]
+    heapq.heapify(queue)
+    found: list[Candidate] = []
+    while queue and (not most or len(found) < most):
+        _, level, order, number, candidate = heapq.heappop(queue)
+        if level == WHOLE and candidate is not None:
+            found.append(candidate)
+            continue
+        known = judge.calm(plans[number]) if candidate is None else judge.with_losses(candidate)
+        value = float(f"{known.value:.{DIGITS}g}")
+        heapq.heappush(queue, (-value, level + 1, order, number, known))
+    return tuple(replace(one, why=_why(found[0], one, len(plans))) for one in found)
+
+
+def _order(choice: Choice) -> tuple[int, ...]:
+    """Of equal values."""
+    return (
+        choice.grid.size,
+        not choice.same_bits,
+        REDUNDANCY_MODES.index(choice.mode),
+        choice.grid.pipelines,
+        -choice.microbatch,
+    )
+
+
+class _Judge:
+    """Works out the figures of plans; step times are shared between those of one cut."""
+
+    def __init__(
+        self, workload: Workload, room: Room, hazard: Hazard, *, spread: str, standbys: int
+    ) -> None:
+        self.candidates = Candidates(workload, room)
+        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys)
+        self._prices = hazard.stakes.zone_usd_per_hour
+        self._room = room
+        self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
+
+    def bound(self, choice: Choice) -> float:
+        """The plan is worth no more."""
+        work, grid = self._work(choice), choice.grid
+        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
+        floor_s = self._times_of(choice, choice.mode).floor_s(grid, shares)
+        rate = samples_per_s(work.batch, floor_s)
+        # Rounded up, for values are rounded to so many digits.
+        return samples_per_usd(rate, self._nodes_usd_per_hour(grid)) * (1 + ROUNDING)
+
+    def with_losses(self, one: Candidate) -> Candidate:
+        """All figures of a plan."""
+        choice, work = one.choice, self._work(one.choice)
+        times = self._times_of(choice, choice.mode)
+        return replace(one, losses=self.book.of(work, times, choice.grid, choice.mode))
+
+    def calm(self, choice: Choice) -> Candidate:
+        """The figures of a plan without losses."""
+        grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
+        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
+        step_s, bare_s = self._step_s(choice, choice.mode), self._step_s(choice, "off")
+        sent = max(times.sent_bytes(grid, shares))
+        rate = self._room.node_bytes_per_s or work.bytes_per_s
+        needed_s = sum(work.both_s) * work.shape.total
+        return Candidate(
+            choice=choice,
+            source=work.source,
+            nodes=grid.size + self.book.standbys,
+            step_s=step_s,
+            samples_per_s=samples_per_s(work.batch, step_s),
+            busy=needed_s / (grid.size * step_s),
+            redundancy_overhead=max(0.0, step_s / bare_s - 1),
+            losses=NO_LOSSES,
+            sent_bytes=sent,
+            wire_share=sent / rate / step_s if rate else 0.0,
+            usd_per_hour=self._nodes_usd_per_hour(grid) + self._moved_usd_per_hour(choice, step_s),
+        )
+
+    def _step_s(self, choice: Choice, mode: str) -> float:
+        """Of a calm step, and no less than what its node has to send takes."""
+        grid, times = choice.grid, self._times_of(choice, mode)
+        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+        rate = self._room.node_bytes_per_s
+        sent_s = max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
+        return max(times.calm_s(grid, shares), times.floor_s(grid, shares), sent_s)
+
+    def _nodes_usd_per_hour(self, grid: Grid) -> float:
+        zones = self.book.zones(grid)
+        return usd_per_hour(count * self._prices[zone] for zone, count in zones.items())
+
+    def _moved_usd_per_hour(self, choice: Choice, step_s: float) -> float:
+        """Of what crosses from zone to zone."""
+        grid = choice.grid
+        if len(self.book.zones(grid)) < 2:
+            return 0.0
+        assignment, zone_of = self.book.laid_out(grid, choice.mode)
+        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+        times = self._times_of(choice, choice.mode)
+        crossing = times.crossing_bytes(assignment, shares, zone_of)
+        return crossing / 1e9 * USD_PER_GB * 3600 / step_s
+
+    def _work(self, choice: Choice) -> Workload:
+        return self.candidates.work(choice.microbatch)
+
+    def _times_of(self, choice: Choice, mode: str) -> StepTimes:
+        times = self._played(choice, mode, DRY_STEPS)
+        # A gradient that takes longer than a step holds up the step after the next.
+        shares = equal_shares(self._work(choice).shape.virtual_nodes, choice.grid.pipelines)
+        if times.shipped_s(choice.grid) > SLOW * times.floor_s(choice.grid, shares):
+            return self._played(choice, mode, SETTLED_STEPS)
+        return times
+
+    def _played(self, choice: Choice, mode: str, steps: int) -> StepTimes:
+        key = (choice.microbatch, mode, choice.cut, steps)
+        if key not in self._times:
+            work = replace(self._work(choice), cuts={choice.grid.stages: choice.cut})
+            self._times[key] = StepTimes(work, mode, steps=steps)
+        return self._times[key]
+
+
+def _why(first: Candidate, one: Candidate, plans: int) -> str:
+    """Of all that the value is made of, what most of the difference is due to: value is samples
+    over node time, less what losses cost, over the price of a node."""
+    if one.choice == first.choice:
+        return f"The most samples per dollar of the {plans} plans that fit."
+    behind = 1 - one.value / first.value
+    if behind < ROUNDING:
+        return f"Worth as much as {first.choice.name}, and it {_tie(first, one)}."
+    parts = {
+        "time": first.busy / one.busy,
+        "losses": (1 + one.losses.share) / (1 + first.losses.share),
+        "price": _each(one) / _each(first),
+    }
+    reason = max(parts, key=lambda part: parts[part])
+    words = {"time": _slower, "losses": _loses_more, "price": _dearer}[reason](first, one)
+    return f"{_percent(behind)} fewer samples per dollar than {first.choice.name}: {words}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _each(one: Candidate) -> float:
+    """Dollars per hour for each node of the grid."""
+    return one.usd_per_hour / one.choice.grid.size
+
+
+def _tie(first: Candidate, one: Candidate) -> str:
+    a, b = first.choice, one.choice
+    if b.grid.size != a.grid.size:
+        return f"needs {b.grid.size} nodes in place of {a.grid.size}"
+    if b.same_bits != a.same_bits:
+        return "does not give the bits of the job as it is written"
+    if b.mode != a.mode:
+        return f"has more redundancy ({b.mode}) for nothing"
+    return "has more pipelines or smaller microbatches"
+
+
+def _slower(first: Candidate, one: Candidate) -> str:
+    busy = f"needed work fills {_percent(one.busy)} of its nodes' time, in the first "
+    busy += _percent(first.busy)
+    if one.redundancy_overhead > max(first.redundancy_overhead, 1e-6):
+        return f"{busy}, and redundancy makes a step {_percent(one.redundancy_overhead)} longer"
+    if one.wire_share > max(first.wire_share, 0.5):
+        return f"{busy}, and what its busiest node sends fills {_percent(one.wire_share)} of a step"
+    return f"{busy}; it has more bubbles and waits"
+
+
+def _loses_more(first: Candidate, one: Candidate) -> str:
+    lost = f"losses cost it {_percent(one.losses.share)} of its useful time, the first "
+    lost += _percent(first.losses.share)
+    if one.losses.fatal_share > one.losses.survived_share:
+        return f"{lost}, most of it restores and the work since the newest checkpoint"
+    return f"{lost}, most of it slower steps until lost nodes are replaced"
+
+
+def _dearer(first: Candidate, one: Candidate) -> str:
+    return (
+        f"it costs ${_each(one):.4f}/h for each node of its grid, and the first "
+        f"${_each(first):.4f}/h, standbys and bytes between zones included"
+    )

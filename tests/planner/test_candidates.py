@@ -1,0 +1,137 @@
+"""Plans that fit: all of them and no others, the job's own cut where it can stay, honest about
+bits, and a refusal that names the nearest plans."""
+
+from dataclasses import replace
+
+import pytest
+
+from bamboo.errors import InputError
+from bamboo.planner.bounded import FitsNowhere
+from bamboo.planner.candidates import (
+    MOST_FORWARDS,
+    Candidates,
+    JobFitsNowhere,
+    Room,
+    grids_of,
+    microbatches_of,
+)
+from bamboo.planner.memory import memory_report
+from bamboo.planner.workload import with_microbatch
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
+from tests.planner.workloads import workload
+
+PLENTY = 2**40
+
+
+def test_grids_have_two_stages_at_least_and_a_virtual_node_for_each_pipeline() -> None:
+    found = {(g.pipelines, g.stages) for g in grids_of(workload(layers=5), range(4, 9))}
+    assert found == {(1, 4), (1, 5), (2, 2), (2, 3), (2, 4)}
+    assert grids_of(workload(), range(0)) == ()
+
+
+def test_microbatches_keep_the_batch_and_the_virtual_nodes() -> None:
+    work = workload(virtual_nodes=2, microbatches=4, microbatch=3)
+    assert microbatches_of(work) == (12, 6, 4, 3, 2, 1)
+    for size in microbatches_of(work):
+        other = with_microbatch(work, size)
+        assert (other.batch, other.shape.virtual_nodes) == (work.batch, 2)
+        assert other.shape.total * size == work.batch
+        assert other.microbatch == size
+        # All work together is the same; the source says what the figures are.
+        assert sum(other.both_s) * other.shape.total == pytest.approx(sum(work.both_s) * 8)
+        assert ("in proportion" in other.source) == (size != 3)
+    assert (
+        with_microbatch(work, 6).layers[0].activation_bytes == 2 * work.layers[0].activation_bytes
+    )
+    for size in (0, 5, 24):
+        with pytest.raises(ValueError, match="do not make a virtual node"):
+            with_microbatch(work, size)
+
+
+def test_small_microbatches_are_slow_where_an_operation_takes_time_however_small() -> None:
+    work = workload(microbatch=4, microbatches=2)
+    small = with_microbatch(work, 1, operation_s=0.01)
+    assert small.forward_s[0] == pytest.approx(0.01 + 0.01 / 4)
+    assert small.backward_s[0] == pytest.approx(0.01 + 0.03 / 4)
+    assert with_microbatch(work, 1, operation_s=1.0).forward_s == work.forward_s
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), operation_s=0.01)
+    assert Candidates(work, room).work(1) == small
+
+
+def test_all_that_is_found_fits_as_the_memory_report_counts_it() -> None:
+    work = workload(parameters=4000)
+    room = Room(memory_bytes=260_000, nodes=range(2, 9))
+    candidates = Candidates(work, room)
+    found = list(candidates.all())
+    assert found
+    for one in found:
+        there = candidates.work(one.microbatch)
+        report = memory_report(
+            there.layers, cut=one.cut, grid=one.grid, shape=there.shape, mode=one.mode
+        )
+        assert one.memory == report
+        assert one.most_bytes <= room.memory_bytes
+        assert one.same_bits == (one.microbatch == work.microbatch)
+    everything = list(Candidates(work, replace(room, memory_bytes=PLENTY)).all())
+    assert 0 < len(found) < len(everything)
+    assert {one.mode for one in everything} == set(REDUNDANCY_MODES)
+    assert not [one for one in everything if one.mode == "peer" and one.grid.pipelines == 1]
+
+
+def test_the_cut_of_the_job_stays_unless_memory_demands_another() -> None:
+    given = (0, 3, 8)
+    work = replace(workload(parameters=4000), cuts={2: given})
+    grid = Grid(pipelines=1, stages=2)
+    easy = Candidates(work, Room(memory_bytes=PLENTY, nodes=range(2, 3))).asked(grid, "off")
+    assert easy.cut == given
+    limit = easy.most_bytes - 1
+    tight = Candidates(work, Room(memory_bytes=limit, nodes=range(2, 3))).asked(grid, "off")
+    assert tight.cut != given
+    assert tight.most_bytes <= limit
+
+
+def test_a_job_that_does_not_fit_is_refused_with_the_nearest_plans() -> None:
+    work = workload(parameters=4000)
+    grid = Grid(pipelines=1, stages=2)
+    room = Room(memory_bytes=300_000, nodes=range(2, 9))
+    with pytest.raises(JobFitsNowhere, match=r"layer \d \(layer \d\) does not fit") as was:
+        Candidates(work, room).asked(grid, "stash")
+    error = was.value
+    assert isinstance(error, InputError)
+    assert error.limit_bytes == 300_000 < error.needs_bytes
+    assert 0 <= error.layer < 8
+    assert len(error.nearest) == 3
+    for one in error.nearest:
+        assert one.most_bytes <= 300_000
+        assert one.name in str(error)
+    # The nearest differs in one thing alone.
+    nearest = error.nearest[0]
+    unlike = (nearest.mode != "stash", not nearest.same_bits, nearest.grid.stages != 2)
+    assert sum(unlike) + (nearest.grid.pipelines != 1) == 1
+
+
+def test_where_nothing_fits_no_plan_is_named() -> None:
+    work = workload(parameters=4000)
+    room = Room(memory_bytes=1000, nodes=range(2, 5))
+    with pytest.raises(JobFitsNowhere, match="no plan in reach fits either") as was:
+        Candidates(work, room).asked(Grid(pipelines=1, stages=2), "stash")
+    assert was.value.nearest == ()
+    why = Candidates(work, room).nothing()
+    assert isinstance(why, FitsNowhere)
+    assert why.limit_bytes == 1000
+    for empty in (
+        replace(room, nodes=range(1, 2)),
+        replace(room, modes=("peer",), nodes=range(2, 3)),
+    ):
+        with pytest.raises(InputError, match="have no grid of"):
+            Candidates(work, empty).nothing()
+
+
+def test_sizes_that_would_take_too_long_to_play_are_left_out_but_never_the_own() -> None:
+    work = workload(virtual_nodes=1, microbatches=MOST_FORWARDS, microbatch=4)
+    room = Room(memory_bytes=PLENTY, nodes=range(2, 3), modes=("off",))
+    sizes = {one.microbatch for one in Candidates(work, room).all()}
+    assert 4 in sizes
+    assert min(sizes) == 4
+    assert 8 in sizes
