@@ -3,6 +3,7 @@
 Every throughput says where it is from: measured here, given by the user, or measured in the run.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from cli import wiring
 from cli.live import live_store
 from cli.planning import cheapest_pool, nodes_of, plan_job, zone_prices
 from cli.runs import RunFolder
+from cli.spent import spent_on
 
 GIVEN = "given with --samples-per-s"
 
@@ -71,9 +73,14 @@ def cost_of_run(folder: RunFolder) -> dict[str, Any]:
             "samples_per_s": body["samples_per_s"],
             "samples_per_usd": body["samples_per_usd"],
             "tokens_per_usd": body["tokens_per_usd"],
+            "spent": spent_on(
+                folder, store=None, steps=int(body["step"]), now_s=float(body["ended_s"])
+            ),
         }
     with live_store(folder) as store:
         records = [decode_record(text) for text in all_records(store, STREAM)]
+        step = max((r.step for r in records if isinstance(r, ValueRecord)), default=0)
+        spent = spent_on(folder, store=store, steps=step, now_s=time.time())
     values = [r for r in records if isinstance(r, ValueRecord)]
     rates = [r for r in records if isinstance(r, ThroughputRecord)]
     if not values or not rates:
@@ -88,4 +95,5 @@ def cost_of_run(folder: RunFolder) -> dict[str, Any]:
         "samples_per_s": rates[-1].samples_per_s,
         "samples_per_usd": values[-1].samples_per_usd,
         "tokens_per_usd": values[-1].tokens_per_usd,
+        "spent": spent,
     }
