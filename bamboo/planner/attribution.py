@@ -21,6 +21,9 @@ from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed
 SEEN_AFTER_S = 120.0
 """A loss is seen at most so long after it: an end further back was of something else."""
 
+A_LITTLE_S = 1e-3
+"""Of work: what was less is not scaled."""
+
 
 class Use(StrEnum):
     """What a dollar of the bill was spent on; the last three are rules of the bill.
@@ -279,10 +282,10 @@ def _marks(work: Sequence[Work]) -> list[tuple[int, int, int]]:
     rough = [one for one in ordered if not one.exact]
     if exact is None:
         return [(_us(w.at_s), _us(w.useful_s), _us(w.redundant_s)) for w in rough]
-    if not rough or rough[-1].useful_s <= 0:
+    if not rough or rough[-1].useful_s < A_LITTLE_S:
         return [(_us(exact.at_s), _us(exact.useful_s), _us(exact.redundant_s))]
     useful = exact.useful_s / rough[-1].useful_s
-    redundant = exact.redundant_s / rough[-1].redundant_s if rough[-1].redundant_s > 0 else 0.0
+    redundant = exact.redundant_s / max(rough[-1].redundant_s, A_LITTLE_S)
     return [(_us(w.at_s), _us(w.useful_s * useful), _us(w.redundant_s * redundant)) for w in rough]
 
 

@@ -87,8 +87,8 @@ def _how_known(spent: Mapping[str, Any]) -> str:
         if trained > measured:
             rest = "all" if not measured else f"{trained - measured} of {trained}"
             words.append(
-                f"redundancy is estimated on {rest} of the instances that trained, from the numbers "
-                "of operations, and exchange and optimizer count as bubble there"
+                f"redundancy is estimated on {rest} of the instances that trained, from the "
+                "numbers of operations, and exchange and optimizer count as bubble there"
             )
         else:
             words.append("useful and redundant time as measured by the nodes")
@@ -101,8 +101,8 @@ def _how_known(spent: Mapping[str, Any]) -> str:
 
 
 def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
-    word = "on the mean" if ended else "burning"
-    line = f"{word} {usd(spent['usd_per_hour'])}/h"
+    word = "on the mean, while any ran" if ended else "now"
+    line = f"instances for {usd(spent['usd_per_hour'])}/h {word}"
     budget = spent["budget"]
     if budget is None:
         return line
