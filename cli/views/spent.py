@@ -40,7 +40,7 @@ def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
             f"  saved against on-demand: {micro_text(saved)} of {micro_text(full)}, "
             f"{saved / full:.0%}"
         )
-    lines.append(f"  {_rate(spent, ended=ended)}")
+    lines += paragraph(_rate(spent, ended=ended))
     lines += paragraph(_beside(spent["beside"]))
     if spent["not_members"]:
         lines += paragraph(_strangers(spent["not_members"], ended=ended))
