@@ -30,6 +30,7 @@ from cli.money import Rented, rented_from_journal
 from cli.runs import RunFolder, part_of
 from cli.told import Told, told_of
 
+WAITING = (Use.BOOTING, Use.FORMING, Use.PARKED)
 NOT_MEMBERS = (Duty.BOOTING, Duty.LEAVING)
 
 
@@ -106,7 +107,7 @@ def spent_body(books: Books) -> dict[str, Any]:
         "instance_seconds": round(sum(_ran_s(item, books.now_s) for item in books.rented), 3),
         "sources": sorted({told.source for told in books.told}),
         "uses": _uses(spent),
-        "busy_measured": sum(one.exact for one in spent),
+        "busy_measured": sum(one.exact for one in spent if Use.USEFUL in one.us),
         "instances": [_instance(item, one) for item, one in zip(books.rented, spent, strict=False)],
         "not_members": _not_members(books, changes, spent),
         "beside": _beside(books, changes),
@@ -158,7 +159,12 @@ def _uses(spent: Sequence[Spent]) -> list[dict[str, Any]]:
         us.update(one.us)
         micro.update(one.micro_usd)
     return [
-        {"use": use.value, "seconds": us[use] / MICRO, "micro_usd": micro[use]}
+        {
+            "use": use.value,
+            "group": "waiting for capacity" if use in WAITING else use.value,
+            "seconds": us[use] / MICRO,
+            "micro_usd": micro[use],
+        }
         for use in Use
         if us[use] or micro[use]
     ]

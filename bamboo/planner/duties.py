@@ -12,9 +12,12 @@ from enum import StrEnum
 
 from bamboo.core import events
 from bamboo.core.patience import parked
-from bamboo.core.state import Node, NodeStatus, Phase, State
+from bamboo.core.state import Node, NodeStatus, Outcome, Phase, State
 from bamboo.ids import InstanceId
 from bamboo.topology.assignment import Assignment
+
+_NOTHING_LEFT = (Outcome.UNRECOVERABLE, Outcome.FAULT)
+"""Ends that leave no state but that of the newest checkpoint."""
 
 
 class Duty(StrEnum):
@@ -119,6 +122,8 @@ class _Entry:
     base: int | None = None
     """The step that all went on from, where what was done beyond it is done again."""
     until_s: float = 0.0
+    went_on_s: float = 0.0
+    """When the run had gone on last, from that step or one before it; 0: it never had."""
     crossed_bytes: int = 0
 
 
@@ -130,7 +135,8 @@ class Roster:
         self._entries: list[_Entry] = []
         self._duties: dict[InstanceId, Duty] = {}
         self._reached: dict[int, set[float]] = {}
-        self._stored: dict[int, float] = {}
+        self._stored: dict[int, set[float]] = {}
+        self._went_on: list[tuple[int, float]] = []
         self._stood_since_s: float | None = None
 
     def __len__(self) -> int:
@@ -143,13 +149,14 @@ class Roster:
     def resumed(self, step: int, at_s: float) -> None:
         """This part goes on from `step` of the parts before it."""
         self._entries.append(_Entry(at_s=at_s, changed=(), base=step, until_s=at_s))
+        self._went_on.append((step, at_s))
 
     def decided(self, before: State, after: State, event: events.Event, at_s: float) -> None:
         """A decision and the time at which it was made."""
         if self._entries:
             at_s = max(at_s, self._entries[-1].at_s)
         if isinstance(event, events.ShardSaved):
-            self._stored.setdefault(event.step, at_s)
+            self._stored.setdefault(event.step, set()).add(at_s)
         base, until_s = self._gone_on(before, after, at_s)
         duties = duties_of(after)
         changed = tuple(
@@ -166,13 +173,17 @@ class Roster:
                 lost=_lost(before, event),
                 base=base,
                 until_s=until_s,
+                went_on_s=0.0 if base is None else self._went_on_s(base, before=at_s),
                 crossed_bytes=crossed,
             )
             self._entries.append(entry)
 
     def _gone_on(self, before: State, after: State, at_s: float) -> tuple[int | None, float]:
-        """The step that all have gone on from now, and since when they stood; None where they do
-        not, or finished the step before they stopped."""
+        """The step that all have gone on from now, or could go on from after an end that leaves
+        nothing else, and since when they stood; None where nothing was lost."""
+        if after.outcome in _NOTHING_LEFT and before.outcome is None:
+            newest = max((one.step for one in after.checkpoints), default=0)
+            return newest, at_s if self._stood_since_s is None else self._stood_since_s
         if after.reform is not None:
             if not after.reform.planned and self._stood_since_s is None:
                 self._stood_since_s = at_s
@@ -182,7 +193,12 @@ class Roster:
         if reform is None or reform.base is None or after.outcome is not None:
             return None, 0.0
         self.stepped(reform.base, at_s)
+        self._went_on.append((reform.base, at_s))
         return (None, 0.0) if stood_since_s is None else (reform.base, stood_since_s)
+
+    def _went_on_s(self, base: int, *, before: float) -> float:
+        times_s = [at_s for step, at_s in self._went_on if step <= base and at_s < before]
+        return max(times_s, default=0.0)
 
     def changes(self, *, after: int = 0) -> Sequence[DutyChange]:
         """All but the first `after` of them."""
@@ -201,25 +217,23 @@ class Roster:
     def _again(self, entry: _Entry) -> Again | None:
         if entry.base is None:
             return None
-        since_s = self._reached_at_s(entry.base, entry.until_s)
+        since_s = self._reached_at_s(entry.base, entry)
         if since_s is None or since_s >= entry.until_s:
             return None
         return Again(since_s=since_s, until_s=entry.until_s)
 
-    def _reached_at_s(self, step: int, until_s: float) -> float | None:
-        """When the run last stood before `step`; where nobody said when it was finished, when it
-        was stored first, and before the first step when training began."""
-        times_s = [at_s for at_s in self._reached.get(step, ()) if at_s <= until_s]
+    def _reached_at_s(self, step: int, entry: _Entry) -> float | None:
+        """When the run last stood before `step`; where nobody said when the step before it was
+        finished, when it was stored; None: it is not known."""
+
+        def between(times_s: Iterable[float]) -> list[float]:
+            return [at_s for at_s in times_s if entry.went_on_s <= at_s <= entry.until_s]
+
+        if reached := between(self._reached.get(step, ())):
+            return max(reached)
         if step == 0:
-            times_s += [
-                entry.at_s
-                for entry in self._entries
-                if any(taken.duty is Duty.STEPS for taken in entry.changed)
-            ][:1]
-        stored_s = self._stored.get(step)
-        if not times_s and stored_s is not None and stored_s <= until_s:
-            return stored_s
-        return max(times_s, default=None)
+            return entry.went_on_s
+        return min(between(self._stored.get(step, ())), default=None)
 
 
 def _lost(before: State, event: events.Event) -> tuple[InstanceId, ...]:
