@@ -32,18 +32,23 @@ def busy_of(node: str, beat: Mapping[str, Any], *, at_s: float) -> Work | None:
     )
 
 
-def busy_to_the_end(record: Mapping[str, Any], *, at_s: float) -> Work | None:
-    """By the record of a node's end; None for any other."""
+def busy_to_the_end(record: Mapping[str, Any], *, at_s: float) -> tuple[Work, ...]:
+    """By the record of a node's end: as a lease would have it, then as it was measured by kind; so
+    what leases said before can be held against that. Nothing for any other record."""
     busy_s = record.get("busy_s")
     if record.get("kind") != "memory" or not isinstance(busy_s, Mapping):
-        return None
-    return Work(
+        return ()
+    node = str(record["node"])
+    own_s = float(busy_s.get("F", 0.0)) + float(busy_s.get("B", 0.0))
+    rough = busy_of(node, {"ops": record.get("ops", {}), "busy_s": own_s}, at_s=at_s)
+    exact = Work(
         at_s=at_s,
-        instance=_instance(str(record["node"])),
+        instance=_instance(node),
         useful_s=sum(float(busy_s.get(kind, 0.0)) for kind in OWN),
         redundant_s=sum(float(busy_s.get(kind, 0.0)) for kind in REDUNDANT),
         exact=True,
     )
+    return (exact,) if rough is None else (rough, exact)
 
 
 def _instance(node: str) -> InstanceId:

@@ -8,6 +8,7 @@ in the same words, and `cli.spent` takes either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bamboo.coord.codec import Begin
@@ -52,8 +53,9 @@ class Accounts:
         self._in_books, self._in_ledger = booked.duties, 0
         self._prices: dict[InstanceId, bool] = {}
         """Instance -> whether the end of its price is in the ledger."""
-        self._busy: dict[InstanceId, Work] = {}
-        self._noted: dict[InstanceId, Work] = {}
+        self._busy: dict[InstanceId, tuple[Work, ...]] = {}
+        self._noted: dict[InstanceId, tuple[Work, ...]] = {}
+        """What each said last, and what of it was noted."""
         self._noted_at_s = 0.0
         self._to_ledger: list[Work] = []
         self._last: State | None = None
@@ -79,7 +81,7 @@ class Accounts:
         if isinstance(decision.event, StoreRefilled):
             # Lost with the store: what is rented, and for what, is written down again.
             self._prices, self._in_ledger = {}, 0
-            self._to_ledger = list(self._noted.values())
+            self._to_ledger = list(chain.from_iterable(self._noted.values()))
         self._roster.decided(before, decision.state, decision.event, decision.now_s)
         self._last = decision.state
 
@@ -87,14 +89,14 @@ class Accounts:
         """A record of the metrics stream."""
         if record.get("kind") == "step":
             self._roster.stepped(int(record["step"]) + 1, float(record["t_s"]))
-        elif (work := busy_to_the_end(record, at_s=now_s)) is not None:
-            self._busy[work.instance] = work
+        elif work := busy_to_the_end(record, at_s=now_s):
+            self._busy[work[0].instance] = work
 
     def told(self, node: str, beat: Mapping[str, Any], *, at_s: float) -> None:
         """A lease of `node`."""
         work = busy_of(node, beat, at_s=at_s)
-        if work is not None and not self._busy.get(work.instance, work).exact:
-            self._busy[work.instance] = work
+        if work is not None and not any(said.exact for said in self._busy.get(work.instance, ())):
+            self._busy[work.instance] = (work,)
 
     def book(self, progress: Progress, *, last: bool = False) -> None:
         """Write duties and work that are due into the books. `last`: nothing may wait."""
@@ -131,7 +133,7 @@ class Accounts:
         for instance, work in self._busy.items():
             if self._noted.get(instance) != work:
                 self._noted[instance] = work
-                yield work
+                yield from work
 
 
 def ledger_records(

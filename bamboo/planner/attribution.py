@@ -276,16 +276,19 @@ def _shares(useful_us: int, redundant_us: int, held_us: int) -> tuple[Fraction, 
 
 def _marks(work: Sequence[Work]) -> list[tuple[int, int, int]]:
     """Measurements in order of time: microseconds useful and redundant until then. Where the end of
-    the work was measured by kind, those before it are scaled so that they come to that."""
+    the work was measured by kind, and estimated at the same moment, those before it are scaled so
+    that they come to that."""
     ordered = sorted(work, key=lambda one: (one.at_s, one.exact))
     exact = next((one for one in reversed(ordered) if one.exact), None)
-    rough = [one for one in ordered if not one.exact]
-    if exact is None:
-        return [(_us(w.at_s), _us(w.useful_s), _us(w.redundant_s)) for w in rough]
-    if not rough or rough[-1].useful_s < A_LITTLE_S:
-        return [(_us(exact.at_s), _us(exact.useful_s), _us(exact.redundant_s))]
-    useful = exact.useful_s / rough[-1].useful_s
-    redundant = exact.redundant_s / max(rough[-1].redundant_s, A_LITTLE_S)
+    rough = [one for one in ordered if not one.exact and (exact is None or one.at_s <= exact.at_s)]
+    useful = redundant = 1.0
+    if exact is not None:
+        last = rough[-1] if rough else exact
+        if last.at_s < exact.at_s or last.useful_s < A_LITTLE_S:
+            rough.append(exact)
+        else:
+            useful = exact.useful_s / last.useful_s
+            redundant = exact.redundant_s / max(last.redundant_s, A_LITTLE_S)
     return [(_us(w.at_s), _us(w.useful_s * useful), _us(w.redundant_s * redundant)) for w in rough]
 
 

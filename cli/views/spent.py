@@ -83,15 +83,14 @@ def _how_known(spent: Mapping[str, Any]) -> str:
     names = {one["use"] for one in spent["uses"]}
     trained = sum("useful" in one["seconds"] for one in spent["instances"])
     if "useful" in names:
-        measured = spent["busy_measured"]
-        if trained > measured:
-            rest = "all" if not measured else f"{trained - measured} of {trained}"
-            words.append(
-                f"redundancy is estimated on {rest} of the instances that trained, from the "
-                "numbers of operations, and exchange and optimizer count as bubble there"
-            )
-        else:
-            words.append("useful and redundant time as measured by the nodes")
+        rough = trained - spent["busy_measured"]
+        words.append(
+            f"useful and redundant time of {count(rough, 'instance')} of {trained} that trained is "
+            "from leases: redundancy is estimated from numbers of operations, exchange and "
+            "optimizer count as bubble"
+            if rough
+            else "useful and redundant time as measured by the nodes"
+        )
     if "steps" in names:
         words.append(
             "in training steps nobody noted how busy these instances were: useful, redundancy and "

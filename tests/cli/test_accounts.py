@@ -65,15 +65,16 @@ def test_a_lease_says_how_much_was_done_for_the_neighbour() -> None:
     assert busy_of("i-1.0", {"step": 3}, at_s=5.0) is None
 
 
-def test_the_end_of_a_node_says_it_by_kind() -> None:
+def test_the_end_of_a_node_says_it_by_kind_and_as_a_lease_would() -> None:
     busy_s = {"F": 1.0, "B": 2.0, "X": 0.25, "S": 0.5, "FR": 1.5, "R": 0.125}
-    record = {"kind": "memory", "node": "i-1.0", "busy_s": busy_s}
-    work = busy_to_the_end(record, at_s=9.0)
-    assert work == Work(
-        at_s=9.0, instance=work.instance, useful_s=3.75, redundant_s=1.625, exact=True
-    )  # type: ignore[union-attr]
-    assert busy_to_the_end({"kind": "step", "step": 1}, at_s=9.0) is None
-    assert busy_to_the_end({"kind": "memory", "node": "i-1.0"}, at_s=9.0) is None
+    record = {"kind": "memory", "node": "i-1.0", "busy_s": busy_s, "ops": {"F": 4, "B": 4, "FR": 4}}
+    rough, exact = busy_to_the_end(record, at_s=9.0)
+    assert (rough.instance, rough.at_s, rough.exact) == ("i-1", 9.0, False)
+    assert (rough.useful_s, rough.redundant_s) == (3.0, 1.0)
+    assert (exact.instance, exact.at_s, exact.exact) == ("i-1", 9.0, True)
+    assert (exact.useful_s, exact.redundant_s) == (3.75, 1.625)
+    assert busy_to_the_end({"kind": "step", "step": 1}, at_s=9.0) == ()
+    assert busy_to_the_end({"kind": "memory", "node": "i-1.0"}, at_s=9.0) == ()
 
 
 def test_everything_is_written_once_and_in_the_same_words() -> None:
@@ -141,7 +142,7 @@ def test_what_was_measured_at_the_end_is_not_overwritten_by_a_late_lease() -> No
     accounts.measured({"kind": "memory", "node": "i-0.0", "busy_s": {"F": 1.0}}, now_s=START_S)
     accounts.told("i-0.0", beat(24, 7.2), at_s=START_S + 1)
     accounts.book(World(job()).launcher.progress, last=True)
-    assert [data["exact"] for kind, data in books.events if kind == WORK] == [True]
+    assert [data["exact"] for kind, data in books.events if kind == WORK] == [False, True]
 
 
 def test_a_later_part_begins_with_what_it_takes_back() -> None:

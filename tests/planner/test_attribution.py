@@ -114,13 +114,14 @@ def test_what_was_measured_by_kind_scales_what_was_estimated() -> None:
     work = [
         Work(at_s=T0 + 100, instance=ONE, useful_s=20.0, redundant_s=10.0),
         Work(at_s=T0 + 200, instance=ONE, useful_s=60.0, redundant_s=40.0),
-        Work(at_s=T0 + 201, instance=ONE, useful_s=90.0, redundant_s=20.0, exact=True),
+        Work(at_s=T0 + 200, instance=ONE, useful_s=90.0, redundant_s=20.0, exact=True),
     ]
     (spent,) = attribute([tenure(200.0)], changes, work)
     assert spent.exact
-    assert seconds(spent) == pytest.approx(
-        {Use.USEFUL: 90, Use.REDUNDANCY: 20, Use.BUBBLE: 90}, abs=1e-5
-    )
+    whole = {Use.USEFUL: 90, Use.REDUNDANCY: 20, Use.BUBBLE: 90}
+    assert seconds(spent) == pytest.approx(whole, abs=1e-5)
+    (late,) = attribute([tenure(200.0)], changes, [work[0], work[2]])
+    assert seconds(late) == pytest.approx(whole, abs=1e-5), "estimated long before: not scaled"
 
 
 def test_a_bill_that_the_parts_do_not_come_to_is_refused() -> None:

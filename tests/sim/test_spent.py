@@ -124,10 +124,10 @@ def busy(chance: random.Random, tenures: Sequence[Tenure]) -> list[Work]:
                 at_s=at_s, instance=one.instance, useful_s=useful_s, redundant_s=redundant_s
             )
             found.append(work)
-        if chance.random() < 0.5:
+        if found and chance.random() < 0.5:
             found.append(
                 Work(
-                    at_s=one.ended_s,
+                    at_s=chance.choice((found[-1].at_s, one.ended_s)),
                     instance=one.instance,
                     useful_s=useful_s * 1.1,
                     redundant_s=redundant_s * 0.9,
