@@ -17,7 +17,7 @@ from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
-from bamboo.errors import InputError, UnreadableRecord
+from bamboo.errors import CoreMisuse, InputError, UnreadableRecord
 from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Spent, Tenure, Use, attribute
 from bamboo.planner.duties import Duty, DutyChange, last_duties
@@ -95,10 +95,7 @@ def spent_body(books: Books) -> dict[str, Any]:
         spent = attribute([_tenure(item, books.now_s) for item in books.rented], changes, work)
         parts = sum(one.bill_micro_usd for one in spent)
         if parts != bill:
-            raise InputError(
-                f"the parts come to {parts} micro-dollars and the bill to {bill}: the cloud's log "
-                "has an instance twice; take the original"
-            )
+            raise CoreMisuse(f"the parts come to {parts} micro-dollars and the bill to {bill}")
     return {
         "at_s": books.now_s,
         "bill_micro_usd": bill,

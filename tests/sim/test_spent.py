@@ -13,6 +13,8 @@ from bamboo.planner.attribution import Spent, Tenure, Use, Work, attribute
 from bamboo.planner.duties import Duty, Roster
 from bamboo.planner.step_time import StepTimes
 from bamboo.sim.ours import Ours
+from bamboo.sim.prices import Prices
+from bamboo.sim.run import figures_of
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import World
 from tests.planner.test_attribution import T0, by_hand
@@ -155,6 +157,19 @@ def test_random_runs_sum_to_the_bill_to_the_micro_dollar() -> None:
     trained = {"USEFUL", "REDUNDANCY", "BUBBLE", "RECOVERY", "LOST", "STANDBY"}
     waited = {"BOOTING", "PARKED", "LEAVING", "MINIMUM", "ROUNDING", "FREE"}
     assert trained | waited <= set(seen), "what was never spent was never tried"
+
+
+def test_the_simulator_bills_the_same() -> None:
+    for seed in range(3):
+        world, roster, tenures = play(seed)
+        spot = [replace(one, spot=True) for one in tenures]
+        zones = {ZoneId(f"z{n}"): ((0.0, price),) for n, price in enumerate(PRICES)}
+        one = replace(asked(), interrupted_hour_is_paid=False)
+        prices = Prices(source="test", by_zone=zones)
+        found = figures_of(world, one, prices=prices, spot=True, transitions=0)
+        spent = attribute(spot, roster.changes(), [])
+        micro_usd = sum(part.bill_micro_usd for part in spent)
+        assert micro_usd == round((found.usd - found.transfer_usd) * 1e6)
 
 
 def test_lost_work_is_as_long_as_the_steps_that_are_done_again() -> None:
