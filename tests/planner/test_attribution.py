@@ -130,6 +130,7 @@ def test_a_bill_that_the_parts_do_not_come_to_is_refused() -> None:
     with pytest.raises(CoreMisuse, match="do not make a whole"):
         apportion(5, [Fraction(3), Fraction(3)])
     assert apportion(7, [Fraction(5, 2), Fraction(5, 2), Fraction(3, 2)]) == [3, 3, 1]
+    assert apportion(3, [Fraction(19, 10), Fraction(2, 10), Fraction(9, 10)]) == [2, 0, 1]
 
 
 DUTIES = st.sampled_from(list(Duty))

@@ -131,6 +131,15 @@ def test_what_a_restore_takes_back_began_when_the_run_stood_there_last() -> None
     ]
 
 
+def test_a_step_that_was_taken_back_tells_nothing_of_the_second_time() -> None:
+    told = Told(running(stages=2))
+    for steps in range(1, 8):
+        told.roster.stepped(steps, 10.0 * steps)
+    restored(told, base=4, stood_s=75.0, on_s=80.0)
+    restored(told, base=6, stood_s=105.0, on_s=110.0)  # nobody said when it was done again
+    assert told.again() == [Again(since_s=40.0, until_s=75.0)]
+
+
 def test_times_of_steps_may_come_after_the_decisions() -> None:
     told = Told(running(stages=2))
     restored(told, base=2, stood_s=50.0, on_s=60.0)
