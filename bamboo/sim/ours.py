@@ -15,7 +15,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
-from bamboo.core.effects import Drain, Effect, Resend, TerminateInstance
+from bamboo.core.effects import Drain, Effect, GoOn, Resend, TerminateInstance
 from bamboo.core.events import (
     CaughtUp,
     CheckpointDone,
@@ -169,11 +169,14 @@ class Ours:
         for failover in _new(after.failovers, before.failovers):
             self._take_over(failover)
         replaced = after.assignment is not before.assignment
-        if after.reform is not None:
-            self._rebuilding.follow(before)
-        elif replaced or before.reform is not None:
+        # A decision may end a reconfiguration and begin the next: all train on until it stops them
+        ended = GoOn in map(type, decided.effects)
+        ended = ended or (after.reform is None and before.reform is not None)
+        if ended or (replaced and after.reform is None):
             self._set_pace()
-        if after.reform is None and before.reform is not None:
+        if after.reform is not None:
+            self._rebuilding.follow(before, ended=ended)
+        if ended:
             self.world.happened(RECONFIGURATION, _plain(decided.reason))
         self._perform(decided.effects)
         if replaced or after.phase is not before.phase:

@@ -28,17 +28,17 @@ class Rebuilding:
         self._run = run
         self._holdings = Holdings()
 
-    def follow(self, before: State) -> None:
-        """See to what is new in a reconfiguration that is under way."""
-        run, known = self._run, before.reform
+    def follow(self, before: State, *, ended: bool) -> None:
+        """See to what is new in a reconfiguration that is under way. `ended`: the one before it
+        has just come to its end."""
+        run, known = self._run, None if ended else before.reform
         reform = run.state.reform
         assert reform is not None, "followed only while one is under way"
         if known is None:
             self._holdings.begin(layout_of(before, run.policy), before.assignment)
         new = known is None or known.since != reform.since
-        run.world.crosses(0.0)  # before any step is taken back: what it sent was sent
         if new and not reform.planned:
-            run.world.progress.stand()
+            self._stand()
             run.world.progress.back_to(step_in_hand(run))
         if reform.base is not None and (new or known is None or known.base is None):
             self._build(reform)
@@ -67,10 +67,15 @@ class Rebuilding:
         run, since = self._run, told[0].since
         if run.state.reform is None or run.state.reform.since != since:
             return
-        run.world.progress.stand()
+        self._stand()
         step = step_in_hand(run)
         held = {one.to: self._holdings.of(one.to, step=step) for one in told}
         run.say_all([Quiesced(node=n, since=since, holdings=h, norms=()) for n, h in held.items()])
+
+    def _stand(self) -> None:
+        """No step is taken, and what those before it sent was sent, also if one is taken back."""
+        self._run.world.crosses(0.0)
+        self._run.world.progress.stand()
 
     def _build(self, reform: Reform) -> None:
         run, work, pauses = self._run, self._run.workload, self._run.pauses

@@ -137,6 +137,18 @@ def test_everything_gone_it_waits_and_goes_on() -> None:
     assert parked.seconds == pytest.approx(700, abs=10)
 
 
+def test_one_decision_may_end_a_reconfiguration_and_begin_the_next() -> None:
+    """Nodes come while the others are laid out anew: there are enough for yet another layout."""
+    market = trace("0 +a b c d e f g h", "1000 -a f b d h", "1070 +i", "1075 +j", "1076 +k")
+    one = asked(pipelines=2, max_pipelines=2, every=100, redundancy="stash", horizon_s=4000.0)
+    found = simulate(one, market)
+    assert (found.reconfigurations, found.lost_steps) == (3, 0)
+    assert found.trained_s > 4000.0 - 60.0, "it goes on and on"
+    ends = [m for m in found.moments if m.kind == RECONFIGURATION]
+    assert ends[1].said.endswith("a new layout at the next boundary")
+    assert ends[2].steps - ends[1].steps == 1, "the step in hand is finished in between"
+
+
 def test_the_same_is_simulated_twice() -> None:
     market = trace("0 +a b c d e", "100 -b", "150 +f", "300 -c d", "500 +g h")
     one = asked(max_pipelines=2, standbys=1, every=7)
