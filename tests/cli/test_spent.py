@@ -15,7 +15,7 @@ from bamboo.planner.duties import DutyChange
 from cli import main, runs
 from cli.books import FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.pricing import cost_of_run
+from cli.run_cost import cost_of_run
 from cli.spent import spent_on
 from tests.cli.test_reading import folder_of, live
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, node, step
@@ -154,12 +154,39 @@ def test_who_is_tagged_and_no_member_is_named(home: Path, monkeypatch: pytest.Mo
     world.do([joined(2)])
     world.launcher.catch_up()
     world.launcher._to_ledger()
-    body = cost_of_run(folder)
+    body = cost_of_run(folder, now_s=world.clock_s)
     spent = body["spent"]
+    assert body["usd"] == spent["bill_micro_usd"] / 1e6
     assert [one["instance"] for one in spent["not_members"]] == ["i-2", "i-3"]
     assert {one["duty"] for one in spent["not_members"]} == {"booting"}
     assert spent["usd_per_hour"] == pytest.approx(4 * 0.36)
     assert sum(one["micro_usd"] for one in spent["uses"]) == spent["bill_micro_usd"]
+
+
+def test_a_ledger_that_nobody_writes_to_any_more_costs_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, world = folder_of(home), World(job())
+    live(folder, world, monkeypatch)
+    cloud_log(folder, {})
+    world.do([joined()])
+    world.launcher.catch_up()
+    world.launcher._to_ledger()
+    soon = cost_of_run(folder, now_s=world.clock_s + 10)
+    late = cost_of_run(folder, now_s=world.clock_s + 3590)
+    assert soon["usd"] == pytest.approx(4 * 60 / 3600 * 0.36)
+    assert late["usd"] == pytest.approx(4 * 0.36)
+
+
+def test_a_run_that_was_killed_without_a_receipt_is_read_from_its_files(home: Path) -> None:
+    folder, world = played(home)
+    with_end = spent_on(folder, store=None, steps=3, now_s=world.clock_s)
+    assert with_end is not None
+    body = cost_of_run(folder)
+    assert (body["ended"], body["step"]) == (True, 3)
+    assert body["usd"] == with_end["bill_micro_usd"] / 1e6
+    assert body["spent"]["uses"] == with_end["uses"]
+    assert main.run(["cost", "r"]) == 0
 
 
 def test_the_budget_that_is_left(home: Path) -> None:
