@@ -26,6 +26,8 @@ SEAT_TAKEN = "SeatTaken"
 """The event written when an instance takes a seat of the trace."""
 SEAT_LOST = "SeatLost"
 """The event written before an instance is preempted because the trace has lost its seat."""
+DUTY, WORK = "Duty", "Work"
+"""The events that say what instances are there for, and how busy they were, as the ledger does."""
 PART = "part"
 """The field of an event that says which part of the run it is of; absent in the first."""
 
@@ -44,6 +46,12 @@ class Booked:
     """Who has taken which seat of the trace."""
     lost: frozenset[str] = frozenset()
     """Instances whose seat the trace has lost."""
+    part: int = 1
+    """Of which decisions and duties are."""
+    duties: int = 0
+    """Changes of duties of this part."""
+    reached: tuple[tuple[int, float], ...] = ()
+    """(steps finished, Unix time), where the time was noted."""
 
 
 def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
@@ -54,9 +62,10 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
     for path in (folder.metrics, events):
         drop_torn_line(path)
     data = [(record.kind, record.data) for record in read_events(events)]
+    metrics = read_metrics(folder.metrics)
     return Booked(
         version=max((int(d["version"]) for _, d in data if _decided_in(d, part)), default=-1),
-        losses=frozenset((m.step, m.loss.hex()) for m in read_metrics(folder.metrics)),
+        losses=frozenset((m.step, m.loss.hex()) for m in metrics),
         ordered=frozenset(int(d["listed"]) for kind, d in data if kind == PREEMPTION_ORDERED),
         seated=tuple(
             Seated(
@@ -68,6 +77,12 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
             if kind == SEAT_TAKEN
         ),
         lost=frozenset(str(d["instance"]) for kind, d in data if kind == SEAT_LOST),
+        part=part,
+        duties=max(
+            (int(d["number"]) + 1 for kind, d in data if kind == DUTY and _is_of(d, part)),
+            default=0,
+        ),
+        reached=tuple((m.step + 1, m.at_s) for m in metrics if m.at_s is not None),
     )
 
 
@@ -120,7 +135,11 @@ class FileBooks:
 
 def _decided_in(data: Mapping[str, Any], part: int) -> bool:
     """Whether this is a decision of that part of the run."""
-    return "version" in data and int(data.get(PART, 1)) == part
+    return "version" in data and _is_of(data, part)
+
+
+def _is_of(data: Mapping[str, Any], part: int) -> bool:
+    return int(data.get(PART, 1)) == part
 
 
 def _events(folder: RunFolder) -> Path:

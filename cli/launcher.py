@@ -12,18 +12,16 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
-from bamboo.coord.ledger import PriceRecord, append_record
 from bamboo.core.effects import TerminateAll, TerminateInstance
-from bamboo.core.events import RunFailed, StopRequested, StoreRefilled
+from bamboo.core.events import RunFailed, StopRequested
 from bamboo.core.patience import Patience, parked
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
-from bamboo.ids import InstanceId
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
-from cli.ledger import ledger_records, priced
+from cli.ledger import Accounts
 from cli.market import Market
 from cli.missing import missing
 from cli.money import bill
@@ -79,7 +77,7 @@ class Launcher:
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
-        self._in_ledger: dict[InstanceId, bool] = {}
+        self._accounts = Accounts(self._booked, ports.books)
         self._due_at_s: dict[str, float] = {}
         self._asked_to_stop = False
         self._began_at_s = self._moved_at_s = progress.now_s
@@ -112,10 +110,11 @@ class Launcher:
                         self._decided(decision)
                 while self._read_metrics():
                     pass
-                self._in_ledger = priced(store)
+                self._accounts.read(store)
                 break
             except StoreUnavailable as error:
                 self._store_away(error)
+        self._accounts.book(self.progress)
         self._chaos.skip(self._ports.now())
         self._look_at_trace()
 
@@ -146,6 +145,7 @@ class Launcher:
             for node, lease in leases.items():
                 beat = json.loads(lease.payload)
                 self.progress = with_beat(self.progress, node, beat)
+                self._accounts.told(node, beat, at_s=lease.beaten_at_s)
                 self._pace.told(self.progress.state, node, beat)
 
     def _read_metrics(self) -> bool:
@@ -184,6 +184,7 @@ class Launcher:
 
     def _decided(self, decision: Decision) -> None:
         self._moved_at_s = self._ports.now()
+        self._accounts.decided(decision, first=self._follower.first)
         self.progress = with_decision(
             self.progress,
             decision.state,
@@ -195,8 +196,6 @@ class Launcher:
             self._market.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
-        if isinstance(decision.event, StoreRefilled):
-            self._in_ledger = {}  # lost with the store: what is rented is written down again
         if decision.state.version > self._booked.version:
             self._ports.screen.decided(self.progress, decision)
             self._ports.books.event(
@@ -216,7 +215,8 @@ class Launcher:
                     pass  # addressed to a node
 
     def _measured(self, record: Mapping[str, Any]) -> None:
-        self._moved_at_s = self._ports.now()
+        self._moved_at_s = now_s = self._ports.now()
+        self._accounts.measured(record, now_s=now_s)
         before = self.progress.step
         if record.get("kind") == "failover":
             record = with_kill_stamp(record, self._ports.fleet.kill_stamps_s())
@@ -242,6 +242,7 @@ class Launcher:
                 tokens_per_s=self.progress.tokens_per_s,
                 usd=self.progress.usd,
                 tokens_per_usd=self.progress.tokens_per_usd,
+                at_s=float(record["t_s"]),
             )
         )
         if repeated:
@@ -262,17 +263,10 @@ class Launcher:
         for event in missing(state, rented, now_s=now_s, gone_s=self._job.cluster.gone_s):
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
-    def _to_ledger(self) -> None:
-        rented = self._ports.fleet.rented()
-        for record in ledger_records(
-            self.progress,
-            rented,
-            self._in_ledger,
-            samples_per_step=self._job.train.batch,
-        ):
-            append_record(self._ports.store, record)
-            if isinstance(record, PriceRecord):
-                self._in_ledger[record.instance] = record.until_s is not None
+    def _to_ledger(self, *, last: bool = False) -> None:
+        rented, samples = self._ports.fleet.rented(), self._job.train.batch
+        self._accounts.book(self.progress, last=last)
+        self._accounts.write(self._ports.store, self.progress, rented, samples_per_step=samples)
 
     def _nodes_of_trace(self) -> int | None:
         """How many the trace leaves the run, once what it takes is taken."""
@@ -374,7 +368,7 @@ class Launcher:
         self._turn(timeout_s=0.0)
         self._ports.fleet.terminate_all()
         self._spent()
-        self._to_ledger()
+        self._to_ledger(last=True)
 
     def _stop_at_once(self) -> Progress:
         """The second request: say so in the log if the store still answers, and go."""
@@ -392,6 +386,7 @@ class Launcher:
 
     def _end_here(self, outcome: Outcome, sentence: str) -> None:
         """End every instance, and the run with it unless its members did."""
+        self._accounts.book(self.progress, last=True)
         self._ports.fleet.terminate_all()
         if not self.progress.finished:
             state = replace(

@@ -1,32 +1,139 @@
-"""What the launcher writes into the run's ledger: prices as they begin and end, throughput, value.
+"""What the launcher writes into the run's ledger: prices as they begin and end, duties and work of
+the instances, throughput, value.
 
-From progress and the instances to records, and back to which prices are written.
+    decisions, steps, leases  ->  Accounts  ->  records, each once  ->  the ledger and the books
+
+Rule: the ledger may be lost with its store, and the books cannot: duties and work stand in both,
+in the same words, and `cli.spent` takes either.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
-from bamboo.coord.follow import all_records
+from bamboo.coord.codec import Begin
+from bamboo.coord.follow import Decision, all_records
 from bamboo.coord.ledger import (
     STREAM,
     LedgerRecord,
     PriceRecord,
     ThroughputRecord,
     ValueRecord,
+    append_record,
     decode_record,
+    record_body,
 )
+from bamboo.core.events import StoreRefilled
+from bamboo.core.state import State
 from bamboo.ids import InstanceId, ZoneId
+from bamboo.planner.attribution import Work
+from bamboo.planner.duties import DutyChange, Roster
 from bamboo.ports import Store
+from cli.books import DUTY, WORK, Booked
+from cli.busy import busy_of, busy_to_the_end
 from cli.money import Rented, bill
+from cli.ports import Books
 from cli.progress import Progress
 
+WORK_EVERY_S = 60.0
+"""So often is it noted how busy the instances were, when nothing else happens."""
+AFTER_CHANGE_S = 5.0
+"""And so often at most, while their duties change."""
 
-def priced(store: Store) -> dict[InstanceId, bool]:
-    """Instance -> whether the end of its price stands in the ledger too."""
-    found: dict[InstanceId, bool] = {}
-    for record in map(decode_record, all_records(store, STREAM)):
-        if isinstance(record, PriceRecord):
-            found[record.instance] = record.until_s is not None
-    return found
+
+class Accounts:
+    """What is to be written down of one part of a run, and what of it stands where."""
+
+    def __init__(self, booked: Booked, books: Books) -> None:
+        self._books = books
+        self._roster = Roster()
+        for steps, at_s in booked.reached:
+            self._roster.stepped(steps, at_s)
+        self._part = booked.part
+        self._in_books, self._in_ledger = booked.duties, 0
+        self._prices: dict[InstanceId, bool] = {}
+        """Instance -> whether the end of its price is in the ledger."""
+        self._busy: dict[InstanceId, tuple[Work, ...]] = {}
+        self._noted: dict[InstanceId, tuple[Work, ...]] = {}
+        """What each said last, and what of it was noted."""
+        self._noted_at_s = 0.0
+        self._to_ledger: list[Work] = []
+        self._last: State | None = None
+
+    def read(self, store: Store) -> None:
+        """Find out what earlier launchers wrote into the ledger. Raises StoreUnavailable."""
+        records = [decode_record(text) for text in all_records(store, STREAM)]
+        prices = [r for r in records if isinstance(r, PriceRecord)]
+        self._prices = {r.instance: r.until_s is not None for r in prices}
+        self._in_ledger = sum(isinstance(r, DutyChange) for r in records)
+
+    def decided(self, decision: Decision, *, first: Begin | None) -> None:
+        """A decision; `first` is what the log begins with."""
+        before = self._last
+        if before is None or before.version + 1 != decision.version:
+            assert first is not None, "a decision was read, so the beginning was"
+            before = first.state
+            if before.version:  # a log that was refilled begins in the middle
+                self._in_books = 0
+            elif self._part > 1:
+                step = max((c.step for c in before.checkpoints), default=0)
+                self._roster.resumed(step, first.at_s)
+        if isinstance(decision.event, StoreRefilled):
+            # Lost with the store: what is rented, and for what, is written down again.
+            self._prices, self._in_ledger = {}, 0
+            self._to_ledger = list(chain.from_iterable(self._noted.values()))
+        self._roster.decided(before, decision.state, decision.event, decision.now_s)
+        self._last = decision.state
+
+    def measured(self, record: Mapping[str, Any], *, now_s: float) -> None:
+        """A record of the metrics stream."""
+        if record.get("kind") == "step":
+            self._roster.stepped(int(record["step"]) + 1, float(record["t_s"]))
+        elif work := busy_to_the_end(record, at_s=now_s):
+            self._busy[work[0].instance] = work
+
+    def told(self, node: str, beat: Mapping[str, Any], *, at_s: float) -> None:
+        """A lease of `node`."""
+        work = busy_of(node, beat, at_s=at_s)
+        if work is not None and not any(said.exact for said in self._busy.get(work.instance, ())):
+            self._busy[work.instance] = (work,)
+
+    def book(self, progress: Progress, *, last: bool = False) -> None:
+        """Write duties and work that are due into the books. `last`: nothing may wait."""
+        changes = self._roster.changes(after=self._in_books)
+        for change in changes:
+            self._books.event(DUTY, progress, at_s=change.at_s, data=record_body(change))
+        self._in_books = len(self._roster)
+        for work in self._work_due(progress.now_s, changed=bool(changes), last=last):
+            self._books.event(WORK, progress, at_s=work.at_s, data=record_body(work))
+            self._to_ledger.append(work)
+
+    def write(
+        self, store: Store, progress: Progress, rented: Sequence[Rented], *, samples_per_step: int
+    ) -> None:
+        """Write what is due into the ledger. Raises StoreUnavailable; the rest is due again."""
+        for change in self._roster.changes(after=self._in_ledger):
+            append_record(store, change)
+            self._in_ledger = change.number + 1
+        while self._to_ledger:
+            append_record(store, self._to_ledger[0])
+            del self._to_ledger[0]
+        for record in ledger_records(
+            progress, rented, self._prices, samples_per_step=samples_per_step
+        ):
+            append_record(store, record)
+            if isinstance(record, PriceRecord):
+                self._prices[record.instance] = record.until_s is not None
+
+    def _work_due(self, now_s: float, *, changed: bool, last: bool) -> Iterator[Work]:
+        """Of everybody who worked since it was noted last."""
+        if not last and now_s - self._noted_at_s < (AFTER_CHANGE_S if changed else WORK_EVERY_S):
+            return
+        self._noted_at_s = now_s
+        for instance, work in self._busy.items():
+            if self._noted.get(instance) != work:
+                self._noted[instance] = work
+                yield from work
 
 
 def ledger_records(
@@ -36,7 +143,8 @@ def ledger_records(
     *,
     samples_per_step: int,
 ) -> Iterator[LedgerRecord]:
-    """The records due now. `written`: instance -> whether the end of its price is in the ledger."""
+    """Prices, throughput and value that are due now. `written`: instance -> whether the end of its
+    price is in the ledger."""
     for item in rented:
         instance = InstanceId(item.instance)
         if instance not in written or (item.ended_at_s is not None and not written[instance]):
@@ -49,6 +157,7 @@ def ledger_records(
                 usd_per_hour=item.usd_per_hour,
                 on_demand_usd_per_hour=item.on_demand_usd_per_hour,
                 until_s=item.ended_at_s,
+                interrupted=item.interrupted,
             )
     samples = progress.steps_done * samples_per_step
     tokens_per_sample = progress.tokens_per_step / samples_per_step

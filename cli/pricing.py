@@ -1,6 +1,6 @@
-"""The figures of `bamboo cost`: what a grid costs per hour, what samples cost, what a run came to.
+"""The figures of `bamboo cost JOB`: what a grid costs per hour, and what samples cost.
 
-Every throughput says where it is from: measured here, given by the user, or measured in the run.
+Every throughput says where it is from: measured here, or given by the user.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,10 @@ from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
-from bamboo.coord.follow import all_records
-from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
-from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.value import samples_per_usd, tokens_per_usd, usd_per_hour
 from cli import wiring
-from cli.live import live_store
 from cli.planning import cheapest_pool, nodes_of, plan_job, zone_prices
-from cli.runs import RunFolder
 
 GIVEN = "given with --samples-per-s"
 
@@ -54,38 +49,4 @@ def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -
         "samples_per_s_source": source,
         "on_demand": value(on_demand),
         "spot": {zone: value(price) for zone, price in spot.items()},
-    }
-
-
-def cost_of_run(folder: RunFolder) -> dict[str, Any]:
-    """The figures in the run's ledger while it lives, and in its receipt afterwards."""
-    if folder.receipt.exists():
-        body = folder.read_json(folder.receipt)
-        return {
-            "run": folder.id,
-            "ended": True,
-            "modelled": body["bill"]["modelled"],
-            "usd": body["bill"]["usd"],
-            "on_demand_usd": body["bill"]["on_demand_usd"],
-            "step": body["step"],
-            "samples_per_s": body["samples_per_s"],
-            "samples_per_usd": body["samples_per_usd"],
-            "tokens_per_usd": body["tokens_per_usd"],
-        }
-    with live_store(folder) as store:
-        records = [decode_record(text) for text in all_records(store, STREAM)]
-    values = [r for r in records if isinstance(r, ValueRecord)]
-    rates = [r for r in records if isinstance(r, ThroughputRecord)]
-    if not values or not rates:
-        raise InputError(f"the ledger of run {folder.id} is still empty; ask again in a moment")
-    return {
-        "run": folder.id,
-        "ended": False,
-        "modelled": True,
-        "usd": values[-1].usd,
-        "on_demand_usd": values[-1].on_demand_usd,
-        "step": values[-1].step,
-        "samples_per_s": rates[-1].samples_per_s,
-        "samples_per_usd": values[-1].samples_per_usd,
-        "tokens_per_usd": values[-1].tokens_per_usd,
     }

@@ -90,6 +90,9 @@ def save_terms(
         "cuts": planned.cuts,
         "grids": [asdict(grid) for grid in planned.grids],
         "spread": planned.plan.spread,
+        "crossing_bytes": 0.0
+        if planned.plan.chosen is None
+        else planned.plan.chosen.crossing_bytes,
         "zones": dict(planned.zones),
         "trace": None if trace is None else asdict(trace),
         "from_step": from_step,

@@ -73,6 +73,11 @@ class Follower:
         """The newest state seen; None before the first entry."""
         return self._state
 
+    @property
+    def first(self) -> Begin | None:
+        """What the log begins with, once it was read."""
+        return self._first
+
     def poll(self, store: Store, *, timeout_s: float) -> list[Decision]:
         """The decisions since the last call; waits up to `timeout_s` for the first. Raises
         StoreUnavailable, also while a store has lost the run."""

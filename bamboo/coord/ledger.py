@@ -1,17 +1,20 @@
-"""The run's books, on the store's `ledger` stream: prices, throughput and value, as they go.
+"""The run's books, on the store's `ledger` stream: prices, duties and work of the instances,
+throughput and value, as they go.
 
 Rule: plain JSON, one record a line, each with its kind and the Unix time it was true at; money in
 US dollars. What a number means is defined by the planner's value and cost, which this only keeps.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from bamboo.coord.shapes import shape_of
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, ZoneId
+from bamboo.planner.attribution import Work
+from bamboo.planner.duties import DutyChange
 from bamboo.ports import Store
 from bamboo.topology.strategy import canonical_json
 
@@ -32,6 +35,8 @@ class PriceRecord:
     on_demand_usd_per_hour: float
     """Of the same type and region, for the comparison of the receipt."""
     until_s: float | None = None
+    interrupted: bool = False
+    """Whether the cloud ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +64,36 @@ class ValueRecord:
     tokens_per_usd: float
 
 
-LedgerRecord: TypeAlias = PriceRecord | ThroughputRecord | ValueRecord
+LedgerRecord: TypeAlias = PriceRecord | ThroughputRecord | ValueRecord | DutyChange | Work
 _KINDS: dict[str, Any] = {
     "price": PriceRecord,
     "throughput": ThroughputRecord,
     "value": ValueRecord,
+    "duty": DutyChange,
+    "work": Work,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def encode_record(record: LedgerRecord) -> str:
-    """`{"kind": "price", …}`, canonical."""
+def record_body(record: LedgerRecord) -> dict[str, Any]:
+    """`{"kind": "price", …}`."""
     name = _NAMES[type(record)]
-    return canonical_json({"kind": name, **shape_of(_KINDS[name]).write(record)})
+    return {"kind": name, **shape_of(_KINDS[name]).write(record)}
+
+
+def record_of(body: Mapping[str, Any]) -> LedgerRecord:
+    """Read what `record_body` gave. Raises UnreadableRecord."""
+    raw = dict(body)
+    name = raw.pop("kind", None)
+    if name not in _KINDS:
+        raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
+    record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
+    return record
+
+
+def encode_record(record: LedgerRecord) -> str:
+    """As `record_body` has it, in canonical JSON."""
+    return canonical_json(record_body(record))
 
 
 def decode_record(text: str) -> LedgerRecord:
@@ -80,11 +102,7 @@ def decode_record(text: str) -> LedgerRecord:
         raw = json.loads(text)
     except ValueError as error:
         raise UnreadableRecord(f"a ledger record is not JSON: {error}") from error
-    name = raw.pop("kind", None) if isinstance(raw, dict) else None
-    if name not in _KINDS:
-        raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
-    record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
-    return record
+    return record_of(raw if isinstance(raw, dict) else {})
 
 
 def append_record(store: Store, record: LedgerRecord) -> str:

@@ -73,21 +73,23 @@ class MetricRecord:
     usd: float
     """Modelled dollars of the run so far."""
     tokens_per_usd: float
+    at_s: float | None = None
+    """Unix time at which the step was taken; None where nobody noted it."""
 
     def to_json(self) -> str:
         """The line, without its newline."""
-        return json.dumps(
-            {
-                "v": SCHEMA_VERSION,
-                "step": self.step,
-                "loss": self.loss,
-                "loss_hex": self.loss.hex(),
-                "tokens_per_s": round(self.tokens_per_s, 3),
-                "usd": round(self.usd, 9),
-                "tokens_per_usd": round(self.tokens_per_usd, 3),
-            },
-            separators=(",", ":"),
-        )
+        body = {
+            "v": SCHEMA_VERSION,
+            "step": self.step,
+            "loss": self.loss,
+            "loss_hex": self.loss.hex(),
+            "tokens_per_s": round(self.tokens_per_s, 3),
+            "usd": round(self.usd, 9),
+            "tokens_per_usd": round(self.tokens_per_usd, 3),
+        }
+        if self.at_s is not None:
+            body["t"] = self.at_s
+        return json.dumps(body, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> "MetricRecord":
@@ -100,6 +102,7 @@ class MetricRecord:
                 tokens_per_s=float(raw["tokens_per_s"]),
                 usd=float(raw["usd"]),
                 tokens_per_usd=float(raw["tokens_per_usd"]),
+                at_s=None if raw.get("t") is None else float(raw["t"]),
             )
             same = record.loss.hex() == raw["loss_hex"]
         except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from bamboo.errors import InputError
-from cli import pricing, runs
+from cli import pricing, run_cost, runs
 from cli.views.cost import job_cost_text, run_cost_text
 
 
@@ -38,6 +38,6 @@ def command(
     else:
         if overrides or samples_per_s:
             raise InputError("--set and --samples-per-s belong to a job file; a run has its own")
-        body = pricing.cost_of_run(runs.find(runs.home(), job_or_run))
+        body = run_cost.cost_of_run(runs.find(runs.home(), job_or_run))
         text = run_cost_text(body)
     click.echo(json.dumps(body) if as_json else text)

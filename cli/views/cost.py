@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cli.views.quantities import columns, count, rate, usd
+from cli.views.spent import spent_lines
 
 
 def job_cost_text(body: Mapping[str, Any]) -> str:
@@ -30,16 +31,18 @@ def job_cost_text(body: Mapping[str, Any]) -> str:
 
 
 def run_cost_text(body: Mapping[str, Any]) -> str:
-    """What the run came to, or has come to so far."""
+    """What the run came to, or has come to so far, and where it went."""
     when = "in all" if body["ended"] else f"so far, after step {body['step']}"
     word = " (modelled dollars)" if body["modelled"] else ""
     paid, full = body["usd"], body["on_demand_usd"]
     share = f", {paid / full:.0%} of {usd(full)} on-demand" if full else ""
-    return "\n".join(
-        [
-            f"{body['run']}: {usd(paid)} {when}{word}{share}",
-            f"  {rate(body['samples_per_s'])} samples/s (measured in the run), "
-            f"{rate(body['samples_per_usd'])} samples per dollar, "
-            f"{rate(body['tokens_per_usd'])} tokens per dollar",
-        ]
-    )
+    lines = [
+        f"{body['run']}: {usd(paid)} {when}{word}{share}",
+        f"  {rate(body['samples_per_s'])} samples/s (measured in the run), "
+        f"{rate(body['samples_per_usd'])} samples per dollar, "
+        f"{rate(body['tokens_per_usd'])} tokens per dollar",
+    ]
+    spent = body.get("spent")
+    if spent is not None:
+        lines += spent_lines(spent, ended=body["ended"])
+    return "\n".join(lines)

@@ -1,11 +1,13 @@
 """One line of a node's log for people: an event in words, any other line as it is."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from bamboo.errors import InputError
 from bamboo.telemetry.schema import EventRecord
+from cli.books import DUTY
 
 
 def log_line(source: str, line: str) -> str:
@@ -16,7 +18,7 @@ def log_line(source: str, line: str) -> str:
         return f"{source}  {line}"
     at = datetime.fromtimestamp(event.t_s, UTC).strftime("%H:%M:%S.%f")[:-3]
     step = "-" if event.step is None else str(event.step)
-    data = " ".join(f"{key}={_short(value)}" for key, value in event.data.items())
+    data = " ".join(f"{key}={_short(value)}" for key, value in _plain(event).items())
     line = f"{source}  {at}  step {step}  generation {event.generation}  {event.kind}  {data}"
     return line.rstrip()
 
@@ -28,6 +30,13 @@ def log_body(source: str, line: str) -> dict[str, Any]:
     except InputError:
         return {"source": source, "line": line}
     return {"source": source, "event": json.loads(line)}
+
+
+def _plain(event: EventRecord) -> Mapping[str, Any]:
+    """Its data; of a change of duties the instances with what they are there for."""
+    if event.kind != DUTY:
+        return event.data
+    return {str(one["instance"]): one["duty"] for one in event.data.get("changed", ())}
 
 
 def _short(value: object) -> str:

@@ -20,7 +20,8 @@ from bamboo.telemetry.schema import MetricRecord
 from cli import main, runs
 from cli.decisions import check_decisions, save_decisions
 from cli.look import status_of
-from cli.pricing import cost_of_job, cost_of_run
+from cli.pricing import cost_of_job
+from cli.run_cost import cost_of_run
 from tests.cli.facts import seen
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
@@ -109,7 +110,7 @@ def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.Mon
     live(folder, world, monkeypatch)
     monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
     end = world.launcher.run()
-    body = cost_of_run(folder)
+    body = cost_of_run(folder, now_s=world.clock_s)
     assert body["usd"] == end.usd == status_of(folder)["usd"]
     assert body["on_demand_usd"] == pytest.approx(2 * end.usd)
     assert body["tokens_per_usd"] == pytest.approx(end.tokens_per_usd)

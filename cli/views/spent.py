@@ -1,0 +1,134 @@
+"""Where the money of a run went, as lines with a bar each; from the value of `spent`.
+
+Rule: the lines add up to the bill as they are printed, so micro-dollars are shown in full.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bamboo.planner.value import MINIMUM_BILLED_S
+from cli.views.quantities import clock, columns, count, duration, paragraph, size, usd
+
+BAR = 24
+"""Columns of the longest bar."""
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_LABELS = {
+    "steps": "training steps",
+    "booting": "waiting: booting",
+    "forming": "waiting: forming",
+    "parked": "waiting: parked",
+    "minimum": f"{MINIMUM_BILLED_S} s minimum",
+    "rounding": "whole seconds",
+    "free": "free first hour",
+}
+_NAMED = 8
+"""So many instances are named; of more the number is said."""
+
+
+def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
+    """The bill in its parts, what is beside it, rates and budget, and who takes no part."""
+    lines = [f"  where it went, by use, of {clock(spent['instance_seconds'])} of all instances:"]
+    uses: Sequence[Mapping[str, Any]] = spent["uses"]
+    if uses:
+        lines += _waterfall(uses, spent["bill_micro_usd"])
+        lines += paragraph(_how_known(spent))
+    else:
+        lines = paragraph(f"where it went is not known: {spent['unknown']}")
+    if spent["saved_micro_usd"] > 0:
+        saved, full = spent["saved_micro_usd"], spent["on_demand_micro_usd"]
+        lines.append(
+            f"  saved against on-demand: {micro_text(saved)} of {micro_text(full)}, "
+            f"{saved / full:.0%}"
+        )
+    lines += paragraph(_rate(spent, ended=ended))
+    lines += paragraph(_beside(spent["beside"]))
+    if spent["not_members"]:
+        lines += paragraph(_strangers(spent["not_members"], ended=ended))
+    return lines
+
+
+def micro_text(micro_usd: int) -> str:
+    """Micro-dollars in full: `$0.016145`, `-$0.009687`."""
+    sign = "-" if micro_usd < 0 else ""
+    return f"{sign}${abs(micro_usd) // 1_000_000:,}.{abs(micro_usd) % 1_000_000:06d}"
+
+
+def bar(share: float, *, width: int = BAR) -> str:
+    """A bar of `share` of the width, to an eighth of a column; what is not nothing shows."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    eighths = max(eighths, 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _waterfall(uses: Sequence[Mapping[str, Any]], bill_micro_usd: int) -> list[str]:
+    largest = max(abs(one["micro_usd"]) for one in uses) or 1
+    whole = sum(max(0, one["micro_usd"]) for one in uses) or 1
+    rows = [
+        (
+            _LABELS.get(one["use"], one["use"]),
+            clock(one["seconds"]) if one["seconds"] else "",
+            micro_text(one["micro_usd"]),
+            f"{one['micro_usd'] / whole:.1%}",
+            bar(one["micro_usd"] / largest),
+        )
+        for one in uses
+    ]
+    rows.append(("the bill", "", micro_text(bill_micro_usd), "", ""))
+    return columns(rows, indent=4, right=frozenset({1, 2, 3}))
+
+
+def _how_known(spent: Mapping[str, Any]) -> str:
+    """How far the parts of a training step were measured."""
+    words = [f"duties by the {' and the '.join(spent['sources'])}"]
+    names = {one["use"] for one in spent["uses"]}
+    trained = sum("useful" in one["seconds"] for one in spent["instances"])
+    if "useful" in names:
+        rough = trained - spent["busy_measured"]
+        words.append(
+            f"useful and redundant time of {count(rough, 'instance')} of {trained} that trained is "
+            "from leases: redundancy is estimated from numbers of operations, exchange and "
+            "optimizer count as bubble"
+            if rough
+            else "useful and redundant time as measured by the nodes"
+        )
+    if "steps" in names:
+        words.append(
+            "in training steps nobody noted how busy these instances were: useful, redundancy and "
+            "bubble in one"
+        )
+    return "; ".join(words)
+
+
+def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
+    word = "on the mean, while any ran" if ended else "now"
+    line = f"instances for {usd(spent['usd_per_hour'])}/h {word}"
+    budget = spent["budget"]
+    if budget is None:
+        return line
+    if budget["left_usd"] is not None:
+        line += f"; {usd(max(0.0, budget['left_usd']))} of the budget left"
+        if not ended and budget["lasts_s"] is not None:
+            line += f", which lasts {duration(max(0.0, budget['lasts_s']))}"
+    if budget["left_s"] is not None and not ended:
+        line += f"; {duration(max(0.0, budget['left_s']))} of budget.max_hours left"
+    return line
+
+
+def _beside(beside: Mapping[str, Any]) -> str:
+    transfer = beside["transfer_micro_usd"]
+    words = "beside the bill, modelled: transfer between zones "
+    words += f"{micro_text(transfer)} ({size(beside['transfer_bytes'])})" if transfer else "$0"
+    return f"{words}; coordinator and disks $0: the cloud's log has none"
+
+
+def _strangers(found: Sequence[Mapping[str, Any]], *, ended: bool) -> str:
+    head = f"{count(len(found), 'instance')} tagged as the run's and no member: "
+    if ended:
+        head = f"{count(len(found), 'instance')} paid for that no node ever came from: "
+    named = [
+        f"{one['instance']} in {one['zone']} ({one['duty']} for {duration(one['seconds'])}, "
+        f"{micro_text(one['bill_micro_usd'])})"
+        for one in found[:_NAMED]
+    ]
+    more = len(found) - len(named)
+    return head + ", ".join(named) + (f" and {more} more" if more else "")
