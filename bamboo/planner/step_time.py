@@ -9,18 +9,19 @@ the stages that it owns in all.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, compress, count, pairwise
+from itertools import compress, count, pairwise
 from operator import ne
 from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.apart import exchange_link, zones_in_order
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import crossing_bytes
 from bamboo.schedule.figures import plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.links import Far, Link, ZoneLinks
+from bamboo.schedule.links import Far, Link
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
 from bamboo.schedule.timeline import Timeline
@@ -198,7 +199,7 @@ class StepTimes:
         is, which counts if links between zones are unlike the others."""
         far = self._workload.far
         zones = zone_of if far is not None else None
-        exchange = _exchange_link(assignment, zones or {}, far) if far is not None else None
+        exchange = exchange_link(assignment, zones or {}, far) if far is not None else None
         last = self._last
         if last is not None and zones is None and last.comparable(assignment, shares):
             seconds, pipelines = list(last.seconds), last.unlike(assignment, idle=self._idle)
@@ -210,7 +211,7 @@ class StepTimes:
             if zones is not None:
                 owners = _part(assignment.owners, pipeline, assignment.grid)
                 named = far is not None and bool(far.pairs)
-                where = _zones_of(owners, zones, named=named)
+                where = zones_in_order(owners, zones, named=named)
                 shape = replace(shape, zones=where, exchange=exchange)
             seconds[pipeline] = self._pipeline_s(shape)
         # Decisions change a pipeline or two, and a cluster may have hundreds.
@@ -374,33 +375,6 @@ def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
 def _unlike(some: Sequence[Of], others: Sequence[Of]) -> set[int]:
     """Where two sequences differ."""
     return set() if some == others else set(compress(count(), map(ne, some, others)))
-
-
-def _exchange_link(
-    assignment: Assignment, zone_of: Mapping[NodeId, ZoneId], links: ZoneLinks
-) -> Link | None:
-    """Everybody waits for the slowest message of the exchange; None: it crosses no zone."""
-    stages = assignment.grid.stages
-    columns = (assignment.owners[stage::stages] for stage in range(stages))
-    zones = {frozenset(zone_of.get(owner, ZoneId("")) for owner in column) for column in columns}
-    crossed = {pair for together in zones for pair in combinations(sorted(together), 2)}
-    if not crossed:
-        return None
-    used = [links.between(*pair) for pair in crossed]
-    rates = [link.bytes_per_s for link in used if link.bytes_per_s]
-    latency_s = max(link.latency_s for link in used)
-    return Link(latency_s=latency_s, bytes_per_s=min(rates, default=0.0))
-
-
-def _zones_of(
-    owners: Sequence[NodeId], zone_of: Mapping[NodeId, ZoneId], *, named: bool
-) -> tuple[str, ...]:
-    """The zone of each owner, in the order of their first stages; empty if they are all in one."""
-    zones = [zone_of.get(node, ZoneId("")) for node in dict.fromkeys(owners)]
-    numbers = {zone: str(number) for number, zone in enumerate(dict.fromkeys(zones))}
-    if len(numbers) < 2:
-        return ()
-    return tuple(zones) if named else tuple(numbers[zone] for zone in zones)
 
 
 def _ahead(timeline: Timeline, mode: str) -> tuple[float, float]:
