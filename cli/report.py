@@ -24,7 +24,11 @@ from cli.money import Rented, bill
 from cli.run_cost import cost_of_run
 from cli.runs import RunFolder, started_at_s
 from cli.spent import rented_of
+from cli.views.receipt import relaid_line
 
+STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
+LOST = ("planned", "recomputed", "line")
+"""What the page needs of a status, and of each preemption in a receipt."""
 POINTS = 240
 """At so many moments is the bill taken for its curve."""
 
@@ -76,7 +80,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.started_s = started_at_s(folder)
         report.tokens_per_sample = job_of(folder).model.context
     with _noted(report, "where it stands"):
-        report.status = status_of(folder)
+        report.status = _with_all(status_of(folder), STATUS)
     with _noted(report, "what it cost"):
         report.cost = cost_of_run(folder)
     with _noted(report, "loss and throughput"):
@@ -84,7 +88,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
     with _noted(report, "the instances"):
         report.rented = rented_of(folder, ())
     with _noted(report, "preemptions, failovers and steps done again"):
-        report.receipts = _receipts(folder, report)
+        report.receipts = [_checked(one) for one in _receipts(folder, report)]
         report.entropy_nats = next(
             (one["unigram_entropy_nats"] for one in reversed(report.receipts)), None
         )
@@ -99,6 +103,21 @@ def _noted(report: Report, what: str) -> Iterator[None]:
         yield
     except BambooError as error:
         report.missing.append(f"{what}: {error}")
+
+
+def _with_all(body: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """The same. Raises InputError where the file that it is from lacks one of these."""
+    for name in names:
+        body[name]
+    return body
+
+
+def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
+    for one in receipt["preemptions"]:
+        _with_all(one, LOST)
+    for one in receipt["reconfigurations"]:
+        relaid_line(one)
+    return _with_all(receipt, ("unigram_entropy_nats",))
 
 
 def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:

@@ -46,11 +46,10 @@ def page_png(
     browser: str,
     width_px: int = WIDTH_PX,
     flags: Sequence[str] = (),
-    deadline_s: float = DEADLINE_S,
 ) -> bytes:
     """The whole page, so wide, as PNG. Raises BambooError where the browser does not draw it, or
     not within the deadline."""
-    end_s = time.monotonic() + deadline_s
+    end_s = time.monotonic() + DEADLINE_S
     with tempfile.TemporaryDirectory(prefix="bamboo-", ignore_cleanup_errors=True) as folder:
         here = Path(folder)
         allowed = page.replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'", 1)
