@@ -2,12 +2,15 @@
 by an end that is no good end: whatever is known by then is written.
 """
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from bamboo.checkpoint.final import write_manifest
+from bamboo.checkpoint.stopped import keep_final
 from bamboo.core.state import Outcome
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StorageUnavailable
+from bamboo.ports import ObjectStore
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, write_json
@@ -28,6 +31,35 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
     except InputError as error:
         return f"no final state: {error}"
     return ""
+
+
+def keep_stopped(
+    folder: RunFolder,
+    progress: Progress,
+    objects: ObjectStore,
+    *,
+    semantic_hash: str,
+    layers: Collection[int],
+) -> tuple[int | None, str]:
+    """Make the final state of a run that was stopped a checkpoint, so that `bamboo resume` does no
+    step again: the step of it, and what went wrong. Neither, where nothing is left to be done."""
+    stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
+    if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
+        return None, ""
+    try:
+        step = keep_final(
+            objects,
+            folder.final,
+            run=folder.id,
+            semantic_hash=semantic_hash,
+            stages=progress.state.grid.stages,
+            generation=progress.state.era,
+            layers=layers,
+            now_s=progress.now_s,
+        )
+    except (InputError, StorageUnavailable) as error:
+        return None, f"the state of the stop could not be kept as a checkpoint: {error}"
+    return step, ""
 
 
 def receipt_body(

@@ -22,6 +22,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from cli import attempt, lock, runs, wiring
+from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.planning import Planned, cheapest_pool, grid_of, nodes_of, plan_job
@@ -72,7 +73,9 @@ def prepare(
         _check_surroundings(job, run)
     cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
     played = None if trace is None else _settled(trace, job)
-    return plan_again(run, job, played)
+    prepared = plan_again(run, job, played)
+    refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
+    return prepared
 
 
 def plan_again(run: RunId, job: JobConfig, played: Replayed | None = None) -> Prepared:
