@@ -372,16 +372,7 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
-        kept, why = keep_stopped(
-            self._folder,
-            self.progress,
-            wiring.checkpoints_of(self._folder, self._job),
-            semantic_hash=terms.strategy.semantics.hash(),
-            layers=terms.layers,
-        )
-        if kept is not None:
-            body["newest_checkpoint"] = kept
-        if why:
+        if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)
         body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)

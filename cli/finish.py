@@ -2,7 +2,6 @@
 by an end that is no good end: whatever is known by then is written.
 """
 
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -10,10 +9,11 @@ from bamboo.checkpoint.final import write_manifest
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
-from bamboo.ports import ObjectStore
+from cli import wiring
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, write_json
+from cli.terms import Terms
 from cli.views.preemption import preemption_line
 
 
@@ -34,32 +34,28 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
 
 
 def keep_stopped(
-    folder: RunFolder,
-    progress: Progress,
-    objects: ObjectStore,
-    *,
-    semantic_hash: str,
-    layers: Collection[int],
-) -> tuple[int | None, str]:
+    folder: RunFolder, progress: Progress, terms: Terms, receipt: dict[str, Any]
+) -> str:
     """Make the final state of a run that was stopped a checkpoint, so that `bamboo resume` does no
-    step again: the step of it, and what went wrong. Neither, where nothing is left to be done."""
+    step again, and name it in the receipt; what went wrong, or "". Where no step is left to be done
+    there is none."""
     stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
     if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
-        return None, ""
+        return ""
     try:
-        step = keep_final(
-            objects,
+        receipt["newest_checkpoint"] = keep_final(
+            wiring.checkpoints_of(folder, terms.job),
             folder.final,
             run=folder.id,
-            semantic_hash=semantic_hash,
+            semantic_hash=terms.strategy.semantics.hash(),
             stages=progress.state.grid.stages,
             generation=progress.state.era,
-            layers=layers,
+            layers=terms.layers,
             now_s=progress.now_s,
         )
     except (InputError, StorageUnavailable) as error:
-        return None, f"the state of the stop could not be kept as a checkpoint: {error}"
-    return step, ""
+        return f"the state of the stop could not be kept as a checkpoint: {error}"
+    return ""
 
 
 def receipt_body(

@@ -19,7 +19,7 @@ from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
 from cli.finish import receipt_body
 from cli.live import live_store
-from cli.look import job_of, progress_from_store, status_of
+from cli.look import LOST, job_of, progress_from_store, status_of
 from cli.money import Rented, bill
 from cli.run_cost import cost_of_run
 from cli.runs import RunFolder, started_at_s
@@ -27,7 +27,7 @@ from cli.spent import rented_of
 from cli.views.receipt import relaid_line
 
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
-LOST = ("planned", "recomputed", "line")
+PREEMPTION = ("planned", "recomputed", "line")
 """What the page needs of a status, and of each preemption in a receipt."""
 POINTS = 240
 """At so many moments is the bill taken for its curve."""
@@ -114,7 +114,7 @@ def _with_all(body: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any
 
 def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
     for one in receipt["preemptions"]:
-        _with_all(one, LOST)
+        _with_all(one, PREEMPTION)
     for one in receipt["reconfigurations"]:
         relaid_line(one)
     return _with_all(receipt, ("unigram_entropy_nats",))
@@ -139,7 +139,9 @@ def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:
         with live_store(folder) as store:
             progress = progress_from_store(folder, store)
     except InputError as error:
-        report.missing.append(f"preemptions, failovers and steps done again: {error}")
+        lost = report.status.get("phase") == LOST
+        why = "the run was killed and left no receipt" if lost else str(error)
+        report.missing.append(f"preemptions, failovers and steps done again: {why}")
         return found
     job = job_of(folder)
     now = receipt_body(
@@ -160,10 +162,15 @@ def _dollars(rented: Sequence[Rented], until_s: float) -> Iterator[Dollars]:
     marks = {first_s + (until_s - first_s) * n / POINTS for n in range(POINTS + 1)}
     if len(rented) <= POINTS:
         marks |= {item.ended_at_s for item in rented if item.ended_at_s is not None}
-    for at_s in sorted(mark for mark in marks if mark <= until_s):
-        total = bill([_by(item, at_s) for item in rented if item.started_at_s <= at_s],
-                     now_s=at_s, modelled=True)  # fmt: skip
-        yield Dollars(at_s=at_s, usd=total.usd, on_demand_usd=total.on_demand_usd)
+    for at_s in sorted(mark for mark in marks if mark < until_s):
+        some = [_by(item, at_s) for item in rented if item.started_at_s <= at_s]
+        yield _dollars_at(some, at_s)
+    yield _dollars_at(rented, until_s)  # as `bamboo cost` has it, and so with all of them
+
+
+def _dollars_at(rented: Sequence[Rented], at_s: float) -> Dollars:
+    total = bill(rented, now_s=at_s, modelled=True)
+    return Dollars(at_s=at_s, usd=total.usd, on_demand_usd=total.on_demand_usd)
 
 
 def _by(item: Rented, at_s: float) -> Rented:

@@ -105,9 +105,9 @@ def _loss(axes: "Axes", report: Report) -> None:
     entropy = report.entropy_nats
     if entropy is not None and min(finite) - 1 < entropy < max(finite) + 1:
         axes.axhline(entropy, color=INKS["muted"], linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.annotate("unigram entropy of the data", (1.0, entropy), xytext=(-2, 3),
+        axes.annotate("unigram entropy of the data", (0.0, entropy), xytext=(4, 3),
                       xycoords=("axes fraction", "data"), textcoords="offset points",
-                      ha="right", fontsize=8.5, color=INKS["muted"])  # fmt: skip
+                      fontsize=8.5, color=INKS["muted"])  # fmt: skip
     axes.set_xlabel("steps")
     axes.set_ylabel("nats per token")
 

@@ -28,7 +28,10 @@ _PICTURES: Mapping[str, tuple[str, str]] = {
     "loss": ("Loss", "of each step that counts"),
     "throughput": ("Throughput", "over the last ten steps; triangles: taken by the cloud"),
     "nodes": ("Nodes by zone", "by the cloud's log; triangles: taken by the cloud"),
-    "spent": ("Where the money went", "each use begins where the one before it ends"),
+    "spent": (
+        "Where the money went",
+        "each use begins where the one before ends; green: useful, blue: given back",
+    ),
     "dollars": ("Cumulative dollars", "had the run been ended at each moment"),
 }
 """Name -> headline and what is to be known to read the picture."""
