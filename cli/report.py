@@ -29,8 +29,9 @@ from cli.views.receipt import relaid_line
 STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
 PREEMPTION = ("planned", "recomputed", "line")
 """What the page needs of a status, and of each preemption in a receipt."""
-POINTS = 240
-"""At so many moments is the bill taken for its curve."""
+POINTS, FEWEST, BILLED = 240, 60, 120_000
+"""At so many moments is the bill taken for its curve; of many instances at fewer, so that no more
+than BILLED of them are, unless that would be fewer than FEWEST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,8 @@ def _dollars(rented: Sequence[Rented], until_s: float) -> Iterator[Dollars]:
     if not rented:
         return
     first_s = min(item.started_at_s for item in rented)
-    marks = {first_s + (until_s - first_s) * n / POINTS for n in range(POINTS + 1)}
+    points = max(FEWEST, min(POINTS, BILLED // len(rented)))
+    marks = {first_s + (until_s - first_s) * n / points for n in range(points + 1)}
     if len(rented) <= POINTS:
         marks |= {item.ended_at_s for item in rented if item.ended_at_s is not None}
     for at_s in sorted(mark for mark in marks if mark < until_s):

@@ -187,6 +187,9 @@ def _nodes(axes: "Axes", report: Report) -> None:
         | {item.started_at_s for item in report.rented}
         | {item.ended_at_s for item in report.rented if item.ended_at_s is not None}
     )
+    if len(times_s) > 2 * DOTS:  # more than can be told apart
+        span_s = (times_s[-1] - first_s) / DOTS
+        times_s = [first_s + span_s * dot for dot in range(DOTS + 1)]
     xs = [(at_s - report.started_s) / unit_s for at_s in times_s]
     base = [0] * len(times_s)
     for place, (label, names) in enumerate(zones):

@@ -285,6 +285,26 @@ def test_a_long_run_makes_no_long_file(spent: runs.RunFolder) -> None:
     assert len(text) < 600_000
 
 
+def test_many_instances_in_many_zones(home: Path) -> None:
+    folder = folder_of(home)
+    lines = []
+    for n in range(3000):
+        instance = {"instance": f"i-{n}", "t": START_S + n}
+        lines.append(
+            {"kind": "start", "zone": f"z{n % 9}", "instance_type": "g4dn.xlarge",
+             "market": "spot", "usd_per_hour": 0.2, **instance}
+        )  # fmt: skip
+        cause = "interrupted" if n % 3 else "terminated"
+        lines.append({"kind": "end", "cause": cause, **instance, "t": START_S + n + 90})
+    folder.cloud.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = report_of(folder, now_s=START_S + 3200)
+    assert 60 <= len(report.dollars) <= 300
+    text, page = page_of(folder, now_s=START_S + 3200)
+    assert len(text) < 600_000
+    assert "4 others" in text
+    assert page.tags.count("svg") >= 2
+
+
 def test_files_are_whole_or_not_there(
     spent: runs.RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
