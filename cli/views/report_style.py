@@ -54,7 +54,7 @@ dd small { display: block; font-weight: 400; line-height: 1.3; }
 .card { padding: 14px; margin: 0; min-width: 0; }
 main > .card { margin-top: 14px; }
 .missing { border-color: var(--warn); }
-figure svg { display: block; width: 100%; height: auto; margin-top: 8px; }
+figure svg { display: block; width: 100%; max-width: 640px; height: auto; margin: 8px auto 0; }
 svg * { stroke-linejoin: round; stroke-linecap: butt; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
