@@ -247,17 +247,24 @@ def _refusal(code: str, message: str) -> _Answer:
 def _price_history(market: Market, form: Mapping[str, str]) -> _Answer:
     types = {value for key, value in form.items() if key.startswith("InstanceType.")}
     zone = form.get("AvailabilityZone")
+    pools = [
+        (kind, place, usd)
+        for kind, place, usd in market.pools()
+        if (not types or kind in types) and zone in (None, place)
+    ]
+    first = int(form.get("NextToken") or 0)
+    stop = first + int(form.get("MaxResults") or len(pools))
+    token = str(stop) if stop < len(pools) else ""
     items = "".join(
         f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
         f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
         f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
         f"<availabilityZone>{escape(place)}</availabilityZone></item>"
-        for kind, place, usd in market.pools()
-        if (not types or kind in types) and zone in (None, place)
+        for kind, place, usd in pools[first:stop]
     )
     body = (
         f'<DescribeSpotPriceHistoryResponse xmlns="{_XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
-        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/>"
+        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken>{token}</nextToken>"
         "</DescribeSpotPriceHistoryResponse>"
     )
     return _Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())
