@@ -43,7 +43,7 @@ def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ..
         catalogue = refreshed(base, seen, at=at, source=f"asked of EC2 in {region}")
         _keep(user_catalogue(region), catalogue)
     except BambooError as error:
-        raise type(error)(f"no newer prices: {error}; {_in_use(region, now)}") from error
+        raise type(error)(f"no newer prices: {error}; {_in_use(region)}") from error
     absent = [name for name, kind in catalogue.types.items() if not kind.offered]
     lacking = (f"not offered in {region}: {', '.join(absent)}",) if absent else ()
     return (*lacking, *seen.notes)
@@ -60,9 +60,9 @@ def _keep(path: Path, catalogue: Catalogue) -> None:
     write_new(path, catalogue_json(catalogue).encode(), force=True)
 
 
-def _in_use(region: str, now: datetime) -> str:
+def _in_use(region: str) -> str:
     try:
         catalogue = load_catalogue(region)
     except InputError as error:
         return str(error)
-    return "still in use: " + catalogue.sources(catalogue.types, now.date())
+    return "still in use: " + catalogue.sources(catalogue.types)

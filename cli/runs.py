@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "strategy.json"
 
     @property
+    def prices(self) -> Path:
+        """The catalogue that it was planned with: its dollars are counted by that to the end."""
+        return self.path / "prices.json"
+
+    @property
     def trace(self) -> Path:
         """The run's own copy of the trace that it is played on, if it is."""
         return self.path / "trace"

@@ -7,6 +7,8 @@ went back to older prices would show dollars that nobody can explain.
 """
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,6 +21,7 @@ from bamboo.planner.refreshed import newest
 
 FOLDER = "prices"
 """In `$BAMBOO_HOME`, beside the runs; a file for each region."""
+REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
 
 
 def load_catalogue(region: str | None = None) -> Catalogue:
@@ -31,11 +34,12 @@ def load_catalogue(region: str | None = None) -> Catalogue:
     installed = installed_catalogue()
     wanted = region or installed.region
     own = read_catalogue(user_catalogue(wanted))
+    today = datetime.now(UTC).date()
     if own is None:
-        return installed
+        return replace(installed, today=today)
     if own.region != wanted:
         raise _damaged(user_catalogue(wanted), f"it is of {own.region}")
-    return newest(installed, own)
+    return replace(newest(installed, own), today=today)
 
 
 def user_catalogue(region: str) -> Path:
@@ -43,7 +47,7 @@ def user_catalogue(region: str) -> Path:
     return home() / FOLDER / f"{region}.json"
 
 
-def read_catalogue(path: Path) -> Catalogue | None:
+def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
     """The catalogue in a JSON file; None where there is no such file. Raises InputError when it
     cannot be read, with the remedy."""
     try:
@@ -51,13 +55,13 @@ def read_catalogue(path: Path) -> Catalogue | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; {_REMEDY}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from error
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, str(error), remedy) from error
     try:
         return catalogue_from(json.loads(text), file=str(path))
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, str(error), remedy) from error
 
 
 @cache
@@ -72,11 +76,8 @@ def load_gpus() -> GpuTable:
     return parse_gpus(_text("gpus.toml"))
 
 
-_REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
-
-
-def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is damaged: {why}; {_REMEDY}")
+def _damaged(path: Path, why: str, remedy: str = REMEDY) -> InputError:
+    return InputError(f"{path} is damaged: {why}; {remedy}")
 
 
 def _text(name: str) -> str:

@@ -83,6 +83,8 @@ class Catalogue:
     """Quota code -> what the account has; empty: nobody asked."""
     file: str = "the installed catalogue"
     """What the newest prices were read from."""
+    today: date | None = None
+    """The day on which it was read, for ages; None: they are not said."""
 
     def find(self, name: str) -> InstanceType:
         """Raises InputError, with the names there are, when the type is not in the catalogue."""
@@ -146,11 +148,11 @@ class Catalogue:
         """When a type's spot prices were seen."""
         return kind.spot_from.seen if kind.spot_from else self.spot_seen
 
-    def sources(self, names: Iterable[str], today: date, *, spot: bool = True) -> str:
+    def sources(self, names: Iterable[str], *, spot: bool = True) -> str:
         """One line on the prices of some types: when they were seen, how old that is, whether spot
         is the zones' own price or modelled from a range, and which file it was read from."""
         kinds = [self.find(name) for name in names]
-        said = [f"on-demand as of {_aged((self.on_demand_origin(k) for k in kinds), today)}"]
+        said = [f"on-demand as of {_aged((self.on_demand_origin(k) for k in kinds), self.today)}"]
         priced = [k for k in kinds if k.spot_usd_per_hour is not None] if spot else []
         for by_zone, words in ((True, "spot as seen"), (False, "spot is modelled from")):
             origins = [
@@ -159,15 +161,16 @@ class Catalogue:
                 if bool(k.spot_by_zone) is by_zone
             ]
             if origins:
-                said.append(f"{words} {_aged(origins, today)}")
+                said.append(f"{words} {_aged(origins, self.today)}")
         return "; ".join(said) + f"; by {self.file}"
 
 
-def _aged(origins: Iterable[Origin], today: date) -> str:
+def _aged(origins: Iterable[Origin], today: date | None) -> str:
     """The times at which prices were seen, the oldest first, each once."""
-    ages = {origin.seen: origin.age_days(today) for origin in origins}
-    ordered = sorted(ages.items(), key=lambda one: (-one[1], one[0]))
-    return ", ".join(f"{seen} ({age_text(days)})" for seen, days in ordered)
+    ordered = sorted({origin.seen: origin for origin in origins}.values(), key=lambda o: o.until)
+    if today is None:
+        return ", ".join(origin.seen for origin in ordered)
+    return ", ".join(f"{o.seen} ({age_text(o.age_days(today))})" for o in ordered)
 
 
 # ------------------------------------------------------------------------------ reading

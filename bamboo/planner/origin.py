@@ -29,10 +29,6 @@ class Origin:
         """Whole days since then; 0 where that is still to come."""
         return max(0, (today - self.until.date()).days)
 
-    def text(self, today: date) -> str:
-        """`2026-07-20 (124 days old): where it is from`."""
-        return f"{self.seen} ({age_text(self.age_days(today))}): {self.source}"
-
 
 def last_moment(seen: str) -> datetime:
     """The beginning of what is named last in `seen`, in UTC. Raises ValueError."""

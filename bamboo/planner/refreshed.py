@@ -59,16 +59,20 @@ def _asked(
 
 def newest(first: Catalogue, second: Catalogue) -> Catalogue:
     """Of each price the one seen later, of equal times that of `first`; `second` names region and
-    file. Facts, zone IDs and quotas are those of whichever was put together later."""
+    file. Facts, zone IDs and quotas are those of whichever was put together later. Zones belong to
+    a region: where the two are of different ones, spot prices are those of `second`."""
     older, newer = sorted((first, second), key=_taken)
     types = {}
     for name in (*newer.types, *(n for n in older.types if n not in newer.types)):
         both = [c.types[name] for c in (first, second) if name in c.types]
         facts = newer.types.get(name) or older.types[name]
+        zoned = both if first.region == second.region else both[-1:]
+        on_demand = max(both, key=lambda k: _seen(k.on_demand_from))
+        spot = max(zoned, key=lambda k: _seen(k.spot_from))
         types[name] = replace(
             facts,
-            **_market(max(both, key=lambda k: _seen(k.on_demand_from)), "on_demand"),
-            **_market(max(both, key=lambda k: _seen(k.spot_from)), "spot"),
+            **{field: getattr(on_demand, field) for field in _ON_DEMAND},
+            **{field: getattr(spot, field) for field in _SPOT},
         )
     auxiliary = dict(first.auxiliary)
     for name, price in second.auxiliary.items():
@@ -91,11 +95,6 @@ def newest(first: Catalogue, second: Catalogue) -> Catalogue:
 
 _SPOT = ("spot_usd_per_hour", "spot_by_zone", "spot_from", "offered")
 _ON_DEMAND = ("on_demand_usd_per_hour", "on_demand_from")
-
-
-def _market(kind: InstanceType, market: str) -> dict[str, Any]:
-    fields = _SPOT if market == "spot" else _ON_DEMAND
-    return {name: getattr(kind, name) for name in fields}
 
 
 def _taken(catalogue: Catalogue) -> Any:

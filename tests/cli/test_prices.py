@@ -1,0 +1,219 @@
+"""`bamboo prices`, through the command line and the AWS code against the mock."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
+from bamboo.errors import InputError
+from bamboo.planner.catalogue import KnownQuota
+from bamboo.planner.origin import Origin
+from bamboo.ports import PricesSeen, TypeFacts
+from cli import main, prices
+from cli.look import catalogue_of
+from cli.runs import RunFolder
+from cli.views.prices import prices_body, prices_text
+from cloud.fake import FakePrices
+from cloud.local.faults import Market
+from cloud.local.metadata import MetadataService
+from cloud.local.mock_aws import MockAws
+from tests.cli.test_reading import folder_of
+
+NOW = datetime(2026, 12, 1, 10, tzinfo=UTC)
+SPOT = {
+    "g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.526},
+    "g5.xlarge": {"us-east-1a": 0.9054, "us-east-1c": 0.9053},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockAws]:
+    aws = MockAws(metadata=MetadataService(), market=Market(SPOT), on_change=lambda: None)
+    aws.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    yield aws
+    aws.stop()
+
+
+@pytest.fixture
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main.run(["prices", "--json", *arguments]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert isinstance(body, dict)
+    return body
+
+
+def test_the_installed_prices_are_shown_with_age_and_source(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices"]) == 0
+    text = capsys.readouterr().out
+    first, second = text.splitlines()[:2]
+    assert first == "us-east-1 (by the installed catalogue)"
+    assert "quota All G and VT Spot Instance Requests (L-3819A6DF): 0 vCPUs in a new acc" in second
+    assert re.search(r"\[1\] 2026-07-20 \([\d,]+ days old\): list price of Linux on demand", text)
+    assert re.search(r"p3\.2xlarge +1 x V100 16 GiB +8 +2\.5 +\$3\.06  \[1\] .*12-24%", text)
+    assert max(map(len, text.splitlines())) <= 120
+    body = shown(capsys)
+    assert len(body["types"]) == len(installed_catalogue().types)
+    for kind in body["types"]:
+        for price in filter(None, (kind["on_demand"], kind["spot"])):
+            assert price["source"]
+            assert price["age_days"] > 100
+    assert not home.exists()
+
+
+def test_a_refresh_asks_keeps_and_is_what_everything_plans_with(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = shown(capsys, "--refresh")
+    kinds = {kind["type"]: kind for kind in body["types"]}
+    zones = kinds["g4dn.xlarge"]["spot"]["zones"]
+    assert [(z["zone_id"], z["zone"], z["usd_per_hour"], z["no_discount"]) for z in zones] == [
+        ("use1-az6", "us-east-1a", 0.2, False),
+        ("use1-az1", "us-east-1b", 0.526, True),
+    ]
+    assert [z["no_discount"] for z in kinds["g5.xlarge"]["spot"]["zones"]] == [False, True]
+    assert kinds["g4dn.xlarge"]["spot"]["age_days"] == 0
+    assert kinds["g4dn.xlarge"]["on_demand"]["age_days"] > 100
+    assert kinds["p4d.24xlarge"]["spot"]["range"] is None
+    assert not kinds["p3.2xlarge"]["offered"]
+    assert body["notes"][0] == "not offered in us-east-1: p3.2xlarge, p3.8xlarge, p3.16xlarge"
+    path = user_catalogue("us-east-1")
+    assert body["file"] == str(path)
+    assert [p.name for p in path.parent.iterdir()] == ["us-east-1.json"]
+
+    job = home.parent / "job.toml"
+    job.write_text('[cloud]\nzones = ["us-east-1a", "us-east-1b"]\n')
+    assert main.run(["cost", str(job), "--samples-per-s", "50", "--json"]) == 0
+    spot = json.loads(capsys.readouterr().out)["spot"]
+    assert spot["us-east-1b"]["usd_per_hour"] == pytest.approx(
+        spot["us-east-1a"]["usd_per_hour"] * 0.526 / 0.2
+    )
+    assert main.run(["prices"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"use1-az1 us-east-1b +\$0\.5260 +100%  no discount", text)
+    assert "p3.2xlarge     1 x V100 16 GiB" in text
+    assert "not in the region" in text
+
+
+def test_without_an_account_the_old_prices_stay_and_their_age_is_said(
+    home: Path, no_account: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices", "--refresh"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no newer prices: DescribeAvailabilityZones: no AWS credentials")
+    assert "aws configure" in err
+    assert re.search(r"still in use: on-demand as of 2026-07-20 \([\d,]+ days old\)", err)
+    assert err.rstrip().endswith("by the installed catalogue")
+    assert not home.exists()
+
+
+def answered(**changed: Any) -> PricesSeen:
+    body: dict[str, Any] = {
+        "region": "us-east-1",
+        "zone_ids": {"us-east-1a": "use1-az4"},
+        "facts": {},
+        "spot": {},
+        "quotas": {},
+    }
+    return PricesSeen(**{**body, **changed})
+
+
+def test_a_refusal_leaves_what_was_refreshed_before_byte_for_byte(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown(capsys, "--refresh")
+    before = user_catalogue("us-east-1").read_bytes()
+    for seen in (None, answered()):
+        with pytest.raises(Exception, match=r"no newer prices: .*still in use: .*\(today\)"):
+            prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    assert user_catalogue("us-east-1").read_bytes() == before
+
+
+def test_a_damaged_catalogue_is_refused_everywhere_until_it_is_written_anew(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = user_catalogue("us-east-1")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    job = home.parent / "job.toml"
+    job.write_text("")
+    for verb in (["prices"], ["cost", str(job), "--samples-per-s", "50"]):
+        assert main.run(verb) == 2
+        assert f"error: {path} is damaged: " in capsys.readouterr().err
+    with pytest.raises(InputError, match="is damaged"):
+        prices.refresh(FakePrices(None), "us-east-1", now=NOW)
+    assert shown(capsys, "--refresh")["file"] == str(path)
+
+
+def test_a_region_without_prices_of_its_own_says_so(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices", "--region", "eu-west-1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("eu-west-1: no prices of its own yet, those of us-east-1 stand for them")
+    for region in ("..", "us-east-1/x", "nowhere", ""):
+        assert main.run(["prices", "--region", region]) == 2
+        assert "is no name of a region" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named(home: Path) -> None:
+    home.mkdir()
+    (home / "prices").write_text("a file")
+    seen = answered(facts={"g5.xlarge": facts()})
+    with pytest.raises(InputError, match=r"prices cannot be made: .*set BAMBOO_HOME"):
+        prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+
+
+def facts() -> TypeFacts:
+    return TypeFacts(gpu="A10G", gpus=1, gpu_memory_mib=22888, vcpus=4, network_gbps=2.5)
+
+
+def test_quotas_of_the_account_are_kept_and_shown(home: Path) -> None:
+    seen = answered(
+        facts={"g5.xlarge": facts()},
+        spot={"g5.xlarge": {"us-east-1a": 0.4}},
+        quotas={"L-3819A6DF": 64.0},
+    )
+    prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    catalogue = load_catalogue()
+    assert catalogue.quotas == {
+        "L-3819A6DF": KnownQuota(
+            vcpus=64.0,
+            origin=Origin(seen="2026-12-01T10:00:00Z", source="asked of EC2 in us-east-1"),
+        )
+    }
+    text = prices_text(prices_body(catalogue, region="us-east-1", today=NOW.date()))
+    assert "L-3819A6DF): 64 vCPUs in this account (today)" in text
+
+
+def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
+    folder: RunFolder = folder_of(home)
+    assert catalogue_of(folder) == installed_catalogue()
+    folder.prices.write_text("{")
+    with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
+        catalogue_of(folder)
