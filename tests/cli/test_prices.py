@@ -41,7 +41,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockAws]:
-    aws = MockAws(metadata=MetadataService(), market=Market(SPOT), on_change=lambda: None)
+    aws = MockAws(
+        metadata=MetadataService(),
+        market=Market(SPOT),
+        on_change=lambda: None,
+        quotas={"L-3819A6DF": 64.0},
+    )
     aws.start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
@@ -101,7 +106,12 @@ def test_a_refresh_asks_keeps_and_is_what_everything_plans_with(
     assert kinds["g4dn.xlarge"]["on_demand"]["age_days"] > 100
     assert kinds["p4d.24xlarge"]["spot"]["range"] is None
     assert not kinds["p3.2xlarge"]["offered"]
-    assert body["notes"][0] == "not offered in us-east-1: p3.2xlarge, p3.8xlarge, p3.16xlarge"
+    assert body["notes"] == ["not offered in us-east-1: p3.2xlarge, p3.8xlarge, p3.16xlarge"]
+    assert [(q["code"], q["vcpus"]) for q in body["quotas"]] == [
+        ("L-3819A6DF", 64),
+        ("L-7212CCBC", 0),
+        ("L-C4BD4855", 0),
+    ]
     path = user_catalogue("us-east-1")
     assert body["file"] == str(path)
     assert [p.name for p in path.parent.iterdir()] == ["us-east-1.json"]

@@ -10,10 +10,9 @@ from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
-from tests.cloud.aws_answers import instead, json_error, quota
 
 REGION = "us-east-1"
-G, P5, UNKNOWN = "L-3819A6DF", "L-C4BD4855", "L-00000000"
+G, P5 = "L-3819A6DF", "L-C4BD4855"
 SPOT = {
     "g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.3},
     "g5.xlarge": {"us-east-1b": 0.4},
@@ -44,17 +43,13 @@ def ec2_source(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceSource]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     strange = {"m5.large": {"us-east-1a": 0.01}, "g6.xlarge": {"us-west-2a": 0.1}}
     aws = MockAws(
-        metadata=MetadataService(), market=Market({**SPOT, **strange}), on_change=lambda: None
+        metadata=MetadataService(),
+        market=Market({**SPOT, **strange}),
+        on_change=lambda: None,
+        quotas=QUOTAS,
     )
     aws.start()
     source = Ec2Prices.connect(region=REGION, endpoint_url=aws.url)
-    # The mock has no quotas of EC2: the first two are the account's, the others nobody knows.
-    left = [quota(QUOTAS[G]), quota(QUOTAS[P5])]
-    instead(
-        source._quotas,
-        "GetServiceQuota",
-        lambda: left.pop(0) if left else json_error("NoSuchResourceException"),
-    )
     try:
         yield source
     finally:
@@ -70,7 +65,7 @@ def source(
 
 
 def test_what_a_region_asks_for_its_types(source: PriceSource) -> None:
-    seen = source.read(["g5.xlarge", "g4dn.xlarge", "p9.huge"], quotas=[G, P5, UNKNOWN])
+    seen = source.read(["g5.xlarge", "g4dn.xlarge", "p9.huge"], quotas=[G, P5])
     assert seen.region == REGION
     assert ZONE_IDS.items() <= seen.zone_ids.items()
     assert seen.spot == SPOT
