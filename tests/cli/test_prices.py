@@ -18,6 +18,7 @@ from cli import main, prices
 from cli.look import catalogue_of
 from cli.runs import RunFolder
 from cli.views.prices import prices_body, prices_text
+from cli.views.quota import quota_body, quota_lines
 from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
@@ -227,3 +228,19 @@ def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
     folder.prices.write_text("{")
     with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
         catalogue_of(folder)
+
+
+def test_the_quota_of_a_plan_is_said_in_words_and_as_json(home: Path) -> None:
+    catalogue = load_catalogue()
+    plan = {"g5.xlarge": 3, "p3.2xlarge": 2}
+    lines = quota_lines(catalogue, plan, spot=True, region="eu-west-1")
+    assert lines[0].startswith("  quota: 3 g5.xlarge need 12 vCPUs of the quota `All G and VT Spot")
+    assert sum(line.startswith("  quota: ") for line in lines) == 2
+    assert "which is 0 in a new account: ask for them first" in " ".join(" ".join(lines).split())
+    (g, p) = quota_body(catalogue, plan, spot=False, region="eu-west-1")
+    assert (g["code"], g["vcpus"], g["has_vcpus"], g["enough"]) == ("L-DB2E81BA", 12, None, False)
+    assert (p["code"], p["instances"], p["region"]) == (
+        "L-417A185B",
+        {"p3.2xlarge": 2},
+        "eu-west-1",
+    )
