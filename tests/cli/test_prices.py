@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,24 @@ from typing import Any
 import pytest
 
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
+from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
 from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
+from bamboo.planner.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
 from cli import main, prices
 from cli.look import catalogue_of
 from cli.runs import RunFolder
+from cli.spent import rented_of
+from cli.terms import save_terms, terms_of
 from cli.views.prices import prices_body, prices_text
 from cli.views.quota import quota_body, quota_lines
 from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from tests.cli.test_planning import JOB, plan
 from tests.cli.test_reading import folder_of
 
 NOW = datetime(2026, 12, 1, 10, tzinfo=UTC)
@@ -225,6 +231,38 @@ def test_quotas_of_the_account_are_kept_and_shown(home: Path) -> None:
 def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
     folder: RunFolder = folder_of(home)
     assert catalogue_of(folder) == installed_catalogue()
+    dear = {"g5.xlarge": {"us-east-1a": 0.4, "us-east-1b": 0.6}}
+    before = answered(facts={"g5.xlarge": facts()}, spot=dear)
+    prices.refresh(FakePrices(before), "us-east-1", now=NOW)
+    planned = plan()
+    assert planned.usd_per_hour == pytest.approx(4 * 0.4)
+    save_terms(folder, resolve(JOB), planned, started_s=1.0, detached=False)
+    user_catalogue("us-east-1").unlink()
+    later = plan()
+    assert later.usd_per_hour != planned.usd_per_hour
+    save_terms(folder, resolve(JOB), later, started_s=1.0, detached=False)
+    kept = terms_of(folder).catalogue
+    assert kept.spot_prices(["g5.xlarge"], ["us-east-1a"]) == {"g5.xlarge": {"us-east-1a": 0.4}}
+    assert kept.types == planned.catalogue.types
+
+
+def test_the_bill_of_a_run_is_by_its_own_prices(home: Path) -> None:
+    folder = folder_of(home)
+    folder.cloud.write_text(
+        '{"kind": "start", "t": 1.0, "instance": "i-1", "zone": "a", "instance_type": "g5.xlarge", '
+        '"market": "spot", "usd_per_hour": 0.4}\n'
+    )
+    (rented,) = rented_of(folder, [])
+    assert rented.on_demand_usd_per_hour == 1.006
+    kind = replace(installed_catalogue().find("g5.xlarge"), on_demand_usd_per_hour=2.0)
+    own = replace(installed_catalogue(), types={"g5.xlarge": kind})
+    folder.prices.write_text(catalogue_json(own))
+    (rented,) = rented_of(folder, [])
+    assert rented.on_demand_usd_per_hour == 2.0
+
+
+def test_the_prices_of_a_run_that_are_damaged_are_named(home: Path) -> None:
+    folder = folder_of(home)
     folder.prices.write_text("{")
     with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
         catalogue_of(folder)

@@ -127,6 +127,19 @@ def test_prices_of_another_region_do_not_take_the_place_of_a_zone_s() -> None:
     assert not newest(BASE, replace(far, region=BASE.region)).find("g4dn.xlarge").spot_by_zone
 
 
+def test_what_stands_beside_the_instances_is_the_newest_too() -> None:
+    disk = BASE.auxiliary["disk"]
+
+    def with_disk(usd: float, seen: str) -> Catalogue:
+        price = replace(disk, usd=usd, origin=Origin(seen=seen, source="list"))
+        return replace(BASE, auxiliary={"disk": price})
+
+    old, new = with_disk(0.1, "2020-01-01"), with_disk(0.2, "2027-01-01")
+    for both in (newest(BASE, new), newest(new, BASE), newest(old, new), newest(new, old)):
+        assert both.auxiliary["disk"].usd == 0.2
+    assert newest(BASE, old).auxiliary == BASE.auxiliary
+
+
 def test_a_newer_release_is_not_hidden_by_an_older_answer() -> None:
     """The installed catalogue of a later release has on-demand prices that the user's has not."""
     later = Origin(seen="2027-01-01", source="list")
