@@ -4,7 +4,7 @@ Rule: pure, and the one place where these dollars are counted; each part has a n
 so that whoever prints a total can say what is in it. All of it is modelled from list prices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -129,12 +129,40 @@ def auxiliary_parts(prices: Mapping[str, AuxiliaryPrice], extras: Extras) -> tup
     )
 
 
-def auxiliary_usd_per_hour(parts: tuple[Part, ...]) -> float:
+def auxiliary_usd_per_hour(parts: Sequence[Part]) -> float:
     """All parts together."""
     return sum(part.usd_per_hour for part in parts)
 
 
-def checkpoint_puts(shard_bytes: tuple[float, ...]) -> int:
+def extras_of(
+    *,
+    instances: int,
+    step_s: float,
+    crossing_bytes: float = 0.0,
+    checkpoint_bytes: Sequence[float] = (),
+    every_steps: int = 0,
+    keep: int = 0,
+    coordinator: bool = True,
+) -> Extras:
+    """The quantities of a plan: `crossing_bytes` of a step between zones, `checkpoint_bytes` of
+    each stage's part, a checkpoint every so many steps (0: none, or not in a bucket), `keep` kept,
+    and one more while it is written. Raises InputError for a step of no time."""
+    if step_s <= 0:
+        raise InputError(f"a step of {step_s:g} s: give operations a time above 0")
+    steps_per_hour = 3600 / step_s
+    written = every_steps > 0 and len(checkpoint_bytes) > 0
+    return Extras(
+        instances=instances,
+        stored_bytes=(keep + 1) * sum(checkpoint_bytes) if written else 0.0,
+        puts_per_hour=checkpoint_puts(checkpoint_bytes) * steps_per_hour / every_steps
+        if written
+        else 0.0,
+        crossing_bytes_per_hour=crossing_bytes * steps_per_hour,
+        coordinator=coordinator,
+    )
+
+
+def checkpoint_puts(shard_bytes: Sequence[float]) -> int:
     """Requests that write one checkpoint of these shards: each in parts of PART_BYTES with a begin
     and an end where there are several, and the manifest that makes it complete."""
     pieces = [max(1, ceil(size / PART_BYTES)) for size in shard_bytes]

@@ -8,7 +8,7 @@ import click
 
 from bamboo.config.catalogue import load_catalogue
 from cli import prices, wiring
-from cli.echo import echo_result
+from cli.echo import echo, echo_result
 from cli.views.prices import prices_body, prices_text
 
 
@@ -23,6 +23,7 @@ def command(*, refresh: bool, region: str | None, as_json: bool) -> None:
     region, now = prices.checked_region(region), datetime.now(UTC)
     notes: tuple[str, ...] = ()
     if refresh:
+        echo(f"asking EC2 for what it has in {region}", err=True)
         with closing(wiring.price_source(region)) as source:
             notes = prices.refresh(source, region, now=now)
     catalogue, today = load_catalogue(region), now.date()

@@ -1,5 +1,6 @@
 """`bamboo prices`, through the command line and the AWS code against the mock."""
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
+from bamboo.planner.auxiliary import auxiliary_parts, extras_of
 from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
 from bamboo.planner.refreshed import catalogue_json
@@ -22,6 +24,7 @@ from cli.look import catalogue_of
 from cli.runs import RunFolder
 from cli.spent import rented_of
 from cli.terms import save_terms, terms_of
+from cli.views.auxiliary import auxiliary_body, auxiliary_lines
 from cli.views.prices import prices_body, prices_text
 from cli.views.quota import quota_body, quota_lines
 from cloud.fake import FakePrices
@@ -141,7 +144,8 @@ def test_without_an_account_the_old_prices_stay_and_their_age_is_said(
     home: Path, no_account: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["prices", "--refresh"]) == 2
-    err = capsys.readouterr().err
+    asking, err = capsys.readouterr().err.split("\n", 1)
+    assert asking == "asking EC2 for what it has in us-east-1"
     assert err.startswith("error: no newer prices: DescribeAvailabilityZones: no AWS credentials")
     assert "aws configure" in err
     assert re.search(r"still in use: on-demand as of 2026-07-20 \([\d,]+ days old\)", err)
@@ -169,6 +173,25 @@ def test_a_refusal_leaves_what_was_refreshed_before_byte_for_byte(
         with pytest.raises(Exception, match=r"no newer prices: .*still in use: .*\(today\)"):
             prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
     assert user_catalogue("us-east-1").read_bytes() == before
+
+
+def test_a_disk_that_fills_up_leaves_what_there_was(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = answered(facts={"g5.xlarge": facts()}, spot={"g5.xlarge": {"us-east-1a": 0.4}})
+    prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    path = user_catalogue("us-east-1")
+    before = path.read_bytes()
+
+    def full(aside: Path, data: bytes) -> int:
+        aside.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-12-01"):
+        prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_damaged_catalogue_is_refused_everywhere_until_it_is_written_anew(
@@ -266,6 +289,23 @@ def test_the_prices_of_a_run_that_are_damaged_are_named(home: Path) -> None:
     folder.prices.write_text("{")
     with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
         catalogue_of(folder)
+
+
+def test_what_stands_beside_a_plan_is_said_in_words_and_as_json() -> None:
+    extras = extras_of(instances=8, step_s=6.0, crossing_bytes=1.7e9)
+    parts = auxiliary_parts(installed_catalogue().auxiliary, extras)
+    body = auxiliary_body(parts)
+    assert body["modelled"]
+    assert body["usd_per_hour"] == pytest.approx(sum(p["usd_per_hour"] for p in body["parts"]))
+    assert auxiliary_lines(parts) == [
+        "  beside the instances, modelled: $20.57/h",
+        "    disks        $0.1052  8 x 120 GiB of gp3 volumes at $0.08 per GB-month",
+        "    addresses    $0.0400  8 x public IPv4 address at $0.005 per hour",
+        "    coordinator  $0.0280  1 x t3.small on demand at $0.0208 per hour, with address and "
+        "disk",
+        "    transfer      $20.40  1,020.0 GB an hour of bytes between zones ($0.01 out and $0.01 "
+        "in) at $0.02 per GB",
+    ]
 
 
 def test_the_quota_of_a_plan_is_said_in_words_and_as_json(home: Path) -> None:

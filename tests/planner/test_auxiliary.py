@@ -12,6 +12,7 @@ from bamboo.planner.auxiliary import (
     auxiliary_parts,
     auxiliary_usd_per_hour,
     checkpoint_puts,
+    extras_of,
 )
 from bamboo.planner.zones import USD_PER_GB
 
@@ -71,6 +72,27 @@ def test_parts_are_never_negative_and_two_plans_cost_what_both_do(one: Extras, t
     if one.stored_bytes <= two.stored_bytes and one.puts_per_hour <= two.puts_per_hour:
         reads = one.gets_per_hour <= two.gets_per_hour
         assert not reads or first[2].usd_per_hour <= second[2].usd_per_hour
+
+
+def test_the_quantities_of_a_plan() -> None:
+    extras = extras_of(
+        instances=9,
+        step_s=6.0,
+        crossing_bytes=1.7e9,
+        checkpoint_bytes=(2.0 * PART_BYTES, 100.0),
+        every_steps=50,
+        keep=2,
+    )
+    assert extras == Extras(
+        instances=9,
+        stored_bytes=3 * (2.0 * PART_BYTES + 100),
+        puts_per_hour=(1 + 4 + 1) * 12.0,
+        crossing_bytes_per_hour=1.7e9 * 600,
+    )
+    none = extras_of(instances=9, step_s=6.0, checkpoint_bytes=(1.0,), keep=2, coordinator=False)
+    assert none == Extras(instances=9, coordinator=False)
+    with pytest.raises(InputError, match="a step of 0 s"):
+        extras_of(instances=1, step_s=0.0)
 
 
 def test_a_price_that_is_missing_is_named() -> None:
