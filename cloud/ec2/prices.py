@@ -23,7 +23,7 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 20
 ATTEMPTS = 3
 DEADLINE_S = 90.0
-"""For all pages of all calls."""
+"""For all pages of all calls: none is begun after it."""
 PAGE = {"describe_instance_types": 100, "describe_spot_price_history": 1000}
 """The most that each gives at once."""
 WITHOUT_ACCOUNT = "go on with the prices there are"
@@ -68,12 +68,13 @@ class Ec2Prices:
         self._until_s = self._clock() + self._deadline_s
         zone_ids = self._zone_ids()
         facts = self._facts(types)
+        spot = self._spot(sorted(facts), sorted(zone_ids))
         known, notes = self._quotas_of(quotas)
         return PricesSeen(
             region=self._region,
             zone_ids=zone_ids,
             facts=facts,
-            spot=self._spot(sorted(facts), sorted(zone_ids)),
+            spot=spot,
             quotas=known,
             notes=notes,
         )
@@ -86,6 +87,7 @@ class Ec2Prices:
     def _zone_ids(self) -> dict[str, str]:
         with translated("DescribeAvailabilityZones", without_account=WITHOUT_ACCOUNT):
             answer = self._ec2.describe_availability_zones(**requests.zones(self._region))
+            self._check_time("DescribeAvailabilityZones")
         return {zone["ZoneName"]: zone["ZoneId"] for zone in answer["AvailabilityZones"]}
 
     def _facts(self, types: Sequence[str]) -> dict[str, TypeFacts]:
@@ -126,8 +128,8 @@ class Ec2Prices:
         a note. One that was never raised is that of every account."""
         known: dict[str, float] = {}
         for code in codes:
-            self._check_time("GetServiceQuota")
             try:
+                self._check_time("GetServiceQuota")
                 with translated("GetServiceQuota", without_account=WITHOUT_ACCOUNT):
                     known[code] = self._quota(ServiceCode="ec2", QuotaCode=code)
             except (CloudRefused, CloudThrottled, CloudUnavailable) as error:

@@ -73,16 +73,24 @@ def test_a_refusal_of_any_call_names_it(
 
 
 def test_the_deadline_is_of_all_calls_together(prices: Ec2Prices) -> None:
-    times = iter([0.0, 1.0, 10.0])
-    late = Ec2Prices(
-        ec2=prices._ec2,
-        quotas=prices._quotas,
-        region="us-east-1",
-        clock=lambda: next(times),
-        deadline_s=9.0,
-    )
-    with pytest.raises(CloudUnavailable, match=f"{HISTORY} was not over after 9 s"):
-        late.read(TYPES, quotas=[])
+    def late(*times_s: float) -> Ec2Prices:
+        times = iter(times_s)
+        return Ec2Prices(
+            ec2=prices._ec2,
+            quotas=prices._quotas,
+            region="us-east-1",
+            clock=lambda: next(times),
+            deadline_s=9.0,
+        )
+
+    for on_time, action in enumerate(
+        ["DescribeAvailabilityZones", "DescribeInstanceTypes", HISTORY]
+    ):
+        with pytest.raises(CloudUnavailable, match=f"{action} was not over after 9 s"):
+            late(0.0, *[9.0] * on_time, 9.1).read(TYPES, quotas=[])
+    seen = late(0.0, 1.0, 1.0, 1.0, 9.0, 9.1).read(TYPES, quotas=["L-1", "L-2", "L-3"])
+    assert (seen.spot, set(seen.quotas)) == (SPOT, {"L-1"})
+    assert seen.notes[0].startswith("quotas from L-2 on were not read: GetServiceQuota was not ov")
 
 
 def test_a_quota_that_was_never_raised_is_that_of_every_account(prices: Ec2Prices) -> None:
