@@ -70,7 +70,9 @@ def prepare(
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
         _check_surroundings(job, run)
-    cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
+    cheapest_pool(
+        job, load_catalogue(job.cloud.region)
+    )  # refuses what has no price, before any work
     played = None if trace is None else _settled(trace, job)
     return plan_again(run, job, played)
 

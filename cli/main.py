@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
+    "prices": "Show what instances cost, how old that is, and which quota they need.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",

@@ -73,7 +73,7 @@ def plan_job(
 
     Raises InputError for an instance type that the catalogue does not know, or cannot price.
     """
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
     nodes = nodes_of(job) if nodes is None else nodes
     pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
