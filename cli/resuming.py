@@ -10,7 +10,7 @@ are never done again unasked: where there are checkpoints, a job that reads none
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
@@ -19,13 +19,13 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ports import ObjectStore
-from bamboo.topology.strategy import Semantics, Strategy
 from cli import lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of, strategy_of
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
+from cli.semantics import differences
 from cli.terms import save_terms
 
 STILL_S = 3.0
@@ -57,7 +57,12 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     prepared = plan_again(folder.id, job)
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
     if ours != theirs:
-        differ = _differences(strategy, prepared.planned.strategy)
+        differ = ", ".join(
+            f"{name} was {before!r} and is {after!r}"
+            for name, before, after in differences(
+                strategy.semantics, prepared.planned.strategy.semantics
+            )
+        )
         raise InputError(
             f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
             "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
@@ -164,27 +169,3 @@ def _newest(
             )
         return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
     return newest_good(objects, semantic_hash=semantic_hash, layers=layers)
-
-
-def _differences(ours: Strategy, theirs: Strategy) -> str:
-    """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
-    before, after = _flat(ours.semantics), _flat(theirs.semantics)
-    return ", ".join(
-        f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    )
-
-
-def _flat(semantics: Semantics) -> dict[str, object]:
-    """Each value that counts, by the key that it comes from."""
-    flat: dict[str, object] = {}
-    for name, value in asdict(semantics).items():
-        if name == "data_digest":
-            flat["the digest of the data"] = value
-        elif isinstance(value, dict):
-            section = "train" if name == "optimizer" else name
-            flat |= {f"{section}.{key}": one for key, one in value.items()}
-        else:
-            flat[f"train.{name}"] = value
-    return flat

@@ -29,6 +29,11 @@ TIME_SCALE = 60.0
     metavar="SECTION.KEY=VALUE",
     help="Override a key of the job.",
 )
+@click.option(
+    "--strategy",
+    type=click.Path(path_type=Path),
+    help="Grid, cut and redundancy, from `bamboo plan`.",
+)
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @click.option(
     "--trace",
@@ -60,6 +65,7 @@ def command(
     name: str,
     dry_run: bool,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     check_replicas: bool,
     trace: Path | None,
     time_scale: float | None,
@@ -86,7 +92,9 @@ def command(
         max_nodes=max_nodes,
         hours=hours,
     )
-    prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run, trace=asked)
+    prepared = launching.prepare(
+        job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
+    )
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
         body = plan_body(prepared.run, prepared.planned)

@@ -54,6 +54,11 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
+@click.option(
+    "--strategy",
+    type=click.Path(path_type=Path),
+    help="Grid, cut and redundancy, from `bamboo plan`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
@@ -70,6 +75,7 @@ def command(
     plot: Path | None,
     force: bool,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
@@ -90,6 +96,7 @@ def command(
         overrides=overrides,
         market=market,
         endless=endless,
+        strategy=strategy,
     )
     runs = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)
     found = list(

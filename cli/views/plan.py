@@ -30,6 +30,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         f"redundancy {plan.mode}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
+        *paragraph(planned.redundancy_why),
         "  memory per node, at most; state: parameters, gradients and moments in fp32",
         *_stages(plan),
         *_price(planned, modelled=cores is not None),
@@ -171,6 +172,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "run": run,
         "grid": {"pipelines": plan.grid.pipelines, "stages": plan.grid.stages},
         "redundancy": plan.mode,
+        "redundancy_reason": planned.redundancy_why or None,
         "cut": list(plan.cut),
         "parameters": plan.parameters,
         "memory": [_bytes_body(stage) for stage in plan.memory],
