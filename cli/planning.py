@@ -109,16 +109,7 @@ def plan_job(
     chosen = plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
     wanted = apart or {pool.zone: plan.instances}
-    specs = [
-        LaunchSpec(
-            run=run,
-            pool=replace(pool, zone=ZoneId(zone)),
-            count=count,
-            token=f"{run}-{number}",
-            expires_at_s=int(now_s) + EXPIRY_S,
-        )
-        for number, (zone, count) in enumerate(wanted.items(), start=1)
-    ]
+    specs = _specs(run, pool, wanted, now_s=now_s)
     return Planned(
         job=job,
         redundancy_why=settled.why,
@@ -135,6 +126,20 @@ def plan_job(
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
+
+
+def _specs(run: RunId, pool: Pool, wanted: Mapping[str, int], *, now_s: float) -> list[LaunchSpec]:
+    """What is asked for at the start: so many nodes of each zone."""
+    return [
+        LaunchSpec(
+            run=run,
+            pool=replace(pool, zone=ZoneId(zone)),
+            count=count,
+            token=f"{run}-{number}",
+            expires_at_s=int(now_s) + EXPIRY_S,
+        )
+        for number, (zone, count) in enumerate(wanted.items(), start=1)
+    ]
 
 
 def nodes_of(job: JobConfig) -> int:

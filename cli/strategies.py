@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
+
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.topology.strategy import Placement, Semantics, Strategy
@@ -16,6 +18,11 @@ from cli.semantics import differences
 
 KEY = "strategy"
 """Of a larger object, such as what `bamboo plan --json` prints."""
+strategy_option = click.option(
+    "--strategy",
+    type=click.Path(path_type=Path),
+    help="Grid, cut and redundancy from this file, of `bamboo plan --json`.",
+)
 REMEDY = "write one anew: bamboo plan JOB --json > FILE"
 
 

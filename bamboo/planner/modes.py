@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bamboo.planner.candidates import Candidates, Room
-from bamboo.planner.losses import Hazard, LossBook
+from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import BY_REDUNDANCY, SAME, Candidate, against, ranked
-from bamboo.planner.survival import Outcome, single_loss
 from bamboo.planner.workload import Workload
+from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +51,27 @@ def choose_mode(
     ]
     if not fitting:
         candidates.asked(grid, min(room.modes, key=BY_REDUNDANCY.index))
+    lasting = [mode for mode in fitting if mode in lasting_modes(hazard.stakes)]
     here = replace(
         room,
         nodes=range(grid.size, grid.size + 1),
         grids=(grid,),
         microbatches=(workload.microbatch,),
-        modes=tuple(fitting),
+        modes=tuple(lasting or fitting),
     )
     found = ranked(workload, here, hazard, spread=spread, standbys=standbys)
     found = tuple(one for one in found if not cut or one.choice.cut == tuple(cut)) or found
-    kept = [one for one in found if not _ends(one, hazard, standbys)]
-    best = max((one.value for one in kept or found), default=0.0)
-    alike = [one for one in kept or found if one.value >= best * (1 - SAME)]
+    alike = [one for one in found if one.value >= found[0].value * (1 - SAME)]
     taken = min(alike, key=lambda one: BY_REDUNDANCY.index(one.choice.mode))
-    others = [one for one in kept or found if one is not taken]
-    left_out = [one.choice.mode for one in found if kept and one not in kept]
+    others = [one for one in found if one is not taken]
+    left_out = [mode for mode in fitting if lasting and mode not in lasting]
     return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))
 
 
-def _ends(one: Candidate, hazard: Hazard, standbys: int) -> bool:
-    """Whether one loss ends the run, and losses are to be expected."""
-    if not hazard.stakes.preemptible or hazard.losses_per_node_hour <= 0:
-        return False
-    book = LossBook(hazard=hazard, spread=one.spread, standbys=standbys)
-    mode = one.choice.mode
-    assignment, _ = book.laid_out(one.choice.grid, mode)
-    every = min(hazard.stakes.checkpoint_every, hazard.stakes.steps)
-    return single_loss(assignment, mode, checkpoint_every=every) is Outcome.ENDED
+def lasting_modes(stakes: Stakes) -> tuple[str, ...]:
+    """Those in which the loss of one node does not end a run (of `peer`: with two pipelines)."""
+    safe = not stakes.preemptible or stakes.checkpoint_every > 0
+    return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")
 
 
 def _sentence(

@@ -42,8 +42,6 @@ class Candidate:
     """A plan that fits with its figures, all of them predicted."""
 
     choice: Choice
-    spread: str
-    """How the nodes lie over the zones."""
     source: str
     """Where the times are from."""
     nodes: int
@@ -64,6 +62,8 @@ class Candidate:
     one link; 0: sizes do not matter here."""
     usd_per_hour: float
     """All nodes, and what moves between zones."""
+    spread: str = ""
+    """How the nodes lie over the zones."""
     why: str = ""
     """One sentence: why it is the first, or why it is behind the first."""
 
@@ -100,15 +100,19 @@ def ranked(
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
-    judge = _Judge(workload, room, hazard, spread=spread, standbys=standbys)
+    judges = {
+        name: _Judge(workload, room, hazard, spread=name, standbys=standbys)
+        for name in (SPREADS if spread == AUTO else (spread,))
+    }
+    judge = next(iter(judges.values()))
     fitting = list(judge.candidates.all())
     if not fitting:
         raise judge.candidates.nothing()
     plans = [
         (choice, name)
         for choice in fitting
-        for name in judge.books
-        if judge.books[name].zones(choice.grid)
+        for name in judges
+        if judges[name].book.zones(choice.grid)
     ]
     if not plans:
         raise InputError(
@@ -118,19 +122,21 @@ def ranked(
         )
     # What is known less of comes first where values are equal, so nothing is passed over.
     queue: list[tuple[float, int, tuple[int, ...], int, Candidate | None]] = [
-        (-judge.bound(choice, name), 0, _order(choice, name), number, None)
+        (-judges[name].bound(choice), 0, _order(choice, name), number, None)
         for number, (choice, name) in enumerate(plans)
     ]
     heapq.heapify(queue)
     found: dict[Choice, Candidate] = {}
     while queue and (not most or len(found) < most):
         _, level, order, number, candidate = heapq.heappop(queue)
-        if plans[number][0] in found:
+        choice, name = plans[number]
+        if choice in found:
             continue  # it is worth more in another spread
         if level == WHOLE and candidate is not None:
-            found[candidate.choice] = candidate
+            found[choice] = replace(candidate, spread=name)
             continue
-        known = judge.calm(*plans[number]) if candidate is None else judge.with_losses(candidate)
+        judge = judges[name]
+        known = judge.calm(choice) if candidate is None else judge.with_losses(candidate)
         value = float(f"{known.value:.{DIGITS}g}")
         heapq.heappush(queue, (-value, level + 1, order, number, known))
     best, *others = found.values()
@@ -157,32 +163,27 @@ class _Judge:
         self, workload: Workload, room: Room, hazard: Hazard, *, spread: str, standbys: int
     ) -> None:
         self.candidates = Candidates(workload, room)
-        names = SPREADS if spread == AUTO else (spread,)
-        self.books = {
-            name: LossBook(hazard=hazard, spread=name, standbys=standbys) for name in names
-        }
-        self._standbys = standbys
+        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys)
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
         self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
 
-    def bound(self, choice: Choice, spread: str) -> float:
+    def bound(self, choice: Choice) -> float:
         """The plan is worth no more."""
         work, grid = self._work(choice), choice.grid
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         floor_s = self._times_of(choice, choice.mode).floor_s(grid, shares)
         rate = samples_per_s(work.batch, floor_s)
         # Rounded up, for values are rounded to so many digits.
-        return samples_per_usd(rate, self._nodes_usd_per_hour(grid, spread)) * (1 + ROUNDING)
+        return samples_per_usd(rate, self._nodes_usd_per_hour(grid)) * (1 + ROUNDING)
 
     def with_losses(self, one: Candidate) -> Candidate:
         """All figures of a plan."""
         choice, work = one.choice, self._work(one.choice)
         times = self._times_of(choice, choice.mode)
-        book = self.books[one.spread]
-        return replace(one, losses=book.of(work, times, choice.grid, choice.mode))
+        return replace(one, losses=self.book.of(work, times, choice.grid, choice.mode))
 
-    def calm(self, choice: Choice, spread: str) -> Candidate:
+    def calm(self, choice: Choice) -> Candidate:
         """The figures of a plan without losses."""
         grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
@@ -192,9 +193,8 @@ class _Judge:
         needed_s = sum(work.both_s) * work.shape.total
         return Candidate(
             choice=choice,
-            spread=spread,
             source=work.source,
-            nodes=grid.size + self._standbys,
+            nodes=grid.size + self.book.standbys,
             step_s=step_s,
             samples_per_s=samples_per_s(work.batch, step_s),
             busy=needed_s / (grid.size * step_s),
@@ -202,8 +202,7 @@ class _Judge:
             losses=NO_LOSSES,
             sent_bytes=sent,
             wire_share=sent / rate / step_s if rate else 0.0,
-            usd_per_hour=self._nodes_usd_per_hour(grid, spread)
-            + self._moved_usd_per_hour(choice, spread, step_s),
+            usd_per_hour=self._nodes_usd_per_hour(grid) + self._moved_usd_per_hour(choice, step_s),
         )
 
     def _step_s(self, choice: Choice, mode: str) -> float:
@@ -214,16 +213,16 @@ class _Judge:
         sent_s = max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
         return max(times.calm_s(grid, shares), times.floor_s(grid, shares), sent_s)
 
-    def _nodes_usd_per_hour(self, grid: Grid, spread: str) -> float:
-        zones = self.books[spread].zones(grid)
+    def _nodes_usd_per_hour(self, grid: Grid) -> float:
+        zones = self.book.zones(grid)
         return usd_per_hour(count * self._prices[zone] for zone, count in zones.items())
 
-    def _moved_usd_per_hour(self, choice: Choice, spread: str, step_s: float) -> float:
+    def _moved_usd_per_hour(self, choice: Choice, step_s: float) -> float:
         """Of what crosses from zone to zone."""
-        grid, book = choice.grid, self.books[spread]
-        if len(book.zones(grid)) < 2:
+        grid = choice.grid
+        if len(self.book.zones(grid)) < 2:
             return 0.0
-        assignment, zone_of = book.laid_out(grid, choice.mode)
+        assignment, zone_of = self.book.laid_out(grid, choice.mode)
         shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
         times = self._times_of(choice, choice.mode)
         crossing = times.crossing_bytes(assignment, shares, zone_of)

@@ -17,6 +17,7 @@ from cli.market_options import MarketAsked, market_options
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
+from cli.strategies import strategy_option
 from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
@@ -54,11 +55,7 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
-@click.option(
-    "--strategy",
-    type=click.Path(path_type=Path),
-    help="Grid, cut and redundancy, from `bamboo plan`.",
-)
+@strategy_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
