@@ -17,15 +17,17 @@ from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
 from bamboo.checkpoint.retention import delete
 from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError
+from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
-from cli import lock, named_store, parts, runs, wiring
+from cli import attempt, lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of, strategy_of
+from cli.ports import Screen
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.semantics import differences
+from cli.signals import Interrupts
 from cli.terms import save_terms
 
 STILL_S = 3.0
@@ -82,9 +84,9 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     )
 
 
-def claim(folder: RunFolder, resumed: Resumed) -> Lock:
-    """Be the run's launcher and put the last part's files away. Raises InputError when somebody
-    else is faster."""
+def claim(folder: RunFolder, resumed: Resumed, screen: Screen) -> Lock:
+    """Be the run's launcher, settle the last part and put its files away. Raises InputError when
+    somebody else is faster, BooksUnwritable on a full disk."""
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
@@ -99,10 +101,11 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         ours = resumed.prepared.planned.strategy.semantics.hash()
         forget_passed_over(objects, after=step, semantic_hash=ours)
     ended_s = parts.ended_at_s(folder)
+    parts.end_bill(folder, ended_s=ended_s)
+    _settle(folder, screen)
     url = wiring.external_store_url()
     if url:
         named_store.give_up(folder, url)
-    parts.end_bill(folder, ended_s=ended_s)
     part = parts.part_after(folder, ended_s=ended_s, now_s=time.time())
     parts.put_away(folder)
     save_terms(
@@ -116,6 +119,23 @@ def claim(folder: RunFolder, resumed: Resumed) -> Lock:
         part=part,
     )
     return held
+
+
+def _settle(folder: RunFolder, screen: Screen) -> None:
+    """Book what only the store knows of a part that lost cloud and launcher at once: steps before
+    the checkpoint are not taken again, so their losses and samples would stand nowhere."""
+    endpoint = folder.live_endpoint()
+    if folder.receipt.exists() or endpoint is None or "cloud" not in endpoint:
+        return
+    try:
+        attempt.take_up(folder, screen, Interrupts(detached=True), ready=lambda: None)
+    except BooksUnwritable:
+        raise
+    except BambooError as error:
+        screen.note(
+            f"{folder.id}: its store cannot be read any more ({error}); losses and samples of the "
+            "last steps before the end may be missing in its books"
+        )
 
 
 def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:

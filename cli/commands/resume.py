@@ -44,8 +44,8 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
     click.echo(f"{folder.id} goes on from {where}", err=as_json)
     if folder.trace.exists():
         click.echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
-    held = resuming.claim(folder, resumed)
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+        held = resuming.claim(folder, resumed, screen)
         body = launching.run_attached(folder, screen)
     held.close()
     click.echo(json.dumps(body) if as_json else end_text(body))

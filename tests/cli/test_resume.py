@@ -36,11 +36,20 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def lose_everything(launched: Launched) -> None:
-    """With checkpoints of two steps complete: SIGKILL for the launcher and all of its cloud."""
+    """With checkpoints of two steps complete: SIGKILL for the launcher and all of its cloud. The
+    launcher hung before, so that of the last steps only the store knows."""
     saved = launched.folder / "checkpoints"
-    wait_until(
-        lambda: len(list(saved.glob("*/manifest.json"))) >= 2, what="checkpoints", timeout_s=60.0
-    )
+
+    def kept(count: int) -> None:
+        wait_until(
+            lambda: len(list(saved.glob("*/manifest.json"))) >= count,
+            what="checkpoints",
+            timeout_s=60.0,
+        )
+
+    kept(1)
+    os.kill(launched.process.pid, signal.SIGSTOP)
+    kept(2)
     launched.process.kill()
     for pid in members(launched.cloud_pid):
         os.kill(pid, signal.SIGKILL)
@@ -80,12 +89,30 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
     begins = [r["t"] for r in records if r["kind"] == "start"]
     assert all(ends[i["instance"]] <= min(begins[4:]) for i in instances[:4])
     assert decided(folder)[: len(versions)] == versions
-    later = decided(folder)[len(versions) :]
-    assert later == list(range(later[0], later[0] + len(later)))
-    assert later[0] <= 1
+    # The first part's to their end, those too that only its store still knew; then the second's.
+    everything = decided(folder)
+    again = next(n for n in range(1, len(everything)) if everything[n] < everything[n - 1])
+    for part in (everything[:again], everything[again:]):
+        assert part == list(range(part[0], part[0] + len(part)))
+    assert again > len(versions)
+    assert everything[again] <= 1
     assert (folder / "parts" / "1" / "store").is_dir()
     for check in ((), ("--samples",), ("--decisions",)):
         assert bench.json("verify", "gone", *check)["equal"] is True
+
+
+def test_of_a_store_that_cannot_be_read_it_is_said_what_may_be_missing(bench: Bench) -> None:
+    with bench.launched("gone", *KEYS) as launched:
+        lose_everything(launched)
+        logs = list((launched.folder / "store").rglob("*.aof"))
+        for path in logs:
+            path.write_bytes(b"*1\r\n$9\r\nnonsense!\r\n" + path.read_bytes())
+        done = bench.run("resume", "gone")
+    assert logs
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "its store cannot be read any more" in done.stdout
+    body = json.loads((launched.folder / "receipt.json").read_text())
+    assert (body["outcome"], body["step"]) == ("done", STEPS)
 
 
 def test_with_a_store_of_ones_own(bench: Bench) -> None:
