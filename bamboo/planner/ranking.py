@@ -32,9 +32,9 @@ DIGITS = 9
 ROUNDING = 1e-8
 BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
 """Least first: what is kept, then what is computed."""
-SAME = 1e-3
-"""Values that differ by no more are called equal in words, and where a mode is chosen: no times are
-known better."""
+SAME = 5e-3
+"""Values that differ by no more are called equal in words, and where a mode is chosen: times are
+not known better than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,9 @@ def ranked(
         name: _Judge(workload, room, hazard, spread=name, standbys=standbys)
         for name in (SPREADS if spread == AUTO else (spread,))
     }
-    judge = next(iter(judges.values()))
+    judge, *others = judges.values()
+    for one in others:
+        one.share(judge)
     fitting = list(judge.candidates.all())
     if not fitting:
         raise judge.candidates.nothing()
@@ -139,9 +141,9 @@ def ranked(
         known = judge.calm(choice) if candidate is None else judge.with_losses(candidate)
         value = float(f"{known.value:.{DIGITS}g}")
         heapq.heappush(queue, (-value, level + 1, order, number, known))
-    best, *others = found.values()
+    best, *behind = found.values()
     why = f"The most samples per dollar of the {len(fitting)} plans that fit."
-    return (replace(best, why=why), *(replace(one, why=against(best, one)) for one in others))
+    return (replace(best, why=why), *(replace(one, why=against(best, one)) for one in behind))
 
 
 def _order(choice: Choice, spread: str) -> tuple[int, ...]:
@@ -238,6 +240,10 @@ class _Judge:
         if times.shipped_s(choice.grid) > SLOW * times.floor_s(choice.grid, shares):
             return self._played(choice, mode, SETTLED_STEPS)
         return times
+
+    def share(self, other: "_Judge") -> None:
+        """Step times with one of the same workload and room: no spread changes them."""
+        self._times = other._times
 
     def _played(self, choice: Choice, mode: str, steps: int) -> StepTimes:
         key = (choice.microbatch, mode, choice.cut, steps)
