@@ -28,7 +28,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.profiling import seen_of
-from cli.settling import grid_of, room_of
+from cli.settling import grid_of
 from cli.strategies import Given
 from cli.workload import costs_of, layer_facts, timing_of, workload_of
 
@@ -133,9 +133,7 @@ def _best(
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
     lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
-    # Other microbatches would be another training.
-    own = (workload.microbatch,)
-    room = replace(room_of(job, kind), nodes=nodes, modes=lasting, microbatches=own)
+    room = _room(workload, kind, nodes=nodes, modes=lasting)
     try:
         best, why = _first(workload, room, hazard, job), ""
     except FitsNowhere:
@@ -161,6 +159,16 @@ def _best(
     return Given(path=Path(job.file), strategy=strategy), why
 
 
+def _room(workload: Workload, kind: InstanceType, *, nodes: range, modes: tuple[str, ...]) -> Room:
+    """Plans of so many nodes in the job's own microbatches: others would be another training."""
+    return Room(
+        memory_bytes=kind.gpu_memory_bytes,
+        nodes=nodes,
+        modes=modes,
+        microbatches=(workload.microbatch,),
+    )
+
+
 def _first(workload: Workload, room: Room, hazard: Hazard, job: JobConfig) -> Candidate:
     cluster = job.cluster
     found = ranked(workload, room, hazard, most=1, spread=cluster.spread, standbys=cluster.standbys)
@@ -175,16 +183,15 @@ def _compared(
     job, plan = planned.job, planned.plan
     # Of other grids the cut is balanced by time.
     workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
-    cluster, own = job.cluster, (workload.microbatch,)
-    room = replace(room_of(job, plan.instance_type), nodes=nodes, microbatches=own)
+    cluster, kind = job.cluster, plan.instance_type
     here = range(plan.grid.size, plan.grid.size + 1)
-    alone = replace(room, nodes=here, grids=(plan.grid,), modes=(plan.mode,))
+    alone = replace(_room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(plan.grid,))
     taken = _first(workload, alone, hazard, job)
-    modes = lasting_modes(hazard.stakes)
+    room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
     try:
         found = ranked(
             workload,
-            replace(room, modes=modes),
+            room,
             hazard,
             most=NEXT + 1,
             spread=cluster.spread,

@@ -25,8 +25,6 @@ from bamboo.topology.strategy import AUTO, Placement, Strategy
 from cli.strategies import Given, placed, refuse_another_training
 from cli.workload import by_layer, costs_of, layer_facts, workload_of
 
-REACH = 2
-"""Plans that fit are looked for among grids of up to so many times the job's nodes."""
 GIB = 2**30
 
 
@@ -61,7 +59,7 @@ def settle(
         job = _moved(job, given, facts, costs)
     named = whole_cut(facts, grid_of(job), job.cluster.cut, costs)
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
-    room = room_of(job, kind)
+    room = _reach(job, kind, layers=len(facts))
     why, must = "", named if job.cluster.cut else ()
     if job.cluster.redundancy == AUTO:
         chosen = choose_mode(
@@ -95,13 +93,18 @@ def grid_of(job: JobConfig) -> Grid:
     return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
 
 
-def room_of(job: JobConfig, kind: InstanceType) -> Room:
-    """What plans of a job may be chosen from: its own microbatches and, since bits may be given up
-    where nothing else fits, smaller ones."""
-    own = job.train.microbatch
+def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
+    """Where plans that fit are looked for: as many pipelines or one, any number of stages, and the
+    job's own microbatches or, since bits may be given up where nothing else fits, smaller ones."""
+    own, pipelines = job.train.microbatch, job.cluster.pipelines
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
-        nodes=range(2, REACH * grid_of(job).size + 1),
+        nodes=range(2, pipelines * layers + 1),
+        grids=tuple(
+            Grid(pipelines=several, stages=stages)
+            for several in sorted({1, pipelines})
+            for stages in range(2, layers + 1)
+        ),
         microbatches=tuple(size for size in range(own, 0, -1) if own % size == 0),
     )
 
