@@ -19,6 +19,7 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
+from bamboo.topology.strategy import Strategy
 from cli import attempt, lock, named_store, parts, runs, wiring
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
@@ -59,12 +60,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     prepared = plan_again(folder.id, job)
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
     if ours != theirs:
-        differ = ", ".join(
-            f"{name} was {before!r} and is {after!r}"
-            for name, before, after in differences(
-                strategy.semantics, prepared.planned.strategy.semantics
-            )
-        )
+        differ = _differences(strategy, prepared.planned.strategy)
         raise InputError(
             f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
             "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
@@ -189,3 +185,11 @@ def _newest(
             )
         return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
     return newest_good(objects, semantic_hash=semantic_hash, layers=layers)
+
+
+def _differences(ours: Strategy, theirs: Strategy) -> str:
+    """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
+    return ", ".join(
+        f"{name} was {before!r} and is {after!r}"
+        for name, before, after in differences(ours.semantics, theirs.semantics)
+    )
