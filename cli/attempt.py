@@ -40,9 +40,9 @@ from cli.launcher import Launcher
 from cli.look import begun_progress
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
-from cli.planning import grid_of
 from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
+from cli.settling import grid_of
 from cli.signals import Interrupts
 from cli.terms import terms_of
 from cloud.local.room import full_disk

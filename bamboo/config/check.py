@@ -13,15 +13,15 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
-from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES, SPREADS
+from bamboo.topology.strategy import AUTO, BARE_MODES, REDUNDANCY_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32",),
-    "cluster.redundancy": REDUNDANCY_MODES,
-    "cluster.spread": ("auto", *SPREADS),
+    "cluster.redundancy": (AUTO, *REDUNDANCY_MODES),
+    "cluster.spread": (AUTO, *SPREADS),
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),

@@ -71,7 +71,9 @@ class ClusterConfig:
     stages: int = 4
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
-    redundancy: str = "stash"
+    redundancy: str = "auto"
+    """A mode, or `auto`: the one of the most samples per dollar that fits, losses counted. The
+    planner puts it here before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"

@@ -10,7 +10,8 @@ import click
 from bamboo.errors import InputError
 from cli import background, launching
 from cli.launching import TraceAsked
-from cli.screen import end_text, open_screen
+from cli.screen import detached_text, end_text, open_screen
+from cli.strategies import strategy_option
 from cli.views.plan import plan_body, plan_text, requests_text
 from cli.views.trace import trace_body, trace_text
 
@@ -29,6 +30,7 @@ TIME_SCALE = 60.0
     metavar="SECTION.KEY=VALUE",
     help="Override a key of the job.",
 )
+@strategy_option
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @click.option(
     "--trace",
@@ -60,6 +62,7 @@ def command(
     name: str,
     dry_run: bool,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     check_replicas: bool,
     trace: Path | None,
     time_scale: float | None,
@@ -86,7 +89,9 @@ def command(
         max_nodes=max_nodes,
         hours=hours,
     )
-    prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run, trace=asked)
+    prepared = launching.prepare(
+        job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
+    )
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
         body = plan_body(prepared.run, prepared.planned)
@@ -106,13 +111,7 @@ def command(
     if detach:
         click.echo(f"{folder.id}: starting the local cloud", err=as_json)
         background.start(folder, held, fresh=True)
-        click.echo(
-            json.dumps({"run": folder.id, "detached": True})
-            if as_json
-            else f"{folder.id} goes on in the background\n"
-            f"  bamboo attach {folder.id}   watches it\n"
-            f"  bamboo stop {folder.id}   ends it at a step boundary"
-        )
+        click.echo(detached_text(folder.id, as_json=as_json))
         return 0
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
         body = launching.run_attached(folder, screen)
