@@ -35,7 +35,7 @@ from bamboo.telemetry.reader import Tail
 from cli import room, runs, wiring
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.finish import receipt_body, save_manifest, save_receipt
+from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
 from cli.look import begun_progress
 from cli.market import Market, replayed
@@ -372,6 +372,8 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
+        if why := keep_stopped(self._folder, self.progress, terms, body):
+            self._trouble(why)
         body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)
         return body

@@ -8,7 +8,7 @@ be done is done in a later turn. Only a refusal for good ends the launch.
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
@@ -64,8 +64,8 @@ class FormerFleet:
 
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
-    how many of the nodes each zone is to have; `join_s`: an instance that no node has come from for
-    so long is replaced."""
+    how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
+    no limit; `join_s`: one that no node has come from for so long is replaced."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class RunFleet:
         note: Callable[[str], None],
         nodes: int,
         zones: Mapping[ZoneId, int] | None = None,
+        most: int = 0,
         join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -90,6 +91,7 @@ class RunFleet:
         self._note = note
         self._nodes = nodes
         self._zones = zones
+        self._most = most
         self._join_s = join_s
         self._now = now
         self._asked: set[InstanceId] = set()
@@ -120,6 +122,7 @@ class RunFleet:
                 self._end_left_over(state)
                 self._end_mute(state)
                 wanted = self._nodes + _advised(state) if nodes is None else nodes
+                wanted = self._within_most(wanted, leaving)
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
@@ -128,6 +131,13 @@ class RunFleet:
             if state.phase is Phase.FORMING:
                 raise
             self._say(f"no replacement: {error}")  # those who are there train on
+
+    def _within_most(self, wanted: int, leaving: Collection[InstanceId]) -> int:
+        """As many as the budget leaves room for beside those that are about to leave."""
+        if not self._most:
+            return wanted
+        there = {one.instance for one in self.rented() if one.ended_at_s is None}
+        return max(0, min(wanted, self._most - len(there.intersection(leaving))))
 
     def _end_gone(self, state: State) -> None:
         """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that

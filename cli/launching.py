@@ -22,6 +22,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from cli import attempt, lock, runs, wiring
+from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
@@ -80,7 +81,9 @@ def prepare(
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
     played = None if trace is None else _settled(trace, there)
-    return plan_again(run, job, played, given)
+    prepared = plan_again(run, job, played, given)
+    refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
+    return prepared
 
 
 def plan_again(

@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "preempt": "Take away the instance that owns a stage of a run.",
     "chaos": "Let a seeded swarm of faults loose on a job.",
     "resume": "Go on with a run that ended before its last step.",
+    "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""

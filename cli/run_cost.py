@@ -11,6 +11,7 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError
 from bamboo.planner.value import MICRO, samples_per_s, tokens_per_usd
+from cli import wiring
 from cli.live import live_store
 from cli.look import job_of, status_of, store_may_answer
 from cli.parts import ended_at_s
@@ -49,9 +50,13 @@ def _of_receipt(folder: RunFolder) -> dict[str, Any]:
 
 
 def _is_lost(folder: RunFolder) -> bool:
-    """Whether it was killed with its store, and the cloud's log is there."""
+    """Whether it was killed with its store, and the cloud's log is there. A store that was killed
+    may leave its socket, which nobody answers."""
     endpoint = folder.live_endpoint()
     gone = endpoint is None or not store_may_answer(str(endpoint["store_url"]))
+    if endpoint is not None and "cloud" in endpoint and not gone:
+        cloud = wiring.local_cloud_of(folder)
+        gone = cloud.has_store and not cloud.alive()
     return gone and folder.cloud.exists() and not folder.starting()
 
 

@@ -304,6 +304,7 @@ def run_fleet(
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
         zones={ZoneId(zone): count for zone, count in zones.items()},
+        most=job.budget.max_instances,
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )

@@ -117,6 +117,7 @@ RANGES: dict[str, Range] = {
     "chaos.notice_s": Range(least=0, most=DAY_S),
     "budget.max_usd": Range(least=0, most=1e12),
     "budget.max_hours": _HOURS,
+    "budget.max_instances": Range(least=0, most=1_000_000),
 }
 
 

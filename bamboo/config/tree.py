@@ -172,11 +172,14 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
-    """What ends a run before its last step."""
+    """What ends a run before its last step. Of each limit, 0: there is none."""
 
     max_usd: float = 0.0
-    """0: no limit."""
     max_hours: float = 0.0
+    max_instances: int = 0
+    """Never are more of them there at once."""
+    partial: bool = False
+    """Launch also what the plan cannot finish within these limits: it is stopped at them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
