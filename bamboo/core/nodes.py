@@ -46,11 +46,13 @@ class Node:
     advised: bool = False
     """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
     node more for it."""
+    released: bool = False
+    """Whether the run gives its instance back: the node leaves with the next layout."""
 
     @property
     def usable(self) -> bool:
-        """Live, and the cloud has not said that it takes it."""
-        return self.status.live and self.notice_deadline_s is None
+        """Live, and neither has the cloud said that it takes it nor the run that it gives it back."""
+        return self.status.live and self.notice_deadline_s is None and not self.released
 
 
 class Nodes(tuple[Node, ...]):

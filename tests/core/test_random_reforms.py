@@ -22,6 +22,7 @@ from bamboo.core.events import (
     Event,
     LayoutBuilt,
     NodeFinished,
+    NodesReleased,
     NoticeReceived,
     Pace,
     PaceMeasured,
@@ -43,7 +44,6 @@ from bamboo.core.transition import live_members
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
-from bamboo.topology.slots import Slot
 from tests.core.build import afresh, joined, lost
 from tests.core.plain_aim import aims_plainly
 
@@ -219,6 +219,12 @@ class World(RuleBasedStateMachine):
     def reconsider(self, reason: str) -> None:
         self.say(Reconsider(reporter="fleet", reason=reason))
 
+    @precondition(lambda self: self.living())
+    @rule(index=draw, number=st.integers(1, 4))
+    def release(self, index: int, number: int) -> None:
+        given = tuple(self.living()[index % len(self.living()) :][:number])
+        self.say(NodesReleased(reporter="fleet", nodes=given, reason="they cost"))
+
     @precondition(lambda self: self.state.assignment is not None)
     @rule(slow=draw, times=st.sampled_from([1.0, 2.0, 3.0]))
     def measure(self, slow: int, times: float) -> None:
@@ -388,12 +394,6 @@ class World(RuleBasedStateMachine):
             else:
                 raise AssertionError(f"nothing goes on: {self.state.sentence}")
         raise AssertionError(f"it does not come to rest: {self.state.sentence}")
-
-
-def test_slots_are_of_the_grid() -> None:
-    """The world's own account names layers as the topology does."""
-    layout = ModelLayout(grid=Grid(pipelines=1, stages=2), cut=CUTS[0], shares=(4,))
-    assert list(layout.layers_of(Slot(pipeline=0, stage=1))) == list(range(6, 12))
 
 
 TestWorld = World.TestCase
