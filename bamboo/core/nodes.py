@@ -51,7 +51,7 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        """Live, and neither has the cloud said that it takes it nor the run that it gives it back."""
+        """Live, and nobody has said that it is to go: neither the cloud nor the run."""
         return self.status.live and self.notice_deadline_s is None and not self.released
 
 
