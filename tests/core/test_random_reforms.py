@@ -122,9 +122,13 @@ class World(RuleBasedStateMachine):
             self.lost_some = False
 
     def forget_the_dead(self) -> None:
+        """And what others have given away: whoever shadows a slot no more drops its replica."""
         live = {node.id for node in self.state.live_nodes()}
         self.lost_some |= any(self.held[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
+        if self.state.assignment is not None and self.state.reform is None:
+            for node, held in self.held.items():
+                self.held[node] = {x: held[x] for x in held.keys() & self.wants(node)}
 
     def give_all(self, step: int) -> None:
         """Everybody who works has what he is to have as it is before `step`."""
@@ -202,11 +206,12 @@ class World(RuleBasedStateMachine):
         return [node.id for node in self.state.live_nodes()]
 
     @precondition(lambda self: len(self.living()) > 1)
-    @rule(index=draw, number=st.integers(1, 3))
-    def lose(self, index: int, number: int) -> None:
-        victims = self.living()[index % len(self.living()) :][:number]
-        for victim in victims:
-            self.say(lost(victim, "fleet", "exit"))
+    @rule(index=draw, number=st.integers(1, 3), given_back=st.sampled_from([False, False, True]))
+    def lose(self, index: int, number: int, given_back: bool) -> None:
+        victims = tuple(self.living()[index % len(self.living()) :][:number])
+        released = NodesReleased(reporter="fleet", nodes=victims, reason="they cost")
+        for event in [released] if given_back else [lost(v, "fleet", "exit") for v in victims]:
+            self.say(event)
 
     @precondition(lambda self: self.living())
     @rule(index=draw, now=seldom)
@@ -218,12 +223,6 @@ class World(RuleBasedStateMachine):
     @rule(reason=st.sampled_from(["no node came", "it may pay"]))
     def reconsider(self, reason: str) -> None:
         self.say(Reconsider(reporter="fleet", reason=reason))
-
-    @precondition(lambda self: self.living())
-    @rule(index=draw, number=st.integers(1, 4))
-    def release(self, index: int, number: int) -> None:
-        given = tuple(self.living()[index % len(self.living()) :][:number])
-        self.say(NodesReleased(reporter="fleet", nodes=given, reason="they cost"))
 
     @precondition(lambda self: self.state.assignment is not None)
     @rule(slow=draw, times=st.sampled_from([1.0, 2.0, 3.0]))
