@@ -83,6 +83,11 @@ class Nodes(tuple[Node, ...]):
         return frozenset(node.id for node in self if node.usable)
 
     @cached_property
+    def advised(self) -> int:
+        """How many of the usable nodes the cloud has advised to leave."""
+        return sum(node.advised and node.usable for node in self)
+
+    @cached_property
     def aside(self) -> tuple[Node, ...]:
         """The live nodes that are no members like most: that stand by, drain or have had a notice.
         They are few in a run that trains."""

@@ -47,6 +47,9 @@ TIME_SCALE = 60.0
     type=float,
     help="Charge a restart so many trace seconds, and its own time once, not scaled.",
 )
+@click.option(
+    "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
+)
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
     "--json",
@@ -66,6 +69,7 @@ def command(
     max_nodes: int | None,
     hours: float | None,
     restart_seconds: float | None,
+    autoscale: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -73,19 +77,15 @@ def command(
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once. With --detach the run goes on in the background: attach to it
-    again, or stop it, by its id. With --trace nodes come and go as a recorded spot market had them,
+    again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
+    up to cluster.max_pipelines. With --trace nodes come and go as a recorded spot market had them,
     modelled on this machine.
     """
-    if check_replicas:
-        overrides = (*overrides, "cluster.check_replicas=true")
+    switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
+    overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     click.echo("looking at model and data", err=True)
-    asked = _asked(
-        trace,
-        time_scale=time_scale,
-        restart_seconds=restart_seconds,
-        max_nodes=max_nodes,
-        hours=hours,
-    )
+    scales = {"time_scale": time_scale, "restart_seconds": restart_seconds}
+    asked = _asked(trace, **scales, max_nodes=max_nodes, hours=hours)
     prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run, trace=asked)
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
