@@ -28,7 +28,7 @@ from bamboo.planner.scaling_curve import LEAST, MOST, Centre, centre, curve_of, 
 from bamboo.planner.value import MINIMUM_BILLED_S
 
 RESIZES = 8
-"""So many at most until a size is kept; from then on the best of those that were seen."""
+"""So many until a size is kept; one more then leads to the best of those that were seen."""
 CLEAR = 2.0
 """Times the threshold, or a part of it: a marginal value so far off needs no measurement."""
 DRIFT = 0.15
@@ -264,9 +264,11 @@ class _Sight:
 def _choose(sight: _Sight, now: int, *, tries: int) -> tuple[int, str]:
     """The size to come to, or one to look at first; and why."""
     curve = curve_of(sight.centres)
+    if tries > RESIZES:
+        return now, ""
     if curve is None:
         return _doubled(sight.able, now), "no other size has been measured yet"
-    over = tries >= RESIZES
+    over = tries == RESIZES
     able = tuple(size for size in sight.able if size in sight.centres) if over else sight.able
     step_s = {size: curve.step_s(size) for size in able}
     nodes = sight.best(step_s)
@@ -348,7 +350,7 @@ def _is_open(sight: _Sight) -> bool:
 def _why(sight: _Sight, now: int, nodes: int, step_s: Mapping[int, float]) -> str:
     """The figures of the step that decides: the first upwards, or the last that is taken back."""
     if nodes == now:
-        return "no other size is better"
+        return ""
     rule, situation = sight.rule, sight.situation
     small = min(now, nodes)
     large = next(size for size in step_s if size > small)
