@@ -17,7 +17,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import NodesReleased
-from bamboo.core.place import nodes_wanted
+from bamboo.core.place import grid_for
 from bamboo.core.policy import Policy
 from bamboo.core.reform import at_rest
 from bamboo.core.state import NodeStatus, Phase, State
@@ -58,7 +58,7 @@ def rule_of(job: JobConfig, policy: Policy) -> Rule:
     begin = nodes_at_begin(job)
     least = min(begin, max(asked.min_nodes, job.cluster.stages + standbys))
     most = max(begin, min(asked.max_nodes or nodes_of(job), nodes_of(job)))
-    sizes = {n for n in range(least, most + 1) if nodes_wanted(n, policy, standbys=standbys) == n}
+    sizes = {n for n in range(least, most + 1) if grid_for(n, policy).size == n - standbys}
     return Rule(
         sizes=tuple(sorted(sizes | {begin})),
         batch=job.train.batch,
