@@ -32,6 +32,9 @@ from cli.views.trace import trace_body, trace_text
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @trace_options
 @limit_options
+@click.option(
+    "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
+)
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
     "--json",
@@ -48,6 +51,7 @@ def command(
     strategy: Path | None,
     check_replicas: bool,
     asked: TraceAsked | None,
+    autoscale: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -55,11 +59,12 @@ def command(
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once. With --detach the run goes on in the background: attach to it
-    again, or stop it, by its id. With --trace nodes come and go as a recorded spot market had them,
+    again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
+    up to cluster.max_pipelines. With --trace nodes come and go as a recorded spot market had them,
     modelled on this machine.
     """
-    if check_replicas:
-        overrides = (*overrides, "cluster.check_replicas=true")
+    switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
+    overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     click.echo("looking at model and data", err=True)
     prepared = launching.prepare(
         job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
