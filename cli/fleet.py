@@ -103,8 +103,9 @@ class RunFleet:
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         """Keep as many nodes as the run may have until it is to end, and one more for each that
-        the cloud advises to leave: what is lost or has a notice is replaced at once. `nodes`: so
-        many instead, as a trace has them."""
+        the cloud advises to leave: what is lost or has a notice is replaced at once. One that then
+        is taken leaves its place to the node that was started for it. `nodes`: so many instead, as
+        a trace or the autoscaler has them."""
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
@@ -113,15 +114,11 @@ class RunFleet:
                 self._fleet.terminate(instance, reason=reason)
                 del self._to_terminate[instance]
             if state.phase is not Phase.FINISHED and state.stop_reason is None:
-                leaving = {
-                    n.instance
-                    for n in state.nodes
-                    if n.notice_deadline_s is not None or not n.status.live
-                }
+                leaving = {n.instance for n in state.nodes if not n.usable}
                 self._end_gone(state)
                 self._end_left_over(state)
                 self._end_mute(state)
-                wanted = self._nodes + _advised(state) if nodes is None else nodes
+                wanted = self._nodes + state.roll.advised if nodes is None else nodes
                 wanted = self._within_most(wanted, leaving)
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
@@ -232,9 +229,3 @@ class RunFleet:
         if text and text != self._noted:
             self._note(text)
         self._noted = text
-
-
-def _advised(state: State) -> int:
-    """Nodes that may soon be taken. One that then is leaves its place to the node that was started
-    for it: the count falls together with what is there, so nothing is started or ended twice."""
-    return sum(n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes)

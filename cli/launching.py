@@ -22,14 +22,18 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from cli import attempt, lock, runs, wiring
+from cli.autoscaling import nodes_at_begin
 from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
-from cli.planning import Planned, cheapest_pool, grid_of, nodes_of, plan_job
+from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
 from cli.ports import Screen
+from cli.profiling import seen_of
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
+from cli.settling import grid_of
 from cli.signals import Interrupts
+from cli.strategies import Given, placed, read_strategy
 from cli.terms import save_terms
 
 
@@ -64,27 +68,40 @@ def prepare(
     name: str,
     dry_run: bool,
     trace: TraceAsked | None = None,
+    strategy: Path | None = None,
 ) -> Prepared:
-    """Everything that can be found out before a start. Raises InputError, RunExists."""
+    """Everything that can be found out before a start. `strategy`: the file that places the job.
+    Raises InputError, RunExists."""
     job = load_job(path, overrides)
+    given = None if strategy is None else read_strategy(strategy)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
         _check_surroundings(job, run)
-    cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
-    played = None if trace is None else _settled(trace, job)
-    prepared = plan_again(run, job, played)
+    # Refuses what has no price, before any work.
+    cheapest_pool(job, load_catalogue(job.cloud.region))
+    there = job if given is None else placed(job, given.placement)
+    played = None if trace is None else _settled(trace, there)
+    prepared = plan_again(run, job, played, given)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     return prepared
 
 
-def plan_again(run: RunId, job: JobConfig, played: Replayed | None = None) -> Prepared:
+def plan_again(
+    run: RunId, job: JobConfig, played: Replayed | None = None, given: Given | None = None
+) -> Prepared:
     """As `prepare`, for a job that was launched before. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
+    if job.autoscale.enabled:
+        if played is not None:
+            raise InputError(
+                "--trace and autoscale.enabled both say how many nodes there are; give one of them"
+            )
+        nodes = nodes_at_begin(job)
     wiring.check_checkpoints(job)
-    seen = wiring.run_preflight(job)
-    planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes)
-    return Prepared(run=run, job=job, planned=planned, trace=played)
+    seen = seen_of(job)
+    planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes, given=given)
+    return Prepared(run=run, job=planned.job, planned=planned, trace=played)
 
 
 def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:

@@ -21,10 +21,12 @@ from cli.echo import echo
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
     "cost": "Price a job, or say what a run cost, on-demand against spot.",
+    "plan": "Lay a job out on paper: what each node holds and does, what it is worth, and why.",
     "profile": "Measure the layers of a job: times, parameters, activations, stash.",
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
+    "prices": "Show what instances cost, how old that is, and which quota they need.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",

@@ -6,22 +6,23 @@ same values.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
-from bamboo.config.resolve import batch_shape, semantics
+from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.workload import Workload
-from bamboo.planner.zones import Stakes
-from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import Placement, Strategy
-from cli.workload import cuts_of, grids_of, layer_facts, timing_of, workload_of
+from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
+from bamboo.topology.strategy import Strategy
+from cli.settling import grid_of, settle
+from cli.strategies import Given
+from cli.workload import cuts_of, grids_of, timing_of, workload_of
 from cloud.ec2.requests import Ec2Settings, run_instances
 from cloud.fleet import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Pool
@@ -36,6 +37,10 @@ LAUNCH_TEMPLATE = "bamboo-worker"
 class Planned:
     """All that is known before anything is started."""
 
+    job: JobConfig
+    """As it is run: nothing is left to the planner in it."""
+    redundancy_why: str
+    """One sentence; empty where the job says which."""
     plan: Plan
     strategy: Strategy
     pool: Pool
@@ -57,10 +62,6 @@ class Planned:
     unigram_entropy_nats: float
 
 
-def grid_of(job: JobConfig) -> Grid:
-    return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
-
-
 def plan_job(
     job: JobConfig,
     seen: Mapping[str, Any],
@@ -68,21 +69,29 @@ def plan_job(
     run: RunId,
     now_s: float,
     nodes: int | None = None,
+    given: Given | None = None,
+    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
 ) -> Planned:
-    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with.
+    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with,
+    `given` the strategy that places it, `losses_per_node_hour` what redundancy is chosen for.
 
-    Raises InputError for an instance type that the catalogue does not know, or cannot price.
+    Raises InputError for an instance type that the catalogue does not know, or cannot price, and as
+    `settle` does.
     """
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
+    kind = catalogue.find(pool.instance_type)
+    stakes = stakes_of(job, catalogue, pool.instance_type)
+    hazard = Hazard(stakes=stakes, losses_per_node_hour=losses_per_node_hour)
+    settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
+    job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
     nodes = nodes_of(job) if nodes is None else nodes
     pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
     pipelines = max(pipelines, job.cluster.pipelines)
     standbys = nodes - pipelines * job.cluster.stages
-    kind = catalogue.find(pool.instance_type)
-    facts = layer_facts(job, seen["layers"])
-    draw = partial(
-        make_plan,
+    cuts = cuts_of(facts, cut, costs=settled.costs, job=job, kind=kind)
+    workload = workload_of(job, seen, cuts=cuts, kind=kind)
+    plan = make_plan(
         facts,
         grid=grid_of(job),
         mode=job.cluster.redundancy,
@@ -92,34 +101,20 @@ def plan_job(
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
         standbys=standbys,
         max_pipelines=pipelines,
-        stakes=stakes_of(job, catalogue, pool.instance_type),
+        stakes=stakes,
         spread=job.cluster.spread,
-    )
-    # The cut first: what a stage takes depends on its layers.
-    cut = draw(cut=job.cluster.cut).cut
-    cuts = cuts_of(facts, cut, job=job, kind=kind)
-    workload = workload_of(job, seen["layers"], cuts=cuts, kind=kind)
-    plan = draw(cut=cut[:-1], timing=timing_of(workload, cut))
-    strategy = Strategy(
-        semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
-        placement=Placement(cut=plan.cut, grid=grid_of(job), redundancy=job.cluster.redundancy),
+        cut=cut[:-1],
+        timing=timing_of(workload, cut),
     )
     chosen = plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
     wanted = apart or {pool.zone: plan.instances}
-    specs = [
-        LaunchSpec(
-            run=run,
-            pool=replace(pool, zone=ZoneId(zone)),
-            count=count,
-            token=f"{run}-{number}",
-            expires_at_s=int(now_s) + EXPIRY_S,
-        )
-        for number, (zone, count) in enumerate(wanted.items(), start=1)
-    ]
+    specs = _specs(run, pool, wanted, now_s=now_s)
     return Planned(
+        job=job,
+        redundancy_why=settled.why,
         plan=plan,
-        strategy=strategy,
+        strategy=settled.strategy,
         pool=pool,
         zones=apart,
         usd_per_hour=chosen.instances_usd_per_hour if chosen else price * plan.instances,
@@ -131,6 +126,20 @@ def plan_job(
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
+
+
+def _specs(run: RunId, pool: Pool, wanted: Mapping[str, int], *, now_s: float) -> list[LaunchSpec]:
+    """What is asked for at the start: so many nodes of each zone."""
+    return [
+        LaunchSpec(
+            run=run,
+            pool=replace(pool, zone=ZoneId(zone)),
+            count=count,
+            token=f"{run}-{number}",
+            expires_at_s=int(now_s) + EXPIRY_S,
+        )
+        for number, (zone, count) in enumerate(wanted.items(), start=1)
+    ]
 
 
 def nodes_of(job: JobConfig) -> int:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from bamboo import __version__
 from bamboo.config.catalogue import load_gpus
@@ -28,6 +29,7 @@ from bamboo.topology.strategy import canonical_json
 from cli import wiring
 from cli.new_file import write_new
 from cli.runs import home
+from cli.workload import PROFILED
 
 FOLDER = "profiles"
 """In `$BAMBOO_HOME`, beside the runs."""
@@ -117,6 +119,29 @@ def profile_job(
         gpu=gpu,
         notes=tuple(notes),
     )
+
+
+def seen_of(job: JobConfig) -> dict[str, Any]:
+    """What the preflight says of a job, with the times of its profile where one is kept: they are
+    medians of many passes. Raises InputError as the preflight does."""
+    seen = wiring.run_preflight(job)
+    if job.cluster.device == "virtual":
+        return seen
+    key = content_key(
+        job,
+        device="cpu",
+        machine=this_machine(with_gpus=False),
+        torch_version=metadata.version("torch"),
+    )
+    profile = _kept(home() / FOLDER / f"{key}.json", limit_s=0.0, notes=[])
+    if profile is None or len(profile.layers) != len(seen["layers"]):
+        return seen
+    layers = [
+        {**layer, "forward_ms": there.forward_s * 1e3, "backward_ms": there.backward_s * 1e3}
+        for layer, there in zip(seen["layers"], profile.layers, strict=True)
+    ]
+    words = f" (profile of {profile.seen}, {profile.limit_s:g} s at most)"
+    return {**seen, "layers": layers, PROFILED: words}
 
 
 def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str) -> str:

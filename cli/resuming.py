@@ -10,7 +10,7 @@ are never done again unasked: where there are checkpoints, a job that reads none
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
@@ -19,7 +19,7 @@ from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
-from bamboo.topology.strategy import Semantics, Strategy
+from bamboo.topology.strategy import Strategy
 from cli import attempt, lock, named_store, parts, runs, wiring
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, plan_again
@@ -29,6 +29,7 @@ from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
+from cli.semantics import differences
 from cli.signals import Interrupts
 from cli.spent import rented_of
 from cli.terms import save_terms
@@ -213,23 +214,7 @@ def _newest(
 
 def _differences(ours: Strategy, theirs: Strategy) -> str:
     """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
-    before, after = _flat(ours.semantics), _flat(theirs.semantics)
     return ", ".join(
-        f"{name} was {before.get(name)!r} and is {after.get(name)!r}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
+        f"{name} was {before!r} and is {after!r}"
+        for name, before, after in differences(ours.semantics, theirs.semantics)
     )
-
-
-def _flat(semantics: Semantics) -> dict[str, object]:
-    """Each value that counts, by the key that it comes from."""
-    flat: dict[str, object] = {}
-    for name, value in asdict(semantics).items():
-        if name == "data_digest":
-            flat["the digest of the data"] = value
-        elif isinstance(value, dict):
-            section = "train" if name == "optimizer" else name
-            flat |= {f"{section}.{key}": one for key, one in value.items()}
-        else:
-            flat[f"train.{name}"] = value
-    return flat

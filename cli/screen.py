@@ -3,6 +3,7 @@
 Both say the same; the views hold all of the text.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -110,6 +111,17 @@ def end_text(body: Mapping[str, Any]) -> str:
     that it may be read there."""
     text = summary_text(body) + "\n" + receipt_text(body)
     return fold(text, width=shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
+
+
+def detached_text(run: str, *, as_json: bool) -> str:
+    """What stands there when a run goes on without this terminal."""
+    if as_json:
+        return json.dumps({"run": run, "detached": True})
+    return (
+        f"{run} goes on in the background\n"
+        f"  bamboo attach {run}   watches it\n"
+        f"  bamboo stop {run}   ends it at a step boundary"
+    )
 
 
 def open_screen(*, terminal: bool, to_stderr: bool) -> PlainScreen | LiveScreen:

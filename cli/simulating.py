@@ -21,10 +21,12 @@ from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_see
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
-from cli import wiring
 from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
-from cli.planning import Planned, grid_of, nodes_of, plan_job
+from cli.planning import Planned, nodes_of, plan_job
+from cli.profiling import seen_of
+from cli.settling import grid_of
+from cli.strategies import placed, read_strategy
 from cli.views.quantities import count
 from cli.zone_links import linked
 from cloud.provider import Market as SpotOrNot
@@ -56,8 +58,10 @@ def prepare(
     overrides: Sequence[str],
     market: MarketAsked,
     endless: bool,
+    strategy: Path | None = None,
 ) -> Simulated:
-    """Plan the job as a launch would. Raises InputError."""
+    """Plan the job as a launch would, placed by the file `strategy` if there is one. Raises
+    InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     if not 1 / MOST_TIME_SCALE <= market.time_scale <= MOST_TIME_SCALE:
@@ -70,8 +74,11 @@ def prepare(
         if not 0 <= seconds <= LONGEST_S:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
     job = load_job(path, overrides)
-    makes, hours, source = _market(market, nodes=nodes_of(job))
-    planned = plan_job(job, wiring.run_preflight(job), run=RunId("simulated"), now_s=0.0)
+    given = None if strategy is None else read_strategy(strategy)
+    there = job if given is None else placed(job, given.placement)
+    makes, hours, source = _market(market, nodes=nodes_of(there))
+    planned = plan_job(job, seen_of(job), run=RunId("simulated"), now_s=0.0, given=given)
+    job = planned.job
     scale = market.time_scale
     asked = Asked(
         workload=linked(planned.workload, market),
@@ -121,7 +128,8 @@ def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
     count = planned.plan.instances
     zones = {z: usd / count for z, usd in planned.plan.spot_usd_per_hour.items()}
     by_zone = {ZoneId(z): ((0.0, usd),) for z, usd in {**zones, "": mean}.items()}
-    return Prices(source=f"the catalogue of {planned.catalogue.spot_seen}", by_zone=by_zone)
+    seen = planned.catalogue.spot_seen_of(planned.plan.instance_type)
+    return Prices(source=f"the catalogue of {seen}", by_zone=by_zone)
 
 
 def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], float, str]:

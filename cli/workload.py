@@ -22,6 +22,9 @@ from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 
+PROFILED = "profiled"
+"""In what was seen of a job: its times are those of a profile, which this says in words."""
+
 
 def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[LayerFacts, ...]:
     """Bytes as the preflight saw them; the built-in GPT's flops by its shape.
@@ -54,12 +57,24 @@ def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[La
     )
 
 
+def costs_of(facts: Sequence[LayerFacts], seen: Mapping[str, Any]) -> list[float]:
+    """What stages are balanced by: times from a profile, else flops; the preflight's own times are
+    those of a few passes, and a cut should not follow their chance."""
+    if PROFILED in seen:
+        return [float(layer["forward_ms"] + layer["backward_ms"]) for layer in seen["layers"]]
+    return [layer.cost for layer in facts]
+
+
 def cuts_of(
-    facts: Sequence[LayerFacts], cut: tuple[int, ...], *, job: JobConfig, kind: InstanceType
+    facts: Sequence[LayerFacts],
+    cut: tuple[int, ...],
+    *,
+    costs: Sequence[float],
+    job: JobConfig,
+    kind: InstanceType,
 ) -> tuple[tuple[int, ...], ...]:
     """The planned cut, and one into each smaller number of stages that an instance has memory for:
     what a run with too few nodes may fall back to."""
-    costs = [layer.cost for layer in facts]
     shorter = (partition(costs, stages) for stages in range(2, len(cut) - 1))
     return (*(one for one in shorter if _fits(facts, one, job=job, kind=kind)), cut)
 
@@ -79,21 +94,22 @@ def _fits(
 
 def workload_of(
     job: JobConfig,
-    layers: Sequence[Mapping[str, Any]],
+    seen: Mapping[str, Any],
     *,
     cuts: Sequence[tuple[int, ...]],
     kind: InstanceType,
 ) -> Workload:
     """The layers of a job with their times. The planned cut is the last of `cuts`."""
-    cluster = job.cluster
+    cluster, layers = job.cluster, seen["layers"]
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
     if cluster.device == "virtual":
         source = "given: the virtual device's figures"
-        forward_s = _by_layer(cluster.virtual_forward_ms, cuts[-1])
-        backward_s = _by_layer(cluster.virtual_backward_ms, cuts[-1])
+        forward_s = by_layer(cluster.virtual_forward_ms, cuts[-1])
+        backward_s = by_layer(cluster.virtual_backward_ms, cuts[-1])
     else:
         source = "measured on this machine's CPU, with a core for every node"
+        source += seen.get(PROFILED, "")
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
     return Workload(
@@ -142,7 +158,8 @@ def grids_of(
     )
 
 
-def _by_layer(figures_ms: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
+def by_layer(figures_ms: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
+    """Seconds of each layer, from one figure for all stages of a cut or one for each."""
     stages = len(cut) - 1
     figures = tuple(figures_ms) * (stages if len(figures_ms) == 1 else 1)
     return tuple(

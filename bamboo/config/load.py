@@ -48,6 +48,11 @@ def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
     return _finish(job)
 
 
+def checked(job: JobConfig) -> JobConfig:
+    """A job with values that came from elsewhere, checked and resolved anew. Raises InputError."""
+    return _finish(job)
+
+
 def job_to_json(job: JobConfig) -> str:
     """The whole tree as JSON with its schema version."""
     return json.dumps({"schema_version": SCHEMA_VERSION, "job": asdict(job)}, indent=2)

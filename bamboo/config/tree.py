@@ -71,7 +71,9 @@ class ClusterConfig:
     stages: int = 4
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
-    redundancy: str = "stash"
+    redundancy: str = "auto"
+    """A mode, or `auto`: the one of the most samples per dollar that fits, losses counted. The
+    planner puts it here before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"
@@ -169,6 +171,26 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleConfig:
+    """Whether the run chooses its own number of nodes, and what for."""
+
+    enabled: bool = False
+    """Grow from `pipelines` towards `max_pipelines` while the next nodes are worth it."""
+    min_nodes: int = 0
+    """0: one whole pipeline, and standbys."""
+    max_nodes: int = 0
+    """0: those of `cluster.max_pipelines`, and standbys."""
+    marginal: float = 0.1
+    """The next nodes are worth it while they bring so much of what those of now bring each."""
+    utility: str = "none"
+    """What finishing sooner is worth: `none`; `step`, utility_usd by the deadline; `linear`, less
+    and less until then."""
+    utility_usd: float = 0.0
+    deadline_hours: float = 0.0
+    """After the start of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
     """What ends a run before its last step. Of each limit, 0: there is none."""
 
@@ -192,5 +214,6 @@ class JobConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""

@@ -59,6 +59,8 @@ class Room:
     """Of a node."""
     nodes: range
     """How many nodes a grid may have."""
+    grids: tuple[Grid, ...] = ()
+    """Empty: every one of so many nodes."""
     modes: tuple[str, ...] = REDUNDANCY_MODES
     microbatches: tuple[int, ...] = ()
     """Samples; empty: every size that keeps the batch and the virtual nodes."""
@@ -120,12 +122,17 @@ class Candidates:
             )
         return self._works[microbatch]
 
+    def grids(self) -> tuple[Grid, ...]:
+        """Those of the room that the job can have."""
+        possible = grids_of(self._job, self.room.nodes)
+        return tuple(one for one in possible if not self.room.grids or one in self.room.grids)
+
     def all(self) -> Iterator[Choice]:
         """Every plan of the room that fits. `peer` needs a second pipeline: with one it is `off`
         by another name."""
         sizes = self.room.microbatches or microbatches_of(self._job)
         own = self._job.microbatch
-        for grid in grids_of(self._job, self.room.nodes):
+        for grid in self.grids():
             forwards = -(-self._job.batch // grid.pipelines) * grid.stages
             possible = [x for x in sizes if x == own or forwards / x <= MOST_FORWARDS]
             for mode in self.room.modes:
@@ -184,7 +191,7 @@ class Candidates:
         """
         mode = min(self.room.modes, key=lambda one: (has_replica(one), REDUNDANCY_MODES.index(one)))
         least = 2 if mode == "peer" else 1
-        grids = [g for g in grids_of(self._job, self.room.nodes) if g.pipelines >= least]
+        grids = [g for g in self.grids() if g.pipelines >= least]
         if not grids:
             raise InputError(
                 f"{len(self._job.layers)} layers and {self._job.shape.virtual_nodes} virtual nodes "

@@ -43,6 +43,13 @@ class Expected:
     redundant: float
 
 
+def shared_step_s(calm: Expected, *, nodes: int, cores: int) -> float:
+    """A calm step in seconds where `nodes` processes share `cores`: a step cannot take less than
+    all of its work does on all cores, and bubbles are no loss while others compute."""
+    work_s = calm.step_s * nodes * (1.0 - calm.bubble + calm.redundant)
+    return max(calm.step_s, work_s / cores)
+
+
 def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
     """The 1F1B layout of a job: each pipeline runs the microbatches of its virtual nodes."""
     held = blocks(shape.virtual_nodes, grid.pipelines)

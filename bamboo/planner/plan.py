@@ -90,14 +90,14 @@ def make_plan(
     one of SPREADS, or `auto` for the cheapest.
     Raises InputError when there are more stages than layers, or cut or spread do not fit.
     """
-    whole_cut = _whole_cut(facts, grid, cut)
-    memory = memory_report(facts, cut=whole_cut, grid=grid, shape=shape, mode=mode)
+    whole = whole_cut(facts, grid, cut)
+    memory = memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode)
     largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
     count = largest.size + standbys
     step = None
     spreads: tuple[Spread, ...] = ()
     if timing is not None:
-        calm = partial(_calm, facts, cut=whole_cut, mode=mode, shape=shape, timing=timing)
+        calm = partial(_calm, facts, cut=whole, mode=mode, shape=shape, timing=timing)
         layout, costs, full = calm(largest, batch=batch)
         step = full if largest == grid else calm(grid, batch=batch)[2]
         spreads = price_spreads(layout, costs, step_s=full.step_s, nodes=count, stakes=stakes)
@@ -121,7 +121,7 @@ def make_plan(
     return Plan(
         grid=grid,
         mode=mode,
-        cut=whole_cut,
+        cut=whole,
         parameters=sum(layer.parameters for layer in facts),
         memory=memory,
         instance_type=instance_type,
@@ -138,9 +138,13 @@ def make_plan(
     )
 
 
-def _whole_cut(facts: Sequence[LayerFacts], grid: Grid, cut: Sequence[int]) -> tuple[int, ...]:
+def whole_cut(
+    facts: Sequence[LayerFacts], grid: Grid, cut: Sequence[int], costs: Sequence[float] = ()
+) -> tuple[int, ...]:
+    """`cut` with the layer count; an empty one balanced by `costs`, by default the flops.
+    Raises InputError for one that does not cut these layers into so many stages."""
     if not cut:
-        return partition([layer.cost for layer in facts], grid.stages)
+        return partition(costs or [layer.cost for layer in facts], grid.stages)
     whole = (*cut, len(facts))
     grows = all(first < stop for first, stop in pairwise(whole))
     if len(cut) != grid.stages or cut[0] != 0 or not grows:

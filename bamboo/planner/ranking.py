@@ -3,7 +3,7 @@
 Rule: value is samples per dollar with the time that losses cost taken off, and the one definition
 of it is in `value.py`. Times are those of dry runs, losses those of `losses.py`, bytes those of
 `memory.py`. Equal values are told apart by fewer nodes, the job's own bits, less redundancy, fewer
-pipelines and larger microbatches, in this order.
+pipelines, larger microbatches and a simpler spread, in this order.
 
 A plan is played through only when it may be among those that are asked for: until then its value is
 bounded by a step that no schedule can beat, and then by its own without losses. The order is exact.
@@ -21,7 +21,7 @@ from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import AUTO, SPREADS
 
 SLOW = 0.5
 """Of a step: where shipping a gradient may take longer than this, more steps are played."""
@@ -30,6 +30,11 @@ WHOLE = 2
 DIGITS = 9
 """Of a value that count when two are compared: what is beyond is rounding."""
 ROUNDING = 1e-8
+BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
+"""Least first: what is kept, then what is computed."""
+SAME = 5e-3
+"""Values that differ by no more are called equal in words, and where a mode is chosen: times are
+not known better than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Candidate:
     one link; 0: sizes do not matter here."""
     usd_per_hour: float
     """All nodes, and what moves between zones."""
+    spread: str = ""
+    """How the nodes lie over the zones."""
     why: str = ""
     """One sentence: why it is the first, or why it is behind the first."""
 
@@ -88,15 +95,27 @@ def ranked(
     """The `most` best plans (0: all) of a job, best first, each with its sentence.
 
     `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
-    `hazard.stakes`, and plans that it does not allow are left out. `standbys` are paid.
+    `hazard.stakes`, and plans that it does not allow are left out; with `auto` each plan has the
+    one that it is worth most with. `standbys` are paid.
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
-    judge = _Judge(workload, room, hazard, spread=spread, standbys=standbys)
+    judges = {
+        name: _Judge(workload, room, hazard, spread=name, standbys=standbys)
+        for name in (SPREADS if spread == AUTO else (spread,))
+    }
+    judge, *others = judges.values()
+    for one in others:
+        one.share(judge)
     fitting = list(judge.candidates.all())
     if not fitting:
         raise judge.candidates.nothing()
-    plans = [choice for choice in fitting if judge.book.zones(choice.grid)]
+    plans = [
+        (choice, name)
+        for choice in fitting
+        for name in judges
+        if judges[name].book.zones(choice.grid)
+    ]
     if not plans:
         raise InputError(
             f"none of the {len(fitting)} plans that fit can be spread as {spread!r} over "
@@ -105,30 +124,37 @@ def ranked(
         )
     # What is known less of comes first where values are equal, so nothing is passed over.
     queue: list[tuple[float, int, tuple[int, ...], int, Candidate | None]] = [
-        (-judge.bound(choice), 0, _order(choice), number, None)
-        for number, choice in enumerate(plans)
+        (-judges[name].bound(choice), 0, _order(choice, name), number, None)
+        for number, (choice, name) in enumerate(plans)
     ]
     heapq.heapify(queue)
-    found: list[Candidate] = []
+    found: dict[Choice, Candidate] = {}
     while queue and (not most or len(found) < most):
         _, level, order, number, candidate = heapq.heappop(queue)
+        choice, name = plans[number]
+        if choice in found:
+            continue  # it is worth more in another spread
         if level == WHOLE and candidate is not None:
-            found.append(candidate)
+            found[choice] = replace(candidate, spread=name)
             continue
-        known = judge.calm(plans[number]) if candidate is None else judge.with_losses(candidate)
+        judge = judges[name]
+        known = judge.calm(choice) if candidate is None else judge.with_losses(candidate)
         value = float(f"{known.value:.{DIGITS}g}")
         heapq.heappush(queue, (-value, level + 1, order, number, known))
-    return tuple(replace(one, why=_why(found[0], one, len(plans))) for one in found)
+    best, *behind = found.values()
+    why = f"The most samples per dollar of the {len(fitting)} plans that fit."
+    return (replace(best, why=why), *(replace(one, why=against(best, one)) for one in behind))
 
 
-def _order(choice: Choice) -> tuple[int, ...]:
+def _order(choice: Choice, spread: str) -> tuple[int, ...]:
     """Of equal values."""
     return (
         choice.grid.size,
         not choice.same_bits,
-        REDUNDANCY_MODES.index(choice.mode),
+        BY_REDUNDANCY.index(choice.mode),
         choice.grid.pipelines,
         -choice.microbatch,
+        SPREADS.index(spread),
     )
 
 
@@ -215,6 +241,10 @@ class _Judge:
             return self._played(choice, mode, SETTLED_STEPS)
         return times
 
+    def share(self, other: "_Judge") -> None:
+        """Step times with one of the same workload and room: no spread changes them."""
+        self._times = other._times
+
     def _played(self, choice: Choice, mode: str, steps: int) -> StepTimes:
         key = (choice.microbatch, mode, choice.cut, steps)
         if key not in self._times:
@@ -223,22 +253,29 @@ class _Judge:
         return self._times[key]
 
 
-def _why(first: Candidate, one: Candidate, plans: int) -> str:
+def against(taken: Candidate, other: Candidate) -> str:
+    """Why `other` is not the plan that is taken, or by what it would be the better one."""
+    behind = 1 - other.value / taken.value
+    if behind < -SAME:
+        why = _reason(other, taken, "this one")
+        return f"{_percent(-behind)} more samples per dollar than {taken.choice.name}: there {why}."
+    if behind < SAME:
+        return f"Worth as much as {taken.choice.name}, and it {_tie(taken, other)}."
+    why = _reason(taken, other, "the first")
+    return f"{_percent(behind)} fewer samples per dollar than {taken.choice.name}: {why}."
+
+
+def _reason(first: Candidate, one: Candidate, there: str) -> str:
     """Of all that the value is made of, what most of the difference is due to: value is samples
-    over node time, less what losses cost, over the price of a node."""
-    if one.choice == first.choice:
-        return f"The most samples per dollar of the {plans} plans that fit."
-    behind = 1 - one.value / first.value
-    if behind < ROUNDING:
-        return f"Worth as much as {first.choice.name}, and it {_tie(first, one)}."
+    over node time, less what losses cost, over the price of a node. `there`: what `first` is called
+    where `one` is spoken of."""
     parts = {
         "time": first.busy / one.busy,
         "losses": (1 + one.losses.share) / (1 + first.losses.share),
         "price": _each(one) / _each(first),
     }
     reason = max(parts, key=lambda part: parts[part])
-    words = {"time": _slower, "losses": _loses_more, "price": _dearer}[reason](first, one)
-    return f"{_percent(behind)} fewer samples per dollar than {first.choice.name}: {words}."
+    return {"time": _slower, "losses": _loses_more, "price": _dearer}[reason](first, one, there)
 
 
 def _percent(share: float) -> str:
@@ -257,12 +294,13 @@ def _tie(first: Candidate, one: Candidate) -> str:
     if b.same_bits != a.same_bits:
         return "does not give the bits of the job as it is written"
     if b.mode != a.mode:
-        return f"has more redundancy ({b.mode}) for nothing"
+        more = BY_REDUNDANCY.index(b.mode) > BY_REDUNDANCY.index(a.mode)
+        return f"has {'more' if more else 'another'} redundancy ({b.mode}) for nothing"
     return "has more pipelines or smaller microbatches"
 
 
-def _slower(first: Candidate, one: Candidate) -> str:
-    busy = f"needed work fills {_percent(one.busy)} of its nodes' time, in the first "
+def _slower(first: Candidate, one: Candidate, there: str) -> str:
+    busy = f"needed work fills {_percent(one.busy)} of its nodes' time, in {there} "
     busy += _percent(first.busy)
     if one.redundancy_overhead > max(first.redundancy_overhead, 1e-6):
         return f"{busy}, and redundancy makes a step {_percent(one.redundancy_overhead)} longer"
@@ -271,16 +309,16 @@ def _slower(first: Candidate, one: Candidate) -> str:
     return f"{busy}; it has more bubbles and waits"
 
 
-def _loses_more(first: Candidate, one: Candidate) -> str:
-    lost = f"losses cost it {_percent(one.losses.share)} of its useful time, the first "
+def _loses_more(first: Candidate, one: Candidate, there: str) -> str:
+    lost = f"losses cost it {_percent(one.losses.share)} of its useful time, {there} "
     lost += _percent(first.losses.share)
     if one.losses.fatal_share > one.losses.survived_share:
         return f"{lost}, most of it restores and the work since the newest checkpoint"
     return f"{lost}, most of it slower steps until lost nodes are replaced"
 
 
-def _dearer(first: Candidate, one: Candidate) -> str:
+def _dearer(first: Candidate, one: Candidate, there: str) -> str:
     return (
-        f"it costs ${_each(one):.4f}/h for each node of its grid, and the first "
+        f"it costs ${_each(one):.4f}/h for each node of its grid, and {there} "
         f"${_each(first):.4f}/h, standbys and bytes between zones included"
     )

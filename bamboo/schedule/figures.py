@@ -37,6 +37,16 @@ class StageFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFigures:
+    """The time of one node, per step in steady state."""
+
+    useful_s: float
+    redundant_s: float
+    """Spent on FR, BR and R."""
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What a schedule costs, over `steps` whole steps in steady state."""
 
@@ -73,17 +83,11 @@ def bound_s(layout: Layout, costs: Costs) -> float:
 
 def figures(timeline: Timeline, costs: Costs) -> Figures:
     """Read the figures of a timeline; with several steps the first is left out of the shares."""
-    start_ns = timeline.commit_ns[0] if timeline.steps > 1 else 0
-    window_ns = timeline.commit_ns[-1] - start_ns
-    useful_ns = redundant_ns = 0
-    for ran in timeline.ran:
-        inside_ns = min(ran.end_ns, timeline.commit_ns[-1]) - max(ran.start_ns, start_ns)
-        if inside_ns > 0 and ran.instruction.kind in ("F", "B", "X", "S"):
-            useful_ns += inside_ns
-        elif inside_ns > 0:
-            redundant_ns += inside_ns
+    spent = _spent_ns(timeline)
+    useful_ns = sum(useful for useful, _ in spent.values())
+    redundant_ns = sum(redundant for _, redundant in spent.values())
     nodes = len(set(timeline.layout.assignment.owners))
-    capacity_ns = nodes * window_ns
+    capacity_ns = nodes * _window_ns(timeline)[1]
     grid = timeline.layout.assignment.grid
     return Figures(
         step_s=step_time_s(timeline),
@@ -92,6 +96,41 @@ def figures(timeline: Timeline, costs: Costs) -> Figures:
         redundant=redundant_ns / capacity_ns if capacity_ns else 0.0,
         stages=tuple(_stage_figures(timeline, grid.column(s)) for s in range(grid.stages)),
     )
+
+
+def node_figures(timeline: Timeline) -> dict[NodeId, NodeFigures]:
+    """Of each node; with several steps the first is left out."""
+    _, window_ns = _window_ns(timeline)
+    steps_ns = max(timeline.steps - 1, 1) * 1e9
+    return {
+        node: NodeFigures(
+            useful_s=useful_ns / steps_ns,
+            redundant_s=redundant_ns / steps_ns,
+            idle_s=(window_ns - useful_ns - redundant_ns) / steps_ns,
+        )
+        for node, (useful_ns, redundant_ns) in _spent_ns(timeline).items()
+    }
+
+
+def _window_ns(timeline: Timeline) -> tuple[int, int]:
+    """Where the steady state begins, and how long it is."""
+    start_ns = timeline.commit_ns[0] if timeline.steps > 1 else 0
+    return start_ns, timeline.commit_ns[-1] - start_ns
+
+
+def _spent_ns(timeline: Timeline) -> dict[NodeId, tuple[int, int]]:
+    """Useful and redundant time of each node in steady state."""
+    start_ns, _ = _window_ns(timeline)
+    spent = dict.fromkeys(sorted(set(timeline.layout.assignment.owners)), (0, 0))
+    for ran in timeline.ran:
+        inside_ns = min(ran.end_ns, timeline.commit_ns[-1]) - max(ran.start_ns, start_ns)
+        if inside_ns > 0:
+            useful_ns, redundant_ns = spent.get(ran.node, (0, 0))
+            if ran.instruction.kind in ("F", "B", "X", "S"):
+                spent[ran.node] = (useful_ns + inside_ns, redundant_ns)
+            else:
+                spent[ran.node] = (useful_ns, redundant_ns + inside_ns)
+    return spent
 
 
 def _stage_figures(timeline: Timeline, column: tuple[Slot, ...]) -> StageFigures:

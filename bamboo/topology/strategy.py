@@ -1,6 +1,7 @@
 """Strategy = Semantics + Placement. Semantics decide every bit; placement decides time and bill."""
 
 import hashlib
+import itertools
 import json
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from bamboo.topology.grid import Grid
 
 SCHEMA_VERSION = 1
 REDUNDANCY_MODES = ("off", "stash", "gap", "eager", "full", "peer")
-"""`auto` of the design comes with the planner."""
+AUTO = "auto"
+"""What a job says in place of a mode, or of a spread, that the planner is to choose; a placement
+has one of the others."""
 BARE_MODES = ("off", "peer")
 """Modes without shadows."""
 SPREADS = ("one", "pipelines", "neighbours")
@@ -73,14 +76,8 @@ class Strategy:
             found = raw.get("schema_version") if isinstance(raw, dict) else None
             raise ValueError(f"strategy has schema {found}, not {SCHEMA_VERSION}")
         try:
-            place = raw["placement"]
             strategy = cls(
-                semantics=Semantics(**raw["semantics"]),
-                placement=Placement(
-                    cut=tuple(place["cut"]),
-                    grid=Grid(**place["grid"]),
-                    redundancy=place["redundancy"],
-                ),
+                semantics=Semantics(**raw["semantics"]), placement=_placement(raw["placement"])
             )
             written = raw["semantic_hash"]
         except (KeyError, TypeError) as error:
@@ -88,6 +85,24 @@ class Strategy:
         if written != strategy.semantics.hash():
             raise ValueError("the strategy's semantic hash does not match its content")
         return strategy
+
+
+def _placement(raw: Any) -> Placement:
+    """Raises ValueError for one that no model could have, KeyError or TypeError for no such."""
+    sizes = [raw["grid"]["pipelines"], raw["grid"]["stages"]]
+    if not all(type(number) is int for number in (*sizes, *raw["cut"])):
+        raise ValueError(f"grid and cut are whole numbers, not {raw['grid']} and {raw['cut']}")
+    grid, cut = Grid(**raw["grid"]), tuple(raw["cut"])
+    grows = all(first < stop for first, stop in itertools.pairwise(cut))
+    if len(cut) != grid.stages + 1 or cut[0] != 0 or not grows:
+        raise ValueError(
+            f"cut {list(cut)} does not make {grid.stages} stages: it names the first layer of "
+            "each, growing from 0, and the layer count"
+        )
+    mode = raw["redundancy"]
+    if mode not in REDUNDANCY_MODES:
+        raise ValueError(f"redundancy {mode!r} is none of {', '.join(REDUNDANCY_MODES)}")
+    return Placement(cut=cut, grid=grid, redundancy=mode)
 
 
 def canonical_json(value: Any) -> str:

@@ -10,7 +10,8 @@ import click
 from cli import background, launching
 from cli.budget_options import limit_options
 from cli.launching import TraceAsked
-from cli.screen import end_text, open_screen
+from cli.screen import detached_text, end_text, open_screen
+from cli.strategies import strategy_option
 from cli.trace_options import trace_options
 from cli.views.plan import plan_body, plan_text, requests_text
 from cli.views.trace import trace_body, trace_text
@@ -27,9 +28,13 @@ from cli.views.trace import trace_body, trace_text
     metavar="SECTION.KEY=VALUE",
     help="Override a key of the job.",
 )
+@strategy_option
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @trace_options
 @limit_options
+@click.option(
+    "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
+)
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
     "--json",
@@ -43,8 +48,10 @@ def command(
     name: str,
     dry_run: bool,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     check_replicas: bool,
     asked: TraceAsked | None,
+    autoscale: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -52,13 +59,16 @@ def command(
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once. With --detach the run goes on in the background: attach to it
-    again, or stop it, by its id. With --trace nodes come and go as a recorded spot market had them,
+    again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
+    up to cluster.max_pipelines. With --trace nodes come and go as a recorded spot market had them,
     modelled on this machine.
     """
-    if check_replicas:
-        overrides = (*overrides, "cluster.check_replicas=true")
+    switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
+    overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     click.echo("looking at model and data", err=True)
-    prepared = launching.prepare(job, overrides=overrides, name=name, dry_run=dry_run, trace=asked)
+    prepared = launching.prepare(
+        job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
+    )
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
         body = plan_body(prepared.run, prepared.planned)
@@ -78,13 +88,7 @@ def command(
     if detach:
         click.echo(f"{folder.id}: starting the local cloud", err=as_json)
         background.start(folder, held, fresh=True)
-        click.echo(
-            json.dumps({"run": folder.id, "detached": True})
-            if as_json
-            else f"{folder.id} goes on in the background\n"
-            f"  bamboo attach {folder.id}   watches it\n"
-            f"  bamboo stop {folder.id}   ends it at a step boundary"
-        )
+        click.echo(detached_text(folder.id, as_json=as_json))
         return 0
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
         body = launching.run_attached(folder, screen)

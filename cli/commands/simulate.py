@@ -17,6 +17,7 @@ from cli.market_options import MarketAsked, market_options
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
+from cli.strategies import strategy_option
 from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
@@ -54,6 +55,7 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
+@strategy_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
@@ -70,6 +72,7 @@ def command(
     plot: Path | None,
     force: bool,
     overrides: tuple[str, ...],
+    strategy: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
@@ -90,6 +93,7 @@ def command(
         overrides=overrides,
         market=market,
         endless=endless,
+        strategy=strategy,
     )
     runs = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)
     found = list(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cli.views.quantities import columns, count, rate, usd
+from cli.views.quantities import columns, count, paragraph, rate, usd
 from cli.views.spent import spent_lines
 
 
@@ -45,4 +45,6 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     spent = body.get("spent")
     if spent is not None:
         lines += spent_lines(spent, ended=body["ended"])
+    for resize in body.get("resizes", ()):
+        lines += paragraph(f"after step {resize['step']}: {resize['reason']}")
     return "\n".join(lines)

@@ -30,6 +30,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         f"redundancy {plan.mode}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
+        *paragraph(planned.redundancy_why),
         "  memory per node, at most; state: parameters, gradients and moments in fp32",
         *_stages(plan),
         *_price(planned, modelled=cores is not None),
@@ -51,7 +52,7 @@ def _stages(plan: Plan) -> list[str]:
         rows.append(
             (
                 str(bytes_.stage),
-                str(first) if stop == first + 1 else f"{first} to {stop - 1}",
+                layers_text(range(first, stop)),
                 "nobody" if shadowing is None else f"node of {shadowing.stage}",
                 size(sum(getattr(bytes_, purpose) for purpose in STATE)),
                 *(size(getattr(bytes_, purpose)) for purpose in apart),
@@ -59,6 +60,11 @@ def _stages(plan: Plan) -> list[str]:
             )
         )
     return columns(rows, indent=4, right=frozenset({0, *range(3, len(rows[0]))}))
+
+
+def layers_text(layers: range) -> str:
+    """`3`, `0 to 4`."""
+    return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
 
 
 def _price(planned: Planned, *, modelled: bool) -> list[str]:
@@ -71,17 +77,15 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
         for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda i: (i[1], i[0]))
     ]
     prices = f"on-demand {usd(plan.on_demand_usd_per_hour)}/h"
-    dates = f"on-demand as of {catalogue.on_demand_seen}"
     if spot:
         prices += "; spot " + ", ".join(spot)
-        dates += f"; spot is modelled from {catalogue.spot_seen}"
     return [
         *paragraph(
             f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
             f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}: {word}"
         ),
         *paragraph(prices, indent=4),
-        f"    {dates}",
+        *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
     ]
 
 
@@ -171,9 +175,10 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "run": run,
         "grid": {"pipelines": plan.grid.pipelines, "stages": plan.grid.stages},
         "redundancy": plan.mode,
+        "redundancy_reason": planned.redundancy_why or None,
         "cut": list(plan.cut),
         "parameters": plan.parameters,
-        "memory": [_bytes_body(stage) for stage in plan.memory],
+        "memory": [bytes_body(stage) for stage in plan.memory],
         "instance_type": plan.instance_type.name,
         "zone": planned.pool.zone,
         "market": planned.pool.market.value,
@@ -195,7 +200,8 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
     }
 
 
-def _bytes_body(stage: StageBytes) -> dict[str, int]:
+def bytes_body(stage: StageBytes) -> dict[str, int]:
+    """Each purpose, and all together."""
     return {
         "stage": stage.stage,
         **{purpose: getattr(stage, purpose) for purpose in PURPOSES},

@@ -34,7 +34,9 @@ def job(
 ) -> JobConfig:
     return JobConfig(
         train=TrainConfig(steps=steps, virtual_nodes=1),
-        cluster=ClusterConfig(stages=stages, forming_timeout_s=50.0, step_timeout_s=40.0),
+        cluster=ClusterConfig(
+            stages=stages, redundancy="stash", forming_timeout_s=50.0, step_timeout_s=40.0
+        ),
         chaos=chaos or ChaosConfig(),
         budget=budget or BudgetConfig(),
         file="job.toml",

@@ -21,8 +21,10 @@ _TEXT = Path(__file__).parents[2] / "LICENSE"
 def job(
     *kills: Kill, steps: int = STEPS, virtual_nodes: int = 0, tied: bool = False, **cluster: Any
 ) -> JobConfig:
-    """GPT of 4 blocks of width 32 (6 layers), 8 microbatches a step; 4 stages unless said."""
-    settings: dict[str, Any] = {"stages": 4, "step_timeout_s": 30.0} | cluster
+    """GPT of 4 blocks of width 32 (6 layers), 8 microbatches a step; 4 stages and stash unless
+    said."""
+    settings: dict[str, Any] = {"stages": 4, "redundancy": "stash", "step_timeout_s": 30.0}
+    settings |= cluster
     return JobConfig(
         model=ModelConfig(layers=4, width=32, heads=2, context=16, dropout=0.1, tied=tied),
         data=DataConfig(source="path", path=str(_TEXT)),

@@ -9,7 +9,7 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.planner.candidates import JobFitsNowhere, Room
 from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import Candidate, ranked
+from bamboo.planner.ranking import Candidate, against, ranked
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import samples_per_s, samples_per_usd
 from bamboo.topology.grid import Grid
@@ -110,6 +110,46 @@ def test_a_spread_that_is_not_allowed_leaves_out_the_plan_and_bytes_between_zone
     waiting = ranked(work, room, CALM, standbys=1)
     assert waiting[0].nodes == 5
     assert waiting[0].usd_per_hour == pytest.approx(5 * 0.5)
+
+
+def test_with_spread_auto_each_plan_lies_as_it_is_worth_most() -> None:
+    """Over three layouts of the zones, whatever is asked for."""
+    work = workload(layers=4, bytes_per_s=1e6)
+    room = replace(ROOM, microbatches=(2,), modes=("off", "stash", "peer"))
+    alike = replace(stakes(), zone_usd_per_hour={"a": 0.5, "b": 0.5})
+    hazard = Hazard(stakes=alike)
+    best: dict[tuple[Grid, str], Candidate] = {}
+    for spread in ("one", "pipelines", "neighbours"):
+        for one in ranked(work, room, hazard, spread=spread):
+            key = (one.choice.grid, one.choice.mode)
+            if key not in best or one.value > best[key].value * (1 + 1e-8):
+                best[key] = one
+    found = ranked(work, room, hazard, spread="auto")
+    assert len(found) == len(best)
+    assert len({one.spread for one in found}) > 1
+    for one in found:
+        there = best[one.choice.grid, one.choice.mode]
+        assert one.value == pytest.approx(there.value)
+        assert one.spread == there.spread
+    assert ranked(work, room, hazard, spread="auto", most=3) == found[:3]
+
+
+def test_a_plan_that_is_not_the_best_says_what_would_be_better() -> None:
+    work = workload(layers=4)
+    found = ranked(work, replace(ROOM, microbatches=(2,)), CALM)
+    best, worst = found[0], found[-1]
+    why = against(worst, best)
+    assert f" more samples per dollar than {worst.choice.name}: there " in why
+    assert why.endswith(".")
+    assert against(best, worst) == worst.why
+    more = float(why.split(" %")[0])
+    assert more == pytest.approx(100 * (best.value / worst.value - 1), rel=0.01)
+
+
+def test_a_room_may_name_its_grids() -> None:
+    grid = Grid(pipelines=2, stages=2)
+    found = ranked(workload(), replace(ROOM, grids=(grid,)), CALM)
+    assert {one.choice.grid for one in found} == {grid}
 
 
 def test_where_nothing_fits_the_ranking_is_refused() -> None:

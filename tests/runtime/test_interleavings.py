@@ -35,6 +35,7 @@ BASE = JobConfig(
 def job(
     *, virtual_nodes: int = 0, tied: bool = False, steps: int = STEPS, **cluster: Any
 ) -> JobConfig:
+    cluster = {"redundancy": "stash"} | cluster
     return replace(
         BASE,
         model=replace(BASE.model, tied=tied),

@@ -134,6 +134,31 @@ def test_what_lacks_something_is_refused(missing: str) -> None:
             Strategy.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"cut": [0, 3, 5, 8]}, "does not make 4 stages"),
+        ({"cut": [0, 5, 3, 8, 10]}, "does not make 4 stages"),
+        ({"cut": [1, 3, 5, 8, 10]}, "does not make 4 stages"),
+        ({"cut": [0, 3, 5, 8, 10.0]}, "whole numbers"),
+        ({"cut": [0, 3, 5, 8, True]}, "whole numbers"),
+        ({"cut": None}, "lacks something"),
+        ({"grid": {"pipelines": 1}}, "lacks something"),
+        ({"grid": {"pipelines": 1, "stages": 4, "more": 1}}, "has too much"),
+        ({"grid": {"pipelines": 0, "stages": 4}}, "D >= 1"),
+        ({"redundancy": "auto"}, "'auto' is none of"),
+        ({"redundancy": ["off"]}, "is none of"),
+    ],
+)
+def test_a_placement_that_no_model_could_have_is_refused(
+    change: dict[str, object], word: str
+) -> None:
+    raw = json.loads(Strategy(semantics=SEMANTICS, placement=PLACEMENT).to_json())
+    raw["placement"] |= change
+    with pytest.raises(ValueError, match=word):
+        Strategy.from_json(json.dumps(raw))
+
+
 def test_a_changed_content_is_refused() -> None:
     raw = json.loads(Strategy(semantics=SEMANTICS, placement=PLACEMENT).to_json())
     raw["semantics"]["seed"] = 2

@@ -1,0 +1,94 @@
+"""Which redundancy a grid takes where the job leaves it open (`redundancy = "auto"`), and why.
+
+Rule: the mode of the most samples per dollar by `ranking`, losses counted; of modes whose values
+are the same as far as anybody knows (`SAME`), the one with the least redundancy. A mode in which
+one loss would end the run is taken only where nothing can be lost, or nothing else fits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bamboo.planner.candidates import Candidates, Room
+from bamboo.planner.losses import Hazard
+from bamboo.planner.ranking import BY_REDUNDANCY, SAME, Candidate, against, ranked
+from bamboo.planner.workload import Workload
+from bamboo.planner.zones import Stakes
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A mode for one grid, its plan, and the reason."""
+
+    taken: Candidate
+    why: str
+    """One sentence."""
+
+
+def choose_mode(
+    workload: Workload,
+    grid: Grid,
+    room: Room,
+    hazard: Hazard,
+    *,
+    spread: str,
+    standbys: int,
+    cut: Sequence[int] = (),
+) -> Chosen:
+    """The mode of a grid, in the job's own microbatches. `spread` may be `auto`; with a `cut` only
+    modes that fit with it count, where any does. `room` says what a node has, and in which other
+    plans to look where no mode fits.
+
+    Raises JobFitsNowhere with the three nearest plans of the room, and InputError as `ranked` does.
+    """
+    candidates = Candidates(workload, room)
+    fitting = [
+        mode
+        for mode in room.modes
+        if (mode != "peer" or grid.pipelines > 1)
+        and candidates.choice(grid, mode, workload.microbatch) is not None
+    ]
+    if not fitting:
+        candidates.asked(grid, min(room.modes, key=BY_REDUNDANCY.index))
+    lasting = [mode for mode in fitting if mode in lasting_modes(hazard.stakes)]
+    here = replace(
+        room,
+        nodes=range(grid.size, grid.size + 1),
+        grids=(grid,),
+        microbatches=(workload.microbatch,),
+        modes=tuple(lasting or fitting),
+    )
+    found = ranked(workload, here, hazard, spread=spread, standbys=standbys)
+    found = tuple(one for one in found if not cut or one.choice.cut == tuple(cut)) or found
+    alike = [one for one in found if one.value >= found[0].value * (1 - SAME)]
+    taken = min(alike, key=lambda one: BY_REDUNDANCY.index(one.choice.mode))
+    others = [one for one in found if one is not taken]
+    left_out = [mode for mode in fitting if lasting and mode not in lasting]
+    return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))
+
+
+def lasting_modes(stakes: Stakes) -> tuple[str, ...]:
+    """Those in which the loss of one node does not end a run (of `peer`: with two pipelines)."""
+    safe = not stakes.preemptible or stakes.checkpoint_every > 0
+    return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")
+
+
+def _sentence(
+    taken: Candidate, others: Sequence[Candidate], left_out: Sequence[str], hazard: Hazard
+) -> str:
+    losses = f"{hazard.losses_per_node_hour:.3g} losses per node-hour, modelled"
+    if not hazard.stakes.preemptible:
+        losses = "on demand nothing is lost"
+    name = taken.choice.mode
+    words = f"redundancy auto is {name} ({losses})"
+    if others:
+        second = max(others, key=lambda one: one.value)
+        why = against(taken, second).rstrip(".")
+        words += f": {second.choice.mode} is next, {why[0].lower()}{why[1:]}"
+    elif not left_out:
+        words += ": no other mode fits"
+    if left_out:
+        modes = " and ".join(sorted(left_out, key=BY_REDUNDANCY.index))
+        words += f"; {modes} would end the run with the first loss, as there are no checkpoints"
+    return f"{words}."

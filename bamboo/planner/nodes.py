@@ -1,0 +1,59 @@
+"""What each node of a plan holds, and how it spends a calm step.
+
+Rule: layers and replicas are those of the plan's assignment, bytes those of its memory report,
+times those of a dry run; nothing is worked out here a second way.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bamboo.ids import NodeId
+from bamboo.planner.cost import Timing, costs_for, layout_for
+from bamboo.planner.memory import StageBytes
+from bamboo.planner.plan import Plan
+from bamboo.planner.workload import Workload
+from bamboo.schedule.figures import NodeFigures, node_figures, plan_run
+from bamboo.topology.slots import Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShare:
+    """One node of the grid."""
+
+    slot: Slot
+    zone: str
+    """Empty: any."""
+    layers: range
+    """Global indices."""
+    replicas: tuple[Slot, ...]
+    """Whose state it keeps, too."""
+    bytes: StageBytes
+    """At most: those of its stage in the pipeline with the most of it."""
+    figures: NodeFigures
+    """Of a calm step."""
+
+
+def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeShare, ...]:
+    """Of every node of the grid, pipeline by pipeline. `timing` is that of the plan's stages."""
+    layout = layout_for(plan.grid, shape=workload.shape, mode=plan.mode)
+    costs = costs_for(
+        workload.layers, cut=plan.cut, grid=plan.grid, shape=workload.shape, timing=timing
+    )
+    figures = node_figures(plan_run(layout, costs))
+    stages = [range(first, stop) for first, stop in pairwise(plan.cut)]
+    return tuple(
+        NodeShare(
+            slot=slot,
+            zone=_zone(plan.assignment.owner(slot)),
+            layers=stages[slot.stage],
+            replicas=plan.assignment.shadowed_by(plan.assignment.owner(slot)),
+            bytes=plan.memory[slot.stage],
+            figures=figures[layout.assignment.owner(slot)],
+        )
+        for slot in plan.grid.slots()
+    )
+
+
+def _zone(node: NodeId) -> str:
+    """Nodes of a plan are named after their zones."""
+    return node.rpartition("/")[0]

@@ -1,0 +1,45 @@
+"""`bamboo plan`: what each node of a job would hold and do, what the plan is worth, and why."""
+
+import json
+from pathlib import Path
+
+import click
+
+from cli.echo import echo_result
+from cli.launching import cores_of
+from cli.paper import Asked, plan_on_paper
+from cli.views.paper import paper_body, paper_text
+
+
+@click.command("plan")
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--nodes", type=int, help="The best grid of exactly so many nodes.")
+@click.option("--max-nodes", type=int, help="The best grid of at most so many nodes.")
+@click.option(
+    "--hazard", type=float, help="Losses per node-hour; by default those of a published trace."
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object, for --strategy of others."
+)
+def command(
+    *,
+    job: Path,
+    nodes: int | None,
+    max_nodes: int | None,
+    hazard: float | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Lay a job out on paper: what each node holds and does, what it is worth, and why.
+
+    JOB is laid out on its own grid, or with --nodes or --max-nodes on the best one. What --json
+    prints is a file for `launch --strategy` and `simulate --strategy`.
+    """
+    click.echo("looking at model and data", err=True)
+    asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard)
+    shown = plan_on_paper(job, asked)
+    body, cores = paper_body(shown), cores_of(shown.planned.job)
+    echo_result(json.dumps(body) if as_json else paper_text(shown, cores=cores))

@@ -1,0 +1,221 @@
+"""`bamboo plan`: one plan on paper, the job's own or the best of so many nodes, and the next ones.
+
+Rule: the plan that is shown is the one that `launch` makes of the job, or of the job with the
+strategy that is printed: `plan_job` makes it. Here is only what it is compared with.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.load import load_job
+from bamboo.config.resolve import semantics
+from bamboo.config.tree import JobConfig, Kill
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from bamboo.planner.bounded import FitsNowhere
+from bamboo.planner.candidates import Room
+from bamboo.planner.catalogue import InstanceType
+from bamboo.planner.losses import Hazard
+from bamboo.planner.modes import choose_mode, lasting_modes
+from bamboo.planner.nodes import NodeShare, node_shares
+from bamboo.planner.plan import whole_cut
+from bamboo.planner.ranking import Candidate, against, ranked
+from bamboo.planner.workload import Workload
+from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
+from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
+from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
+from cli.profiling import seen_of
+from cli.settling import grid_of
+from cli.strategies import Given
+from cli.workload import costs_of, layer_facts, timing_of, workload_of
+
+NEXT = 3
+MOST_NODES = 1024
+MOST_HAZARD = 3600.0
+"""Losses per node-hour: one a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line says of the plan that is wanted."""
+
+    overrides: tuple[str, ...] = ()
+    nodes: int | None = None
+    """Exactly so many in the grid; None: the job's own grid, unless at most so many are wanted."""
+    max_nodes: int | None = None
+    hazard: float | None = None
+    """Losses per node-hour; None: as in the published trace."""
+
+    @property
+    def range(self) -> range | None:
+        """How many nodes a grid may have; None: the job says it."""
+        most = self.max_nodes if self.nodes is None else self.nodes
+        return None if most is None else range(self.nodes or 2, most + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A plan, and what it is compared with."""
+
+    name: str
+    planned: Planned
+    nodes: tuple[NodeShare, ...]
+    taken: Candidate
+    others: tuple[tuple[Candidate, str], ...]
+    """The next best, with a sentence each, best first."""
+    hazard: Hazard
+    notes: tuple[str, ...]
+
+
+def plan_on_paper(path: Path, asked: Asked) -> Shown:
+    """Read the job, look at its layers, plan. Raises InputError, of which one is JobFitsNowhere."""
+    _check(asked)
+    job = load_job(path, asked.overrides)
+    catalogue = load_catalogue()
+    pool, _ = cheapest_pool(job, catalogue)
+    hazard = Hazard(
+        stakes=stakes_of(job, catalogue, pool.instance_type),
+        losses_per_node_hour=LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard,
+    )
+    seen = seen_of(job)
+    given, why, kills = None, "", job.chaos.kill
+    if asked.range is not None:
+        # The listed losses are of the job's own grid: whoever launches another one is told so.
+        job = replace(job, chaos=replace(job.chaos, kill=()))
+        kind = catalogue.find(pool.instance_type)
+        given, why = _best(job, seen, kind=kind, hazard=hazard, nodes=asked.range)
+    planned = plan_job(
+        job,
+        seen,
+        run=RunId("plan"),
+        now_s=0.0,
+        given=given,
+        losses_per_node_hour=hazard.losses_per_node_hour,
+    )
+    if why:
+        planned = replace(planned, redundancy_why=why)
+    plan = planned.plan
+    taken, others = _compared(planned, hazard, asked.range or range(2, plan.grid.size + 1))
+    return Shown(
+        name=Path(job.file).name,
+        planned=planned,
+        nodes=node_shares(plan, planned.workload, timing_of(planned.workload, plan.cut)),
+        taken=taken,
+        others=tuple((one, against(taken, one)) for one in others),
+        hazard=hazard,
+        notes=_notes(planned.job, asked, kills),
+    )
+
+
+def _check(asked: Asked) -> None:
+    if asked.nodes is not None and asked.max_nodes is not None:
+        raise InputError("--nodes and --max-nodes are two sizes of a grid; give one of them")
+    for option, number in (("--nodes", asked.nodes), ("--max-nodes", asked.max_nodes)):
+        if number is not None and not 2 <= number <= MOST_NODES:
+            raise InputError(f"{option} {number} makes no grid; give 2 to {MOST_NODES:,}")
+    if asked.hazard is not None and not 0 <= asked.hazard <= MOST_HAZARD:
+        raise InputError(
+            f"--hazard {asked.hazard:g} is no number of losses per node-hour; give 0 to "
+            f"{MOST_HAZARD:g}"
+        )
+
+
+def _best(
+    job: JobConfig, seen: Mapping[str, Any], *, kind: InstanceType, hazard: Hazard, nodes: range
+) -> tuple[Given, str]:
+    """The best grid of so many nodes as a strategy, and why it has its redundancy where the job
+    leaves that open."""
+    facts = layer_facts(job, seen["layers"])
+    named = whole_cut(facts, grid_of(job), job.cluster.cut, costs_of(facts, seen))
+    workload = workload_of(job, seen, cuts=(named,), kind=kind)
+    modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
+    lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
+    room = _room(workload, kind, nodes=nodes, modes=lasting)
+    try:
+        best, why = _first(workload, room, hazard, job), ""
+    except FitsNowhere:
+        if lasting == modes:
+            raise
+        best = _first(workload, replace(room, modes=modes), hazard, job)
+    if job.cluster.redundancy == AUTO:
+        chosen = choose_mode(
+            workload,
+            best.choice.grid,
+            replace(room, modes=modes),
+            hazard,
+            spread=job.cluster.spread,
+            standbys=job.cluster.standbys,
+        )
+        best, why = chosen.taken, chosen.why
+    strategy = Strategy(
+        semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
+        placement=Placement(
+            cut=best.choice.cut, grid=best.choice.grid, redundancy=best.choice.mode
+        ),
+    )
+    return Given(path=Path(job.file), strategy=strategy), why
+
+
+def _room(workload: Workload, kind: InstanceType, *, nodes: range, modes: tuple[str, ...]) -> Room:
+    """Plans of so many nodes in the job's own microbatches: others would be another training."""
+    return Room(
+        memory_bytes=kind.gpu_memory_bytes,
+        nodes=nodes,
+        modes=modes,
+        microbatches=(workload.microbatch,),
+    )
+
+
+def _first(workload: Workload, room: Room, hazard: Hazard, job: JobConfig) -> Candidate:
+    cluster = job.cluster
+    found = ranked(workload, room, hazard, most=1, spread=cluster.spread, standbys=cluster.standbys)
+    return found[0]
+
+
+def _compared(
+    planned: Planned, hazard: Hazard, nodes: range
+) -> tuple[Candidate, tuple[Candidate, ...]]:
+    """The plan as the ranking sees it, and the best others of so many nodes in the job's own
+    microbatches."""
+    job, plan = planned.job, planned.plan
+    # Of other grids the cut is balanced by time.
+    workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
+    cluster, kind = job.cluster, plan.instance_type
+    here = range(plan.grid.size, plan.grid.size + 1)
+    alone = replace(_room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(plan.grid,))
+    taken = _first(workload, alone, hazard, job)
+    room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
+    try:
+        found = ranked(
+            workload,
+            room,
+            hazard,
+            most=NEXT + 1,
+            spread=cluster.spread,
+            standbys=cluster.standbys,
+        )
+    except FitsNowhere:
+        return taken, ()
+    return taken, tuple(one for one in found if one.choice != taken.choice)[:NEXT]
+
+
+def _notes(job: JobConfig, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ...]:
+    notes = []
+    slots = {(slot.pipeline, slot.stage) for slot in grid_of(job).slots()}
+    if any((kill.pipeline, kill.stage) not in slots for kill in kills):
+        notes.append("chaos.kill names stages that are none of this grid: launch without them.")
+    nodes, leaves = asked.range, job.train.virtual_nodes
+    if nodes is not None and nodes[-1] // 2 > leaves:
+        notes.append(
+            f"train.virtual_nodes = {leaves} allows for no more than {leaves} pipelines; it is "
+            "part of the training, so another number is another run."
+        )
+    if job.cluster.max_pipelines > job.cluster.pipelines:
+        notes.append(
+            "The run grows to cluster.max_pipelines while there are nodes; step, overhead and "
+            "comparison are those of the grid that it begins with."
+        )
+    return tuple(notes)

@@ -1,0 +1,33 @@
+"""In what two trainings differ, named as a person would look for it: by the keys of a job file.
+
+Rule: whatever two semantic hashes differ by has a name here.
+"""
+
+from dataclasses import asdict
+
+from bamboo.topology.strategy import Semantics
+
+
+def differences(ours: Semantics, theirs: Semantics) -> list[tuple[str, object, object]]:
+    """Key, our value and theirs, for each that differs, by the keys of a job file where one stands
+    for it; None: there is no such value."""
+    left, right = _flat(ours), _flat(theirs)
+    return [
+        (name, left.get(name), right.get(name))
+        for name in sorted(left.keys() | right.keys())
+        if left.get(name) != right.get(name)
+    ]
+
+
+def _flat(semantics: Semantics) -> dict[str, object]:
+    """Each value that counts, by the key that it comes from."""
+    flat: dict[str, object] = {}
+    for name, value in asdict(semantics).items():
+        if name == "data_digest":
+            flat["the digest of the data"] = value
+        elif isinstance(value, dict):
+            section = "train" if name == "optimizer" else name
+            flat |= {f"{section}.{key}": one for key, one in value.items()}
+        else:
+            flat[f"train.{name}"] = value
+    return flat

@@ -1,0 +1,156 @@
+"""What a job leaves open, settled: its cut, its redundancy, and whether it fits at all.
+
+Rule: THE place where `redundancy = "auto"`, an empty cut and a strategy from a file become one
+grid, cut and mode; whoever launches, simulates or plans a job takes them from here, so all take the
+same. What does not fit is refused here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from bamboo.config.load import checked
+from bamboo.config.resolve import semantics
+from bamboo.config.tree import ClusterConfig, JobConfig
+from bamboo.errors import InputError
+from bamboo.planner.candidates import Candidates, Choice, Room
+from bamboo.planner.catalogue import InstanceType
+from bamboo.planner.losses import Hazard
+from bamboo.planner.modes import choose_mode
+from bamboo.planner.plan import whole_cut
+from bamboo.planner.profile import LayerFacts
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import AUTO, Placement, Strategy
+from cli.strategies import Given, placed, refuse_another_training
+from cli.workload import by_layer, costs_of, layer_facts, workload_of
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A job of which nothing is open."""
+
+    job: JobConfig
+    strategy: Strategy
+    facts: tuple[LayerFacts, ...]
+    costs: tuple[float, ...]
+    """Of each layer: what stages are balanced by."""
+    why: str
+    """One sentence on the redundancy; empty where the job says which."""
+
+
+def settle(
+    job: JobConfig,
+    seen: Mapping[str, Any],
+    *,
+    kind: InstanceType,
+    hazard: Hazard,
+    given: Given | None = None,
+) -> Settled:
+    """Of a resolved job. `seen` is the preflight's answer. Raises JobFitsNowhere with the layer,
+    the bytes and the nearest plans, and InputError for a strategy or a cut that cannot be."""
+    facts = layer_facts(job, seen["layers"])
+    costs = costs_of(facts, seen)
+    meant = semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"])
+    if given is not None:
+        refuse_another_training(given, meant)
+        job = _moved(job, given, facts, costs)
+    named = whole_cut(facts, grid_of(job), job.cluster.cut, costs)
+    workload = workload_of(job, seen, cuts=(named,), kind=kind)
+    room = _reach(job, kind, layers=len(facts))
+    why, must = "", named if job.cluster.cut else ()
+    if job.cluster.redundancy == AUTO:
+        chosen = choose_mode(
+            workload,
+            grid_of(job),
+            room,
+            hazard,
+            spread=job.cluster.spread,
+            standbys=job.cluster.standbys,
+            cut=must,
+        )
+        choice, why = chosen.taken.choice, chosen.why
+        job = checked(replace(job, cluster=replace(job.cluster, redundancy=choice.mode)))
+    else:
+        choice = Candidates(workload, room).asked(grid_of(job), job.cluster.redundancy)
+    if must and choice.cut != must:
+        raise _cut_does_not_fit(job, choice, given, kind)
+    return Settled(
+        job=job,
+        strategy=Strategy(
+            semantics=meant,
+            placement=Placement(cut=choice.cut, grid=grid_of(job), redundancy=choice.mode),
+        ),
+        facts=facts,
+        costs=tuple(costs),
+        why=why,
+    )
+
+
+def grid_of(job: JobConfig) -> Grid:
+    return Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+
+
+def _reach(job: JobConfig, kind: InstanceType, *, layers: int) -> Room:
+    """Where plans that fit are looked for: as many pipelines or one, any number of stages, and the
+    job's own microbatches or, since bits may be given up where nothing else fits, smaller ones."""
+    own, pipelines = job.train.microbatch, job.cluster.pipelines
+    return Room(
+        memory_bytes=kind.gpu_memory_bytes,
+        nodes=range(2, pipelines * layers + 1),
+        grids=tuple(
+            Grid(pipelines=several, stages=stages)
+            for several in sorted({1, pipelines})
+            for stages in range(2, layers + 1)
+        ),
+        microbatches=tuple(size for size in range(own, 0, -1) if own % size == 0),
+    )
+
+
+def _moved(
+    job: JobConfig, given: Given, facts: Sequence[LayerFacts], costs: Sequence[float]
+) -> JobConfig:
+    """The job where its strategy places it. A virtual device's figures are for the stages of the
+    job's own cut: a layer goes on to take what it took there."""
+    layers = given.placement.cut[-1]
+    if layers != len(facts):
+        raise InputError(
+            f"{given.path}: is a strategy for {layers} layers, and the model has {len(facts)}; "
+            "take one that was planned for this job"
+        )
+    before = whole_cut(facts, grid_of(job), job.cluster.cut, costs)
+    moved = placed(job, given.placement)
+    if job.cluster.device == "virtual" and given.placement.cut != before:
+        moved = replace(moved, cluster=_restaged(moved.cluster, before))
+    return checked(moved)
+
+
+def _restaged(cluster: ClusterConfig, before: tuple[int, ...]) -> ClusterConfig:
+    """The virtual device's figures for the cut of `cluster`, from those for the cut `before`."""
+
+    def figures_ms(name: str) -> tuple[float, ...]:
+        each_s = by_layer(getattr(cluster, name), before)
+        cut = (*cluster.cut, before[-1])
+        return tuple(round(sum(each_s[first:stop]) * 1e3, 9) for first, stop in pairwise(cut))
+
+    return replace(
+        cluster,
+        virtual_forward_ms=figures_ms("virtual_forward_ms"),
+        virtual_backward_ms=figures_ms("virtual_backward_ms"),
+    )
+
+
+def _cut_does_not_fit(
+    job: JobConfig, choice: Choice, given: Given | None, kind: InstanceType
+) -> InputError:
+    return InputError.at(
+        file=job.file if given is None else str(given.path),
+        key="cluster.cut" if given is None else "placement.cut",
+        value=list(job.cluster.cut),
+        problem=f"does not fit the {kind.gpu_memory_gib:g} GiB of a {kind.gpu} with redundancy "
+        f"{choice.mode!r}",
+        remedy=f"take {list(choice.cut[:-1])}, of which a node needs at most "
+        f"{choice.most_bytes / GIB:.2f} GiB",
+    )

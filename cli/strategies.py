@@ -1,0 +1,89 @@
+"""A strategy in a file: `bamboo plan` writes it, `launch` and `simulate` are placed by it.
+
+Rule: a strategy places a job and never changes what it trains. One whose semantics are not those
+of the job is refused, by the names of what differs.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.topology.strategy import Placement, Semantics, Strategy
+from cli.semantics import differences
+
+KEY = "strategy"
+"""Of a larger object, such as what `bamboo plan --json` prints."""
+strategy_option = click.option(
+    "--strategy",
+    type=click.Path(path_type=Path),
+    help="Grid, cut and redundancy from this file, of `bamboo plan --json`.",
+)
+REMEDY = "write one anew: bamboo plan JOB --json > FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a person gave with `--strategy`."""
+
+    path: Path
+    strategy: Strategy
+
+    @property
+    def placement(self) -> Placement:
+        return self.strategy.placement
+
+
+def read_strategy(path: Path) -> Given:
+    """A strategy alone, or an object with one under `strategy`. Raises InputError with the file,
+    what is wrong with it, and the remedy."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; name a strategy that can be read") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is no strategy: it is not text; {REMEDY}") from error
+    try:
+        raw: Any = json.loads(text)
+        if isinstance(raw, dict) and KEY in raw:
+            raw = raw[KEY]
+        strategy = Strategy.from_json(json.dumps(raw))
+    except (ValueError, RecursionError) as error:
+        # Also an integer of thousands of digits, or a list as deep.
+        raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
+    return Given(path=path, strategy=strategy)
+
+
+def refuse_another_training(given: Given, semantics: Semantics) -> None:
+    """Raises InputError unless the strategy is one of the job's own semantics."""
+    theirs = given.strategy.semantics
+    if theirs.hash() == semantics.hash():
+        return
+    differ = ", ".join(
+        f"{name} is {there!r} there and {here!r} in the job"
+        for name, here, there in differences(semantics, theirs)
+    )
+    raise InputError(
+        f"{given.path}: is a strategy of another training: {differ}; set the job alike, or {REMEDY}"
+    )
+
+
+def placed(job: JobConfig, placement: Placement) -> JobConfig:
+    """The job on that grid, cut and redundancy; not checked. One that does not grow stays so."""
+    cluster, grid = job.cluster, placement.grid
+    grows = cluster.max_pipelines > cluster.pipelines
+    return replace(
+        job,
+        cluster=replace(
+            cluster,
+            pipelines=grid.pipelines,
+            max_pipelines=max(cluster.max_pipelines, grid.pipelines) if grows else grid.pipelines,
+            stages=grid.stages,
+            cut=placement.cut[:-1],
+            redundancy=placement.redundancy,
+        ),
+    )

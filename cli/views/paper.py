@@ -1,0 +1,168 @@
+"""`bamboo plan` as text and as JSON: the plan of a launch, its nodes, its value, the next plans."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bamboo.planner.nodes import NodeShare
+from bamboo.planner.ranking import Candidate
+from cli.paper import Shown
+from cli.strategies import KEY
+from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
+from cli.views.quantities import columns, duration, paragraph, rate, size, usd
+
+NODES = ("stage", "nodes", "layers", "replica of", "holds", "useful", "redundant", "bubble")
+NEXT = ("plan", "spread", "nodes", "step", "samples/s", "$/h", "overhead", "samples per $")
+
+
+def paper_text(shown: Shown, *, cores: int | None) -> str:
+    """The plan as `launch` shows it; below it what each node does, and why it is this plan."""
+    head = plan_text(shown.name, shown.planned, cores=cores)
+    lines = [
+        "  a node of each stage: what it holds at most, and how it spends a calm step:",
+        *_nodes(shown.nodes),
+        *_expected(shown),
+        *_compared(shown),
+        *(line for note in shown.notes for line in paragraph(note)),
+    ]
+    return "\n".join([head, *lines])
+
+
+def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
+    """A row a stage; over its pipelines, whose shares may be unlike, the least and the most."""
+    rows: list[tuple[str, ...]] = [NODES]
+    for stage in sorted({node.slot.stage for node in nodes}):
+        column = [node for node in nodes if node.slot.stage == stage]
+        figures = [node.figures for node in column]
+        rows.append(
+            (
+                str(stage),
+                str(len(column)),
+                layers_text(column[0].layers),
+                ", ".join(f"stage {s}" for s in sorted({r.stage for r in column[0].replicas}))
+                or "none",
+                size(column[0].bytes.total),
+                _between([one.useful_s for one in figures]),
+                _between([one.redundant_s for one in figures]),
+                _between([one.idle_s for one in figures]),
+            )
+        )
+    return columns(rows, indent=4, right=frozenset({0, 1, *range(4, len(NODES))}))
+
+
+def _between(seconds: Sequence[float]) -> str:
+    least, most = duration(min(seconds)), duration(max(seconds))
+    return least if least == most else f"{least} to {most}"
+
+
+def _expected(shown: Shown) -> list[str]:
+    one, losses = shown.taken, shown.taken.losses
+    lost = "nothing is lost on demand"
+    if shown.hazard.stakes.preemptible:
+        hazard = shown.hazard.losses_per_node_hour
+        lost = (
+            f"losses cost {_percent(losses.share)} of the useful time, modelled with {hazard:.3g} "
+            f"per node-hour: {losses.survived_per_hour:.3g} an hour are survived, "
+            f"{losses.fatal_per_hour:.3g} are not"
+        )
+    return [
+        *paragraph(
+            f"expected overhead {_percent(one.overhead)}: redundancy makes a calm step "
+            f"{_percent(one.redundancy_overhead)} longer, and {lost}"
+        ),
+        *paragraph(
+            f"expected value {rate(one.value)} samples per dollar: "
+            f"{rate(one.expected_samples_per_s)} samples/s with losses, at "
+            f"{usd(one.usd_per_hour)}/h with what moves between zones"
+        ),
+    ]
+
+
+def _compared(shown: Shown) -> list[str]:
+    if not shown.others:
+        return ["  there is no other plan of so many nodes that fits"]
+    rows = [NEXT, _row(shown.taken)]
+    rows += [_row(one) for one, _ in shown.others]
+    lines = ["  this plan and the next, in the job's own microbatches, by expected value:"]
+    lines += columns(rows, indent=4, right=frozenset(range(2, len(NEXT))))
+    for one, why in shown.others:
+        lines += paragraph(f"{_name(one)}: {why}", indent=4)
+    return lines
+
+
+def _name(one: Candidate) -> str:
+    grid = one.choice.grid
+    return f"{grid.pipelines} x {grid.stages} {one.choice.mode}"
+
+
+def _row(one: Candidate) -> tuple[str, ...]:
+    return (
+        _name(one),
+        one.spread,
+        str(one.nodes),
+        duration(one.step_s),
+        rate(one.samples_per_s),
+        usd(one.usd_per_hour),
+        _percent(one.overhead),
+        rate(one.value),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def paper_body(shown: Shown) -> dict[str, Any]:
+    """The value of `bamboo plan --json`; under `strategy` is what `--strategy` takes."""
+    planned = shown.planned
+    body = plan_body(shown.name, planned)
+    del body["run"], body["requests"]
+    return {
+        "schema_version": 1,
+        "job": shown.name,
+        **body,
+        "nodes": [_node_body(node) for node in shown.nodes],
+        "losses_per_node_hour": shown.hazard.losses_per_node_hour,
+        "expected": _candidate_body(shown.taken),
+        "next": [{**_candidate_body(one), "why": why} for one, why in shown.others],
+        "notes": [*body["notes"], *shown.notes],
+        KEY: json.loads(planned.strategy.to_json()),
+    }
+
+
+def _node_body(node: NodeShare) -> dict[str, Any]:
+    return {
+        "pipeline": node.slot.pipeline,
+        "stage": node.slot.stage,
+        "zone": node.zone or None,
+        "layers": list(node.layers),
+        "replicas": [{"pipeline": r.pipeline, "stage": r.stage} for r in node.replicas],
+        "bytes": bytes_body(node.bytes),
+        "useful_s": node.figures.useful_s,
+        "redundant_s": node.figures.redundant_s,
+        "bubble_s": node.figures.idle_s,
+    }
+
+
+def _candidate_body(one: Candidate) -> dict[str, Any]:
+    """All of it is modelled from the times whose source the plan says."""
+    grid = one.choice.grid
+    return {
+        "grid": {"pipelines": grid.pipelines, "stages": grid.stages},
+        "redundancy": one.choice.mode,
+        "microbatch": one.choice.microbatch,
+        "cut": list(one.choice.cut),
+        "spread": one.spread,
+        "nodes": one.nodes,
+        "most_bytes": one.choice.most_bytes,
+        "step_s": one.step_s,
+        "samples_per_s": one.samples_per_s,
+        "expected_samples_per_s": one.expected_samples_per_s,
+        "usd_per_hour": one.usd_per_hour,
+        "samples_per_usd": one.value,
+        "overhead": one.overhead,
+        "redundancy_overhead": one.redundancy_overhead,
+        "losses_share": one.losses.share,
+        "survived_per_hour": one.losses.survived_per_hour,
+        "fatal_per_hour": one.losses.fatal_per_hour,
+    }

@@ -1,0 +1,302 @@
+"""`bamboo plan` through the command line: what it shows, the strategy that others take, the same
+value everywhere, and what is refused."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
+from bamboo.topology.strategy import Strategy
+from cli import profiling, wiring
+from cli.main import run
+from tests.cli.facts import seen
+from tests.planner.profiles import layer, profile
+
+pytestmark = pytest.mark.timeout(120)
+JOB = """
+[model]
+layers = 6
+width = 64
+heads = 2
+context = 16
+[train]
+steps = 200
+batch = 16
+virtual_nodes = 2
+[cluster]
+stages = 4
+[checkpoint]
+every_steps = 50
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job, and a preflight that says what it is told to."""
+    monkeypatch.setattr(wiring, "run_preflight", seen)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+
+
+def body_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run(list(arguments)) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert isinstance(body, dict)
+    return body
+
+
+def sets(*overrides: str) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == 2
+    error = capsys.readouterr().err.removeprefix("looking at model and data\n")
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_every_node_the_value_and_the_next_three_on_paper(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["plan", "job.toml"]) == 0
+    text = capsys.readouterr().out
+    words = " ".join(text.split())
+    assert text.splitlines()[0].endswith("1 pipeline of 4 stages, redundancy stash")
+    assert "redundancy auto is stash (0.611 losses per node-hour, modelled): " in words
+    assert "    stage  nodes  layers  replica of " in text
+    assert "    0      1  0 to 1  stage 1 " in text
+    assert "expected overhead " in words
+    assert "an hour are survived" in words
+    assert "expected value " in words
+    assert "The loss of any one of the 4 nodes is survived inside the step" in words
+    assert "\n    1 x 4 stash " in text
+    assert words.count(" than 1 x 4 stash, microbatches of 2") >= 3
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_object_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    body = body_of(capsys, "plan", "job.toml", "--json")
+    assert [node["layers"] for node in body["nodes"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    for node in body["nodes"]:
+        spent = node["useful_s"] + node["redundant_s"] + node["bubble_s"]
+        assert spent == pytest.approx(body["step_s"])
+        assert node["replicas"] == [{"pipeline": 0, "stage": (node["stage"] + 1) % 4}]
+        assert node["bytes"]["total"] == body["memory"][node["stage"]]["total"]
+    expected = body["expected"]
+    assert expected["redundancy"] == body["redundancy"] == "stash"
+    assert expected["step_s"] == pytest.approx(body["step_s"])
+    assert expected["samples_per_usd"] == pytest.approx(
+        body["samples_per_usd"] / (1 + expected["losses_share"])
+    )
+    assert len(body["next"]) == 3
+    assert all(one["why"].endswith(".") for one in body["next"])
+    assert body["samples_per_s_source"].startswith("measured on this machine's CPU")
+    strategy = Strategy.from_json(json.dumps(body["strategy"]))
+    assert strategy.placement.redundancy == "stash"
+    assert list(strategy.placement.cut) == body["cut"]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_others_are_placed_by_it_and_the_value_is_the_same_everywhere(
+    bare: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = body_of(capsys, "plan", "job.toml", "--max-nodes", "6", "--json")
+    assert planned["grid"] != {"pipelines": 1, "stages": 4}, "the job's own grid is not the best"
+    Path("plan.json").write_text(json.dumps(planned["strategy"] if bare else planned))
+    placed = ["job.toml", "--strategy", "plan.json", "--json"]
+    launched = body_of(capsys, "launch", *placed, "--dry-run")
+    for name in ("grid", "cut", "redundancy", "semantic_hash", "samples_per_usd", "usd_per_hour"):
+        assert launched[name] == planned[name]
+    market = ["--hazard", "0", "--hours", "4", *sets("train.steps=20000")]
+    other = body_of(capsys, "plan", "job.toml", "--max-nodes", "6", "--json",
+                    *sets("train.steps=20000"))  # fmt: skip
+    assert other["grid"] == planned["grid"]
+    Path("plan.json").write_text(json.dumps(other["strategy"] if bare else other))
+    simulated = body_of(capsys, "simulate", *placed, *market)
+    figures = simulated["systems"]["bamboo"]["figures"]
+    assert figures["steps"]["mean"] > 1000
+    # Until the nodes have come, and at the last second of a bill, there is no step.
+    assert figures["samples_per_usd"]["mean"] == pytest.approx(planned["samples_per_usd"], rel=0.02)
+
+
+def test_on_the_virtual_device_layers_take_what_they_took_on_the_jobs_own_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = sets("cluster.device=virtual", "cluster.virtual_forward_ms=[10,20,30,40]")
+    planned = body_of(capsys, "plan", "job.toml", "--nodes", "2", "--json", *own)
+    Path("plan.json").write_text(json.dumps(planned))
+    launched = body_of(
+        capsys, "launch", "job.toml", "--strategy", "plan.json", "--dry-run", "--json", *own
+    )
+    assert launched["grid"] == {"pipelines": 1, "stages": 2}
+    # 40 ms a backward of each of four stages of two layers; forwards as above.
+    assert launched["cut"] == [0, 5, 8]
+    stage_s = [0.010 + 0.020 + 0.015 + 0.100, 0.015 + 0.040 + 0.060]
+    useful_s = [node["useful_s"] for node in planned["nodes"]]
+    assert useful_s == pytest.approx([8 * one for one in stage_s])
+    assert launched["step_s"] == pytest.approx(planned["step_s"])
+
+
+def test_a_strategy_of_another_training_is_refused_by_the_names_of_what_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("plan.json").write_text(json.dumps(body_of(capsys, "plan", "job.toml", "--json")))
+    for verb in (["launch", "--dry-run"], ["simulate", "--hazard", ".1", "--hours", "1"]):
+        error = refused(
+            capsys,
+            [*verb, "job.toml", "--strategy", "plan.json",
+             *sets("train.microbatch=4", "train.learning_rate=0.1")],
+        )  # fmt: skip
+        assert "plan.json: is a strategy of another training: " in error
+        assert "train.microbatch is 2 there and 4 in the job" in error
+        assert "train.learning_rate is 0.001 there and 0.1 in the job" in error
+        assert "train.batch is" not in error
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda body: "{", "Expecting"),
+        (lambda body: "[]", "schema None"),
+        (lambda body: json.dumps({"strategy": 7}), "schema None"),
+        (lambda body: json.dumps(body | {"schema_version": 9}), "schema 9"),
+        (lambda body: json.dumps(body | {"placement": None}), "lacks something"),
+        (lambda body: json.dumps(placed(body, cut=[0, 2, 4])), "does not make 4 stages"),
+        (lambda body: json.dumps(placed(body, cut=[0, 2, 2, 6, 8])), "does not make 4 stages"),
+        (lambda body: json.dumps(placed(body, cut=[0, 2, 4, 6.5, 8])), "whole numbers"),
+        (lambda body: json.dumps(placed(body, cut=[])), "does not make 4 stages"),
+        (lambda body: json.dumps(placed(body, grid={"pipelines": 0, "stages": 4})), "D >= 1"),
+        (lambda body: json.dumps(placed(body, redundancy="auto")), "'auto' is none of off"),
+        (lambda body: json.dumps(body | {"semantic_hash": "0"}), "hash does not match"),
+        (lambda body: "[" * 100_000, "recursion"),
+        (lambda body: '{"schema_version": ' + "9" * 5000 + "}", "limit"),
+    ],
+)
+def test_a_file_that_is_no_strategy_is_refused(
+    change: Any, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = body_of(capsys, "plan", "job.toml", "--json")["strategy"]
+    Path("plan.json").write_text(change(good))
+    error = refused(capsys, ["launch", "job.toml", "--dry-run", "--strategy", "plan.json"])
+    assert "error: plan.json: is no strategy: " in error
+    assert word in error
+    assert "bamboo plan JOB --json" in error
+
+
+def placed(body: dict[str, Any], **changes: object) -> dict[str, Any]:
+    return body | {"placement": body["placement"] | changes}
+
+
+def test_a_strategy_that_is_not_there_or_not_text_or_of_another_model_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    good = body_of(capsys, "plan", "job.toml", "--json")["strategy"]
+    dry = ["launch", "job.toml", "--dry-run", "--strategy"]
+    assert "none.json: No such file" in refused(capsys, [*dry, "none.json"])
+    Path("plan.json").write_bytes(b"\xff\xfe\x00")
+    assert "it is not text" in refused(capsys, [*dry, "plan.json"])
+    Path("plan.json").write_text(json.dumps(placed(good, cut=[0, 2, 4, 6, 9])))
+    assert "for 9 layers, and the model has 8" in refused(capsys, [*dry, "plan.json"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--nodes", "1"], "--nodes 1 makes no grid"),
+        (["--max-nodes", "9999999"], "makes no grid"),
+        (["--nodes", "4", "--max-nodes", "4"], "give one of them"),
+        (["--hazard", "-1"], "--hazard -1 is no number of losses"),
+        (["--hazard", "nan"], "--hazard nan is no number of losses"),
+        (["--nodes", "17"], "have no grid of 17 to 17 nodes"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert word in refused(capsys, ["plan", "job.toml", *arguments])
+
+
+def test_where_nothing_is_lost_and_where_much_is_another_redundancy_is_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rarely = body_of(capsys, "plan", "job.toml", "--json", "--hazard", "0.0001")
+    assert rarely["redundancy"] == "off"
+    assert rarely["redundancy_reason"].startswith("redundancy auto is off (0.0001 losses per")
+    often = body_of(capsys, "plan", "job.toml", "--json", "--hazard", "5")
+    assert often["redundancy"] == "stash"
+    paid = body_of(capsys, "plan", "job.toml", "--json", *sets("cloud.market=on-demand"))
+    assert (paid["redundancy"], paid["expected"]["losses_share"]) == ("off", 0.0)
+    said = body_of(capsys, "plan", "job.toml", "--json", *sets("cluster.redundancy=full"))
+    assert (said["redundancy"], said["redundancy_reason"]) == ("full", None)
+
+
+def large(job: JobConfig) -> dict[str, Any]:
+    """As `seen`, but each layer has 400 million parameters: 6.4 GB of state."""
+    body = seen(job)
+    return body | {"layers": [one | {"parameters": 400_000_000} for one in body["layers"]]}
+
+
+def test_a_job_that_fits_nowhere_is_refused_with_the_layer_the_bytes_and_the_nearest_plans(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "run_preflight", large)
+    for verb in (["plan"], ["launch", "--dry-run"], ["simulate", "--hazard", ".1"]):
+        for mode in ("auto", "stash"):
+            few = sets("cluster.stages=2", f"cluster.redundancy={mode}", "train.virtual_nodes=1")
+            error = refused(capsys, [*verb, "job.toml", *few])
+            assert "does not fit: however the 8 layers are cut into 2 stages" in error
+            assert "bytes (" in error
+            nearest = error.partition("nearest plans that fit: ")[2]
+            assert nearest.count(" GiB)") == 3
+
+
+def test_a_cut_that_does_not_fit_is_refused_with_one_that_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "run_preflight", large)
+    uneven = sets("cluster.cut=[0,1,2,3]", "cluster.redundancy=off")
+    error = refused(capsys, ["plan", "job.toml", *uneven])
+    assert "cluster.cut = [0, 1, 2, 3]: does not fit the 16 GiB of a T4" in error
+    assert "take [0, 2, 4, 6]" in error
+
+
+def test_a_kept_profile_is_used_and_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = [replace(layer(i), forward_s=0.1 * (i + 1), backward_s=0.2) for i in range(8)]
+    job = load_job("job.toml")
+    key = profiling.content_key(
+        job,
+        device="cpu",
+        machine=profiling.this_machine(with_gpus=False),
+        torch_version=profiling.metadata.version("torch"),
+    )
+    file = tmp_path / "runs" / "profiles" / f"{key}.json"
+    file.parent.mkdir(parents=True)
+    before = body_of(capsys, "plan", "job.toml", "--json")
+    file.write_text(profile(*slow).to_json())
+    after = body_of(capsys, "plan", "job.toml", "--json")
+    assert "(profile of " in after["samples_per_s_source"]
+    assert after["step_s"] > 10 * before["step_s"]
+    assert after["cut"] != before["cut"], "stages are balanced by the times of the profile"
+    assert body_of(capsys, "launch", "job.toml", "--dry-run", "--json")["cut"] == after["cut"]
+    file.write_text(profile(*slow[:3]).to_json())
+    assert body_of(capsys, "plan", "job.toml", "--json")["step_s"] == before["step_s"]
+
+
+def test_listed_losses_of_another_grid_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    kills = sets("chaos.kill=[{step=5,stage=3}]")
+    assert not [n for n in body_of(capsys, "plan", "job.toml", "--json", *kills)["notes"]
+                if "chaos" in n]  # fmt: skip
+    body = body_of(capsys, "plan", "job.toml", "--json", "--nodes", "2", *kills)
+    assert body["notes"][-1].startswith("chaos.kill names stages that are none of this grid")

@@ -1,0 +1,125 @@
+"""The redundancy that the planner chooses: where it pays and where not, never one in which the
+first loss ends the run, the least of equals, and one sentence why."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bamboo.planner.candidates import JobFitsNowhere, Room
+from bamboo.planner.losses import Hazard
+from bamboo.planner.modes import Chosen, choose_mode, lasting_modes
+from bamboo.planner.ranking import BY_REDUNDANCY, SAME, ranked
+from bamboo.planner.workload import Workload
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
+from tests.planner.workloads import stakes, workload
+
+GRID = Grid(pipelines=1, stages=4)
+ROOM = Room(memory_bytes=2**40, nodes=range(2, 9))
+STORMY = Hazard(stakes=stakes(checkpoint_every=1000))
+NO_CHECKPOINTS = Hazard(stakes=stakes(checkpoint_every=0))
+
+
+def chosen(work: Workload, hazard: Hazard, room: Room = ROOM, grid: Grid = GRID) -> Chosen:
+    return choose_mode(work, grid, room, hazard, spread="one", standbys=0)
+
+
+def test_it_is_taken_where_it_pays_and_left_out_where_it_does_not() -> None:
+    """The link is slow: shipping a gradient takes longer than a step."""
+    work = workload(bytes_per_s=9.5e3, parameters=2000)
+    assert chosen(work, STORMY).taken.choice.mode == "stash"
+    rarely = chosen(work, replace(STORMY, losses_per_node_hour=0.001))
+    assert rarely.taken.choice.mode == "off"
+    assert "redundancy makes a step" in rarely.why
+    on_demand = chosen(work, Hazard(stakes=stakes(preemptible=False)))
+    assert on_demand.taken.choice.mode == "off"
+    assert "on demand nothing is lost" in on_demand.why
+
+
+def test_no_mode_is_taken_in_which_the_first_loss_ends_the_run() -> None:
+    work = workload(bytes_per_s=9.5e3, parameters=2000)
+    rarely = replace(NO_CHECKPOINTS, losses_per_node_hour=0.001)
+    found = chosen(work, rarely)
+    assert found.taken.choice.mode == "stash"
+    assert "off would end the run with the first loss, as there are no checkpoints" in found.why
+    assert "off" not in lasting_modes(rarely.stakes)
+    assert lasting_modes(STORMY.stakes) == REDUNDANCY_MODES
+
+
+def test_it_is_taken_all_the_same_where_nothing_else_fits() -> None:
+    work = workload(parameters=4000)
+    needs = {
+        mode: min(
+            one.choice.most_bytes
+            for one in ranked(
+                work,
+                replace(ROOM, grids=(GRID,), modes=(mode,), microbatches=(2,)),
+                NO_CHECKPOINTS,
+            )
+        )
+        for mode in ("off", "stash")
+    }
+    assert needs["off"] < needs["stash"]
+    found = chosen(work, NO_CHECKPOINTS, replace(ROOM, memory_bytes=needs["off"]))
+    assert found.taken.choice.mode == "off"
+    assert found.why.endswith(": no other mode fits.")
+
+
+def test_where_no_mode_fits_the_nearest_plans_are_named() -> None:
+    with pytest.raises(JobFitsNowhere, match="nearest plans that fit") as was:
+        chosen(workload(parameters=4000), STORMY, replace(ROOM, memory_bytes=120_000))
+    assert len(was.value.nearest) == 3
+
+
+def test_a_given_cut_leaves_out_modes_that_need_another() -> None:
+    given_cut = (0, 1, 2, 3, 8)
+    work = replace(workload(parameters=4000), cuts={4: given_cut})
+    alone = replace(ROOM, grids=(GRID,), microbatches=(2,), modes=("stash",))
+    (stash,) = ranked(work, alone, NO_CHECKPOINTS)
+    assert stash.choice.cut == given_cut
+    tight = replace(ROOM, memory_bytes=stash.choice.most_bytes)
+    # Modes that compute ahead hold more, and fit with another cut alone.
+    (eager,) = ranked(work, replace(alone, memory_bytes=tight.memory_bytes, modes=("eager",)),
+                      NO_CHECKPOINTS)  # fmt: skip
+    assert eager.choice.cut != given_cut
+    found = choose_mode(work, GRID, tight, NO_CHECKPOINTS, spread="one", standbys=0, cut=given_cut)
+    assert found.taken.choice.cut == given_cut
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Workload, Grid, Hazard]:
+    """A small workload on one or two pipelines of three stages, and how often nodes are lost."""
+    pipelines = draw(st.integers(1, 2))
+    work = workload(
+        layers=draw(st.integers(4, 7)),
+        virtual_nodes=max(pipelines, draw(st.sampled_from([1, 2, 4]))),
+        microbatches=draw(st.integers(1, 3)),
+        parameters=draw(st.integers(10, 5000)),
+        bytes_per_s=draw(st.sampled_from([0.0, 1e4, 1e6])),
+    )
+    hazard = Hazard(
+        stakes=stakes(checkpoint_every=draw(st.sampled_from([0, 10, 1000]))),
+        losses_per_node_hour=draw(st.sampled_from([0.0, 0.01, 0.6, 5.0])),
+    )
+    return work, Grid(pipelines=pipelines, stages=3), hazard
+
+
+@pytest.mark.timeout(120)
+@settings(max_examples=25, deadline=None)
+@given(cases())
+def test_none_with_less_redundancy_is_worth_as_much_and_none_more(
+    case: tuple[Workload, Grid, Hazard],
+) -> None:
+    work, grid, hazard = case
+    found = chosen(work, hazard, grid=grid)
+    room = replace(ROOM, grids=(grid,), microbatches=(2,), modes=lasting_modes(hazard.stakes))
+    values = {one.choice.mode: one.value for one in ranked(work, room, hazard)}
+    mode, best = found.taken.choice.mode, max(values.values())
+    assert values[mode] >= best * (1 - SAME)
+    for less in BY_REDUNDANCY[: BY_REDUNDANCY.index(mode)]:
+        assert values.get(less, 0.0) < best * (1 - SAME)
+    assert found.why.startswith(f"redundancy auto is {mode} (")
+    assert found.why.endswith(".")
+    assert ". " not in found.why
