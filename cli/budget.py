@@ -36,7 +36,8 @@ def refuse_beyond(
             "raise it, or take fewer cluster.stages, pipelines or standbys",
         )
     if 0 < budget.max_usd <= spent_usd:
-        raise _at(job, "max_usd", f"the run has cost {usd(spent_usd)} already", "raise it")
+        word = " (modelled)" if job.cloud.provider == "local" else ""
+        raise _at(job, "max_usd", f"the run has cost {usd(spent_usd)} already{word}", "raise it")
     if planned.plan.expected is not None and not budget.partial and not traced:
         _refuse_beyond_time(budget, job, planned, from_step=from_step, spent_usd=spent_usd)
 

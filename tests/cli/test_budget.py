@@ -59,7 +59,7 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     refused = bench.run("resume", "dear")
     assert refused.returncode == 2
     assert "budget.max_usd = 0.04: the run has cost $0.04" in refused.stderr
-    assert "already; raise it" in refused.stderr
+    assert "already (modelled); raise it" in refused.stderr
 
     done = bench.run("resume", "dear", "--max-cost", "1", "--set", "chaos.kill=[]")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -65,7 +65,7 @@ def test_a_run_that_goes_on_needs_the_rest_and_has_spent_something() -> None:
     assert refused(budget, spent_usd=usd / 2 - 1e-5, from_step=500) == ""
     spent = refused(replace(budget, partial=True), spent_usd=usd)
     assert "the run has cost" in spent
-    assert "already; raise it" in spent
+    assert "already (modelled); raise it" in spent
 
 
 def test_standbys_and_pipelines_to_come_are_instances_too() -> None:
