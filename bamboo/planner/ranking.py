@@ -92,7 +92,7 @@ def ranked(
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
-    judge = _Judge(workload, room, hazard, spread=spread, standbys=standbys)
+    judge = Judge(workload, room, hazard, spread=spread, standbys=standbys)
     fitting = list(judge.candidates.all())
     if not fitting:
         raise judge.candidates.nothing()
@@ -132,24 +132,38 @@ def _order(choice: Choice) -> tuple[int, ...]:
     )
 
 
-class _Judge:
-    """Works out the figures of plans; step times are shared between those of one cut."""
+class Judge:
+    """Works out the figures of plans; step times are shared between those of one cut, and with
+    another judge of the same workload and room, whom this one is `like`."""
 
     def __init__(
-        self, workload: Workload, room: Room, hazard: Hazard, *, spread: str, standbys: int
+        self,
+        workload: Workload,
+        room: Room,
+        hazard: Hazard,
+        *,
+        spread: str,
+        standbys: int,
+        like: "Judge | None" = None,
     ) -> None:
-        self.candidates = Candidates(workload, room)
+        self.candidates: Candidates = like.candidates if like else Candidates(workload, room)
         self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys)
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
         self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
+        if like:
+            self._times = like._times
+
+    def floor_s(self, choice: Choice) -> float:
+        """No calm step of the plan takes less."""
+        grid = choice.grid
+        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+        return self._times_of(choice, choice.mode).floor_s(grid, shares)
 
     def bound(self, choice: Choice) -> float:
         """The plan is worth no more."""
         work, grid = self._work(choice), choice.grid
-        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-        floor_s = self._times_of(choice, choice.mode).floor_s(grid, shares)
-        rate = samples_per_s(work.batch, floor_s)
+        rate = samples_per_s(work.batch, self.floor_s(choice))
         # Rounded up, for values are rounded to so many digits.
         return samples_per_usd(rate, self._nodes_usd_per_hour(grid)) * (1 + ROUNDING)
 
