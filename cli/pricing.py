@@ -88,7 +88,9 @@ def offers_of(
                 too_large[kind.name] = str(error)
                 continue
             found[kind.name] = _on(kind, on_gpu, job=job)
-        source = f"modelled by published figures of each GPU ({table.seen}), from {_counted(profile)}"
+        source = (
+            f"modelled by published figures of each GPU ({table.seen}), from {_counted(profile)}"
+        )
     cuts = _cuts(job, next(iter(found.values())).layers, most_stages) if found else {}
     return Offers(
         offers=tuple(
@@ -112,7 +114,9 @@ def offers_of(
 
 
 def _counted(profile: Profile) -> str:
-    return "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
+    return (
+        "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
+    )
 
 
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:

@@ -144,6 +144,8 @@ class Misfits:
     lines: int
     nearest: str
     """The type and the reason, with layer and bytes; "": there are none."""
+    memory_bytes: int = 0
+    """Of a node of that type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ every second stage of the ring, so that each stage always has a live copy. It is
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf
 
@@ -56,6 +56,35 @@ def options(
     return _Table(offers, question).played(most, told)
 
 
+def together(tables: Sequence[Options], *, most: int) -> Options:
+    """What parts of the offers came to, as if all had been searched at once: the best `most`, and
+    one of each sort."""
+    ordered = sorted((one for table in tables for one in table.found), key=lambda one: -one.value)
+    kept, sorts = [], set[str]()
+    behind = [(line, most_) for table in tables for line, most_ in table.behind]
+    for number, one in enumerate(ordered):
+        if number < most or not most or _sort(one.line) not in sorts:
+            kept.append(one)
+            sorts.add(_sort(one.line))
+        else:
+            behind.append((one.line, one.value))
+    nearest = max((table.misfits for table in tables), key=lambda some: some.memory_bytes)
+    return Options(
+        found=tuple(kept),
+        behind=tuple(behind),
+        misfits=replace(nearest, lines=sum(table.misfits.lines for table in tables)),
+        too_slow=tuple(line for table in tables for line in table.too_slow),
+        least_hours=min(table.least_hours for table in tables),
+        lines=sum(table.lines for table in tables),
+    )
+
+
+def again(option: Option, offer: Offer, question: Question) -> Option:
+    """The same plan on another offer, such as one with slower links."""
+    table = _Table([offer], question)
+    return table.of_plan(option.line, option.plan.choice)
+
+
 def anchors(grid: Grid) -> int:
     """How many nodes a mixed option has on demand, so that no stage can lose its last live copy."""
     return grid.stages if grid.pipelines > 1 else -(-grid.stages // 2)
@@ -80,6 +109,7 @@ class _Table:
         self._offers = {offer.name: offer for offer in offers}
         self._question = question
         self._least_s = inf
+        self._instants: dict[tuple[str, int], dict[tuple[Grid, str], float]] = {}
         self._lines: list[Line] = []
         self._misfits: list[Line] = []
         self._queue: list[_Entry] = []
@@ -124,25 +154,46 @@ class _Table:
 
     # ---------------------------------------------------------------- what there is
 
+    def of_plan(self, line: Line, choice: Choice) -> Option:
+        """A line with this plan, whatever others there are."""
+        judges = self._judges(self._offers[line.instance_type])
+        judge = next(j for market, j in judges if (market, j.book.spread) == _place(line))
+        known = judge.with_losses(judge.calm(choice))
+        if line.market == MIXED:
+            known = self._mixed(line, judge, known)
+        return self._option(line, judge, known)
+
     def _enter(self, offer: Offer) -> None:
         """Every line of an offer, and every plan of it that fits, with the most it is worth."""
+        fitting: list[Choice] | None = None
+        for market, judge in self._judges(offer):
+            if fitting is None:
+                fitting = list(judge.candidates.all())
+            self._enter_lines(offer, market, judge, fitting)
+
+    def _judges(self, offer: Offer) -> Iterator[tuple[str, Judge]]:
+        """Of each market and spread; all of them share their dry runs."""
         question, spot = self._question, offer.spot_usd_per_hour
-        room = self._room(offer, question.modes)
+        room, standbys = self._room(offer, question.modes), question.standbys
         fixed = question.hazard({"": offer.on_demand_usd_per_hour}, preemptible=False)
-        standbys = question.standbys
         first = Judge(offer.workload, room, fixed, spread="one", standbys=standbys)
-        fitting = list(first.candidates.all())
-        self._enter_lines(offer, ON_DEMAND, first, fitting)
+        yield ON_DEMAND, first
         if not spot:
             return
         hazard = question.hazard(spot, preemptible=True)
         for spread in SPREADS:
             judge = Judge(
-                offer.workload, room, hazard, spread=spread, standbys=standbys, like=first
+                offer.workload,
+                room,
+                hazard,
+                spread=spread,
+                standbys=standbys,
+                like=first,
+                instants=self._instants.setdefault((spread, len(spot)), {}),
             )
-            self._enter_lines(offer, SPOT, judge, fitting)
+            yield SPOT, judge
             if spread == "one":
-                self._enter_lines(offer, MIXED, judge, fitting)
+                yield MIXED, judge
 
     def _enter_lines(
         self, offer: Offer, market: str, judge: Judge, fitting: Sequence[Choice]
@@ -173,14 +224,18 @@ class _Table:
         if line.market == SPOT:
             fatal = judge.book.fatal_per_hour(grid, choice.mode)
             rate /= 1 + fatal * hazard.stakes.lost_s(floor_s) / HOUR_S
-        return samples_per_usd(rate, self._nodes_usd_per_hour(line, judge, grid)) * (1 + ROUNDING)
+        if line.market == MIXED:
+            price = self._mixed_usd_per_hour(line, judge, grid)
+        else:
+            price = judge.least_usd_per_hour(choice)
+        return samples_per_usd(rate, price) * (1 + ROUNDING)
 
-    def _nodes_usd_per_hour(self, line: Line, judge: Judge, grid: Grid) -> float:
+    def _mixed_usd_per_hour(self, line: Line, judge: Judge, grid: Grid) -> float:
+        """Of all nodes, in one zone."""
         prices, zones = judge.book.hazard.stakes.zone_usd_per_hour, judge.book.zones(grid)
         each = [prices[zone] for zone, count in zones.items() for _ in range(count)]
-        if line.market == MIXED:
-            fixed = anchors(grid)
-            each[:fixed] = [self._offers[line.instance_type].on_demand_usd_per_hour] * fixed
+        fixed = anchors(grid)
+        each[:fixed] = [self._offers[line.instance_type].on_demand_usd_per_hour] * fixed
         return usd_per_hour(each)
 
     def _room(self, offer: Offer, modes: tuple[str, ...]) -> Room:
@@ -207,7 +262,11 @@ class _Table:
             why = str(Candidates(offer.workload, self._room(offer, (line.mode,))).nothing())
         except InputError as none:  # the nodes make no grid at all
             why = str(none)
-        return Misfits(lines=len(self._misfits), nearest=f"{offer.name} ({offer.gpu}): {why}")
+        return Misfits(
+            lines=len(self._misfits),
+            nearest=f"{offer.name} ({offer.gpu}): {why}",
+            memory_bytes=offer.memory_bytes,
+        )
 
     # ---------------------------------------------------------------- one plan
 
@@ -229,7 +288,7 @@ class _Table:
 
     def _mixed(self, line: Line, judge: Judge, plan: Candidate) -> Candidate:
         """With anchors: dearer, fewer are lost, and no loss is fatal."""
-        price = self._nodes_usd_per_hour(line, judge, plan.choice.grid)
+        price = self._mixed_usd_per_hour(line, judge, plan.choice.grid)
         hazard = judge.book.hazard
         losses = plan.losses
         if losses.survived_per_hour or losses.fatal_per_hour:
@@ -274,6 +333,10 @@ def _modes(market: str, modes: Sequence[str]) -> tuple[str, ...]:
     if market == ON_DEMAND:
         return ("off",)
     return tuple(mode for mode in modes if market == SPOT or mode != "off")
+
+
+def _place(line: Line) -> tuple[str, str]:
+    return line.market, line.spread
 
 
 def _sort(line: Line) -> str:

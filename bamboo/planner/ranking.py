@@ -145,9 +145,12 @@ class Judge:
         spread: str,
         standbys: int,
         like: "Judge | None" = None,
+        instants: dict[tuple[Grid, str], float] | None = None,
     ) -> None:
+        """`instants`: those of other judges of this spread over as many zones."""
         self.candidates: Candidates = like.candidates if like else Candidates(workload, room)
-        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys)
+        known = {} if instants is None else instants
+        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys, instants=known)
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
         self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
@@ -156,28 +159,37 @@ class Judge:
 
     def floor_s(self, choice: Choice) -> float:
         """No calm step of the plan takes less."""
-        grid = choice.grid
+        grid, times = choice.grid, self._times_of(choice, choice.mode)
         shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-        return self._times_of(choice, choice.mode).floor_s(grid, shares)
+        return max(times.floor_s(grid, shares), self._sent_s(times, grid, shares))
+
+    def least_usd_per_hour(self, choice: Choice) -> float:
+        """What the plan costs in steps of the least time: no plan of longer ones gets more out of
+        a dollar."""
+        moved = self._moved_usd_per_hour(choice, self.floor_s(choice))
+        return self._nodes_usd_per_hour(choice.grid) + moved
 
     def bound(self, choice: Choice) -> float:
         """The plan is worth no more."""
-        work, grid = self._work(choice), choice.grid
-        rate = samples_per_s(work.batch, self.floor_s(choice))
+        rate = samples_per_s(self._work(choice).batch, self.floor_s(choice))
         # Rounded up, for values are rounded to so many digits.
-        return samples_per_usd(rate, self._nodes_usd_per_hour(grid)) * (1 + ROUNDING)
+        return samples_per_usd(rate, self.least_usd_per_hour(choice)) * (1 + ROUNDING)
 
     def with_losses(self, one: Candidate) -> Candidate:
         """All figures of a plan."""
         choice, work = one.choice, self._work(one.choice)
         times = self._times_of(choice, choice.mode)
-        return replace(one, losses=self.book.of(work, times, choice.grid, choice.mode))
+        return replace(
+            one,
+            losses=self.book.of(work, times, choice.grid, choice.mode),
+            redundancy_overhead=max(0.0, one.step_s / self._step_s(choice, "off") - 1),
+        )
 
     def calm(self, choice: Choice) -> Candidate:
-        """The figures of a plan without losses."""
+        """The figures of a plan without losses, and without what redundancy takes of its step."""
         grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-        step_s, bare_s = self._step_s(choice, choice.mode), self._step_s(choice, "off")
+        step_s = self._step_s(choice, choice.mode)
         sent = max(times.sent_bytes(grid, shares))
         rate = self._room.node_bytes_per_s or work.bytes_per_s
         needed_s = sum(work.both_s) * work.shape.total
@@ -188,7 +200,7 @@ class Judge:
             step_s=step_s,
             samples_per_s=samples_per_s(work.batch, step_s),
             busy=needed_s / (grid.size * step_s),
-            redundancy_overhead=max(0.0, step_s / bare_s - 1),
+            redundancy_overhead=0.0,
             losses=NO_LOSSES,
             sent_bytes=sent,
             wire_share=sent / rate / step_s if rate else 0.0,
@@ -199,9 +211,13 @@ class Judge:
         """Of a calm step, and no less than what its node has to send takes."""
         grid, times = choice.grid, self._times_of(choice, mode)
         shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-        rate = self._room.node_bytes_per_s
-        sent_s = max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
+        sent_s = self._sent_s(times, grid, shares)
         return max(times.calm_s(grid, shares), times.floor_s(grid, shares), sent_s)
+
+    def _sent_s(self, times: StepTimes, grid: Grid, shares: tuple[int, ...]) -> float:
+        """What the busiest node of a step takes to send all that it has to."""
+        rate = self._room.node_bytes_per_s
+        return max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
 
     def _nodes_usd_per_hour(self, grid: Grid) -> float:
         zones = self.book.zones(grid)
