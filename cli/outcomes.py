@@ -2,8 +2,7 @@
 
 Rule: the production core decides, as in `bamboo simulate`; the market of a row has the nodes of its
 plan and its zones, and a node of a mixed option that is on demand is never taken. A run that would
-lose more than MOST_LOSSES nodes is played so far only, and what is left is taken to be like it, each
-part on its own.
+lose more than MOST_LOSSES nodes is played so far only, and what is left is taken to be like it.
 """
 
 import math
