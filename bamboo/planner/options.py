@@ -33,8 +33,8 @@ from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, SPREADS
 
-BOUND, CALM, WHOLE = 0, 1, 2
-"""What is known of a plan: what it is worth at most; its calm step; what losses cost it, too."""
+LEAST, FATAL, CALM, WHOLE = range(4)
+"""What is known of a plan: its least step; what fatal losses cost at least; its calm step; all."""
 Told = Callable[[int, int], None]
 """(lines that are known, of all)."""
 
@@ -113,6 +113,7 @@ class _Table:
         self._lines: list[Line] = []
         self._misfits: list[Line] = []
         self._queue: list[_Entry] = []
+        self._fitting: dict[tuple[int, tuple[float, ...]], list[Choice]] = {}
 
     def played(self, most: int, told: Told) -> Options:
         """Look at everything, and closely at the best."""
@@ -165,11 +166,12 @@ class _Table:
 
     def _enter(self, offer: Offer) -> None:
         """Every line of an offer, and every plan of it that fits, with the most it is worth."""
-        fitting: list[Choice] | None = None
         for market, judge in self._judges(offer):
-            if fitting is None:
-                fitting = list(judge.candidates.all())
-            self._enter_lines(offer, market, judge, fitting)
+            # Of one GPU there are instances of several sizes.
+            size = (offer.memory_bytes, offer.workload.both_s)
+            if size not in self._fitting:
+                self._fitting[size] = list(judge.candidates.all())
+            self._enter_lines(offer, market, judge, self._fitting[size])
 
     def _judges(self, offer: Offer) -> Iterator[tuple[str, Judge]]:
         """Of each market and spread; all of them share their dry runs."""
@@ -213,17 +215,17 @@ class _Table:
                 floor_s = judge.floor_s(choice)
                 self._least_s = min(self._least_s, floor_s)
                 if floor_s * self._question.steps / HOUR_S <= self._question.most_hours:
-                    value = self._bound(line, judge, choice, floor_s)
-                    key = (-value, BOUND, len(self._queue))
+                    value = self._bound(line, judge, choice)
+                    key = (-value, LEAST, len(self._queue))
                     self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
 
-    def _bound(self, line: Line, judge: Judge, choice: Choice, floor_s: float) -> float:
-        """The plan is worth no more: with the least step, and with the fatal losses alone."""
-        grid, hazard = choice.grid, judge.book.hazard
+    def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
+        """The plan is worth no more: with the least step, and with the `fatal` losses alone."""
+        grid, floor_s = choice.grid, judge.floor_s(choice)
         rate = samples_per_s(judge.candidates.work(choice.microbatch).batch, floor_s)
-        if line.market == SPOT:
-            fatal = judge.book.fatal_per_hour(grid, choice.mode)
-            rate /= 1 + fatal * hazard.stakes.lost_s(floor_s) / HOUR_S
+        if fatal and line.market == SPOT:
+            often = judge.book.fatal_per_hour(grid, choice.mode)
+            rate /= 1 + often * judge.book.hazard.stakes.lost_s(floor_s) / HOUR_S
         if line.market == MIXED:
             price = self._mixed_usd_per_hour(line, judge, grid)
         else:
@@ -271,20 +273,20 @@ class _Table:
     # ---------------------------------------------------------------- one plan
 
     def _look_closer(self, entry: _Entry) -> None:
-        """Its calm step, then its losses; what turns out to be too slow is dropped."""
-        judge, line = entry.judge, entry.line
-        if entry.candidate is None:
-            known = judge.calm(entry.choice)
+        """One step further; what turns out to be too slow is dropped."""
+        judge, line, level = entry.judge, entry.line, entry.key[1]
+        known = entry.candidate
+        if level == LEAST:
+            value = self._bound(line, judge, entry.choice, fatal=True)
         else:
-            known = judge.with_losses(entry.candidate)
-        if line.market == MIXED:
-            known = self._mixed(line, judge, known)
-        if self._option(line, judge, known).hours > self._question.most_hours:
-            return
-        value = float(f"{known.value:.{DIGITS}g}")
-        key = (-value, entry.key[1] + 1, entry.key[2])
-        again = _Entry(key=key, line=line, judge=judge, choice=entry.choice, candidate=known)
-        heapq.heappush(self._queue, again)
+            known = judge.with_losses(known) if known else judge.calm(entry.choice)
+            if line.market == MIXED:
+                known = self._mixed(line, judge, known)
+            if self._option(line, judge, known).hours > self._question.most_hours:
+                return
+            value = float(f"{known.value:.{DIGITS}g}")
+        key = (-value, level + 1, entry.key[2])
+        heapq.heappush(self._queue, replace(entry, key=key, candidate=known))
 
     def _mixed(self, line: Line, judge: Judge, plan: Candidate) -> Candidate:
         """With anchors: dearer, fewer are lost, and no loss is fatal."""
