@@ -48,11 +48,13 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
     write_new(path, page.encode(), force=force or ours)
     if png is not None:
         write_new(png, report_png.page_png(page, browser=browser), force=force)
-    told = as_json or str(path) != STDOUT
     files = {"html": str(path), "png": None if png is None else str(png)}
+    printed = str(path) == STDOUT
     if as_json:
-        click.echo(json.dumps(report_body(report, files)), err=str(path) == STDOUT)
-    elif told:
-        for sentence in report.missing:
-            click.echo(f"missing: {sentence}", err=True)
-        click.echo(f"{folder.id}: {path}" + (f"\n{folder.id}: {png}" if png is not None else ""))
+        click.echo(json.dumps(report_body(report, files)), err=printed)
+        return
+    for sentence in report.missing:
+        click.echo(f"missing: {sentence}", err=True)
+    for file in (path, png):
+        if file is not None:
+            click.echo(f"{folder.id}: {file}", err=printed)

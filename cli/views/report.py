@@ -256,6 +256,7 @@ def _sentences(report: Report) -> Iterator[str]:
             "Reconfigurations",
             [relaid_line(one) for r in report.receipts for one in r["reconfigurations"]],
         ),
+        ("Resizes", [one["reason"] for one in report.cost.get("resizes", ())]),
         ("Trouble", [one for r in report.receipts for one in r.get("troubles", ())]),
     ):
         if sentences:

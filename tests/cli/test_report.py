@@ -319,6 +319,11 @@ def test_files_are_whole_or_not_there(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a report.html", "spent"]
     assert main.run(["report", "spent", "--out", str(tmp_path / "no" / "such.html")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main.run(["report", "spent", "--out", "-"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("<!doctype html>")
+    assert printed.err == "spent: -\n"
     assert main.run(["report", "spent"]) == 0
     assert main.run(["report", "spent"]) == 0  # its own it may replace
     assert main.run(["report", "nobody"]) == 2
