@@ -258,7 +258,7 @@ def against(taken: Candidate, other: Candidate) -> str:
     behind = 1 - other.value / taken.value
     if behind < -SAME:
         why = _reason(other, taken, "this one")
-        return f"{_percent(-behind)} more samples per dollar than {taken.choice.name}: there {why}."
+        return f"{_percent(-behind)} more samples per dollar than {taken.choice.name}, where {why}."
     if behind < SAME:
         return f"Worth as much as {taken.choice.name}, and it {_tie(taken, other)}."
     why = _reason(taken, other, "the first")

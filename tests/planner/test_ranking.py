@@ -139,7 +139,7 @@ def test_a_plan_that_is_not_the_best_says_what_would_be_better() -> None:
     found = ranked(work, replace(ROOM, microbatches=(2,)), CALM)
     best, worst = found[0], found[-1]
     why = against(worst, best)
-    assert f" more samples per dollar than {worst.choice.name}: there " in why
+    assert f" more samples per dollar than {worst.choice.name}, where " in why
     assert why.endswith(".")
     assert against(best, worst) == worst.why
     more = float(why.split(" %")[0])
