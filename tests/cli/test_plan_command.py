@@ -59,8 +59,7 @@ def sets(*overrides: str) -> list[str]:
 def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
     capsys.readouterr()
     assert run(list(arguments)) == 2
-    error = capsys.readouterr().err.removeprefix("looking at model and data\n")
-    assert error.startswith("error: ")
+    error = "error: " + capsys.readouterr().err.partition("error: ")[2]
     assert error.count("\n") == 1
     return error
 
@@ -213,6 +212,24 @@ def test_a_strategy_that_is_not_there_or_not_text_or_of_another_model_is_refused
     assert "it is not text" in refused(capsys, [*dry, "plan.json"])
     Path("plan.json").write_text(json.dumps(placed(good, cut=[0, 2, 4, 6, 9])))
     assert "for 9 layers, and the model has 8" in refused(capsys, [*dry, "plan.json"])
+
+
+def test_what_contradicts_a_strategy_is_refused_and_what_agrees_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = sets("cluster.redundancy=full")
+    Path("plan.json").write_text(json.dumps(body_of(capsys, "plan", "job.toml", "--json", *own)))
+    for verb in (["launch", "--dry-run"], ["simulate", "--hazard", ".1", "--hours", "1"]):
+        placed_by = [*verb, "job.toml", "--strategy", "plan.json"]
+        for override, there in (
+            ("cluster.redundancy=off", "cluster.redundancy = 'full'"),
+            ("cluster.stages=3", "cluster.stages = 4"),
+            ("cluster.cut=[0,1,2,3]", "cluster.cut = [0, 2, 4, 6]"),
+        ):
+            error = refused(capsys, [*placed_by, *sets(override)])
+            assert f"--set {override} contradicts plan.json, where {there}; leave one" in error
+        same = sets("cluster.stages=4", "cluster.redundancy=auto", "cluster.standbys=1")
+        assert run([*placed_by, *own, *same]) == 0
 
 
 @pytest.mark.parametrize(
