@@ -33,7 +33,7 @@ from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
-from cli.strategies import Given, placed, read_strategy
+from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 
 
@@ -73,7 +73,7 @@ def prepare(
     """Everything that can be found out before a start. `strategy`: the file that places the job.
     Raises InputError, RunExists."""
     job = load_job(path, overrides)
-    given = None if strategy is None else read_strategy(strategy)
+    given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:

@@ -140,7 +140,7 @@ def seen_of(job: JobConfig) -> dict[str, Any]:
         {**layer, "forward_ms": there.forward_s * 1e3, "backward_ms": there.backward_s * 1e3}
         for layer, there in zip(seen["layers"], profile.layers, strict=True)
     ]
-    words = f" (profile of {profile.seen}, {profile.limit_s:g} s at most)"
+    words = f" (profile of {profile.seen})"
     return {**seen, "layers": layers, PROFILED: words}
 
 

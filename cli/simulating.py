@@ -26,7 +26,7 @@ from cli.markets import check_hours, check_seed, made, market_of
 from cli.planning import Planned, nodes_of, plan_job
 from cli.profiling import seen_of
 from cli.settling import grid_of
-from cli.strategies import placed, read_strategy
+from cli.strategies import placed, strategy_for
 from cli.views.quantities import count
 from cli.zone_links import linked
 from cloud.provider import Market as SpotOrNot
@@ -74,7 +74,7 @@ def prepare(
         if not 0 <= seconds <= LONGEST_S:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
     job = load_job(path, overrides)
-    given = None if strategy is None else read_strategy(strategy)
+    given = None if strategy is None else strategy_for(job, strategy, overrides)
     there = job if given is None else placed(job, given.placement)
     makes, hours, source = _market(market, nodes=nodes_of(there))
     planned = plan_job(job, seen_of(job), run=RunId("simulated"), now_s=0.0, given=given)

@@ -5,6 +5,7 @@ of the job is refused, by the names of what differs.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import click
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.topology.strategy import Placement, Semantics, Strategy
+from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
 from cli.semantics import differences
 
 KEY = "strategy"
@@ -23,6 +24,8 @@ strategy_option = click.option(
     type=click.Path(path_type=Path),
     help="Grid, cut and redundancy from this file, of `bamboo plan --json`.",
 )
+PLACED = ("pipelines", "stages", "cut", "redundancy")
+"""The keys of [cluster] that a strategy decides."""
 REMEDY = "write one anew: bamboo plan JOB --json > FILE"
 
 
@@ -58,6 +61,14 @@ def read_strategy(path: Path) -> Given:
     return Given(path=path, strategy=strategy)
 
 
+def strategy_for(job: JobConfig, path: Path, overrides: Sequence[str]) -> Given:
+    """The strategy that is to place a job, into which the overrides have gone. Raises InputError
+    for one that cannot be read, or an override that it contradicts."""
+    given = read_strategy(path)
+    refuse_contradiction(given, job, overrides)
+    return given
+
+
 def refuse_another_training(given: Given, semantics: Semantics) -> None:
     """Raises InputError unless the strategy is one of the job's own semantics."""
     theirs = given.strategy.semantics
@@ -70,6 +81,23 @@ def refuse_another_training(given: Given, semantics: Semantics) -> None:
     raise InputError(
         f"{given.path}: is a strategy of another training: {differ}; set the job alike, or {REMEDY}"
     )
+
+
+def refuse_contradiction(given: Given, job: JobConfig, overrides: Sequence[str]) -> None:
+    """Raises InputError for a `--set` of what the strategy says otherwise. `job` has them in it."""
+    there = placed(job, given.placement).cluster
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        name = key.removeprefix("cluster.")
+        if name == key or name not in PLACED:
+            continue
+        asked, value = getattr(job.cluster, name), getattr(there, name)
+        if asked not in (value, AUTO, ()):
+            shown = list(value) if isinstance(value, tuple) else value
+            raise InputError(
+                f"--set {override} contradicts {given.path}, where {key} = {shown!r}; leave one of "
+                "them out"
+            )
 
 
 def placed(job: JobConfig, placement: Placement) -> JobConfig:

@@ -282,9 +282,10 @@ def against(taken: Candidate, other: Candidate) -> str:
     behind = 1 - other.value / taken.value
     if behind < -SAME:
         why = _reason(other, taken, "this one")
-        return f"{_percent(-behind)} more samples per dollar than {taken.choice.name}: there {why}."
+        return f"{_percent(-behind)} more samples per dollar than {taken.choice.name}, where {why}."
     if behind < SAME:
-        return f"Worth as much as {taken.choice.name}, and it {_tie(taken, other)}."
+        near = "" if abs(behind) < ROUNDING else f" to within {_percent(SAME)}"
+        return f"Worth as much as {taken.choice.name}{near}, and it {_tie(taken, other)}."
     why = _reason(taken, other, "the first")
     return f"{_percent(behind)} fewer samples per dollar than {taken.choice.name}: {why}."
 
@@ -319,7 +320,7 @@ def _tie(first: Candidate, one: Candidate) -> str:
         return "does not give the bits of the job as it is written"
     if b.mode != a.mode:
         more = BY_REDUNDANCY.index(b.mode) > BY_REDUNDANCY.index(a.mode)
-        return f"has {'more' if more else 'another'} redundancy ({b.mode}) for nothing"
+        return f"has {'more' if more else 'another'} redundancy ({b.mode})"
     return "has more pipelines or smaller microbatches"
 
 

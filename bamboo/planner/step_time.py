@@ -32,6 +32,8 @@ from bamboo.topology.virtual_nodes import blocks_of
 Of = TypeVar("Of")
 DRY_STEPS = 2
 """The first is left out of the step time."""
+BOTH_STEPS = 3
+"""In `full`, where every other step is longer: the first is left out, and the two kinds count."""
 SETTLED_STEPS = 8
 """The first half is left out."""
 IDLE_SHADOWS = ("off", "peer", "stash")
@@ -91,7 +93,8 @@ class StepTimes:
     shows only when one begins whose last but one is still on its way (SETTLED_STEPS)."""
 
     def __init__(self, workload: Workload, mode: str, *, steps: int = DRY_STEPS) -> None:
-        self._workload, self._mode, self._steps = workload, mode, steps
+        self._workload, self._mode = workload, mode
+        self._steps = max(steps, BOTH_STEPS) if mode == "full" else steps
         takes_time = workload.bytes_per_s or workload.latency_s or workload.far
         self._idle = mode in IDLE_SHADOWS and not takes_time
         self._cuts: dict[int, tuple[int, ...]] = {}

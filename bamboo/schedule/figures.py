@@ -14,8 +14,9 @@ from bamboo.schedule.redundancy import Gap, gap_budget
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
-STEADY_STEPS = 4
-"""Steps of a dry run from which a step time is read: the first is left out."""
+STEADY_STEPS = 5
+"""Steps of a dry run from which a step time is read: the first is left out. An even number is left:
+where shadows compute all there is, every other step is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def command(
     JOB is laid out on its own grid, or with --nodes or --max-nodes on the best one. What --json
     prints is a file for `launch --strategy` and `simulate --strategy`.
     """
-    click.echo("looking at model and data", err=True)
+    click.echo("looking at model, data and other plans", err=True)
     asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard)
     shown = plan_on_paper(job, asked)
     body, cores = paper_body(shown), cores_of(shown.planned.job)

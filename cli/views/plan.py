@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
+from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, USD_PER_GB, Spread, cheapest
@@ -101,10 +102,13 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
         tokens = value * planned.strategy.semantics.model["context"]
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
     few = "" if cores is None or cores >= plan.instances else f"; this machine has {cores}"
+    if few and planned.job.cluster.device == "cpu":
+        here_s = shared_step_s(expected, nodes=plan.grid.size, cores=cores or 1)
+        few += f": about {duration(here_s)} a step on them"
     return [
         f"  a calm step takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
         f"samples/s{worth}",
-        f"    {expected.source}{few}",
+        *paragraph(f"{expected.source}{few}", indent=4),
         f"    bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
         f"{duration(expected.step_s * steps)}, "
         f"{usd(planned.usd_per_hour * expected.step_s * steps / 3600)}",

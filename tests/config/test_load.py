@@ -162,6 +162,8 @@ def test_defaults_overrides_and_resolution(tmp_path: Path) -> None:
 def test_the_later_override_wins_and_text_needs_no_quotes(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, ["cluster.redundancy=off", 'cluster.redundancy="full"'])
     assert job.cluster.redundancy == "full"
+    assert tiny_job(tmp_path).cluster.redundancy == "auto"
+    assert tiny_job(tmp_path, ["cluster.redundancy=auto"]).cluster.redundancy == "auto"
 
 
 def test_a_stored_job_fits_another_grid(tmp_path: Path) -> None:
