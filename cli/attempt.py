@@ -280,7 +280,9 @@ class _Attempt:
         if not job.autoscale.enabled:
             return None
         policy = policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread)
-        return Autoscaler(job, policy, booked)
+        autoscaler = Autoscaler(job, policy, booked)
+        self._screen.note(autoscaler.sentence)
+        return autoscaler
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:

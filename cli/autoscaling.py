@@ -168,6 +168,12 @@ class Autoscaler:
         self._short_since_s: float | None = None
         self._why = ""
 
+    @property
+    def sentence(self) -> str:
+        """Where it stands, for people."""
+        sizes = ", ".join(map(str, self._rule.sizes))
+        return f"autoscale: {self.scaling.nodes} nodes now, of {sizes}"
+
     def decided(self, state: State, at_s: float) -> None:
         """Every decision, in order."""
         self._watch.decided(state, at_s)

@@ -68,7 +68,7 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
     events = _events(folder)
     for path in (folder.metrics, events):
         drop_torn_line(path)
-    records = read_events(events)
+    records = list(read_events(events))
     data = [(record.kind, record.data) for record in records]
     scaled = [record for record in records if record.kind in (RESIZED, SIZE_KEPT)]
     metrics = read_metrics(folder.metrics)

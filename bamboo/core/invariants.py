@@ -73,6 +73,9 @@ def _check_header(state: State) -> list[str]:
         wrong.append(f"{state.phase} {'with' if state.reform else 'without'} a reconfiguration")
     if state.reform is not None and (state.failovers or state.transfers or state.moves):
         wrong.append("something of the old layout goes on in a reconfiguration")
+    given_back = any(node.released and node.status.live for node in state.nodes)
+    if given_back and state.reform is None and state.phase is not Phase.FINISHED:
+        wrong.append("a node is to be given back and no new layout is made without it")
     if (state.outcome is not None) != (state.phase is Phase.FINISHED):
         wrong.append(f"outcome {state.outcome} while {state.phase}")
     if (state.stop_reason is None) != (state.stop_outcome is None):

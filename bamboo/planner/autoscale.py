@@ -276,11 +276,25 @@ def _choose(sight: _Sight, now: int, *, tries: int) -> tuple[int, str]:
     if nodes > 2 * most:  # so far beyond what was seen the curve is a guess
         farther = [size for size in able if size > most]
         nodes = max((size for size in farther if size <= 2 * most), default=farther[0])
+    if _is_a_toss_up(sight, now, nodes, step_s):
+        nodes = now
     if nodes == now and not over:
         other = _to_look_at(sight, now, step_s)
         if other is not None:
             return other, f"whether {now} are best is in doubt until {other} are measured"
     return nodes, _why(sight, now, nodes, step_s)
+
+
+def _is_a_toss_up(sight: _Sight, now: int, nodes: int, step_s: Mapping[int, float]) -> bool:
+    """Whether both are known, side by side, and noise alone may say which is better: then none is
+    worth a resize."""
+    small, large = min(now, nodes), max(now, nodes)
+    beside = sight.able.index(large) - sight.able.index(small) == 1
+    if not beside or nodes not in sight.centres or sight.rule.utility.kind != "none":
+        return False
+    errors = (sight.centres[small].error, sight.centres[large].error)
+    blur = math.hypot(*errors) * small / (large - small)
+    return abs(sight.marginal(step_s, small, large) - sight.rule.marginal) <= DOUBT * blur
 
 
 def _doubled(able: Sequence[int], now: int) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +20,17 @@ from bamboo.core.events import Event, NodesReleased, RebalanceAdvised
 from bamboo.core.machine import transition
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import State
-from bamboo.ids import NodeId
+from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
 from bamboo.planner.scaling_curve import LEAST
 from cli.autoscaling import SETTLING, Autoscaler, Turn, Watch, rule_of, scale, to_give_back
-from cli.books import RESIZED, SIZE_KEPT, Booked
+from cli.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from cli.ledger import Accounts
 from cli.money import Rented
 from cli.ports import Ports
 from cli.progress import Progress
+from cli.resizes import resizes_of
+from cli.runs import RunFolder
 from tests.cli.world import START_S, FakeBooks, World
 from tests.core.build import forming, joined, lost
 
@@ -298,6 +301,26 @@ def test_a_resumed_run_knows_the_curve_and_begins_with_its_first_grid() -> None:
     known = told.scaler.scaling
     resumed = Told(booked=booked(told, at_s=told.now_s, part=2)).scaler.scaling
     assert resumed == Scaling(nodes=2, times_s=known.times_s)
+
+
+def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
+    """By whoever leads the run next, in this part of it or in a later one."""
+    told, state = grown_in_vain()
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    folder.events.mkdir()
+    assert read_booked(folder).scaling is None
+    for _ in range(2):
+        told.turn(state)
+        books = FileBooks(folder, part=2)
+        body = {"scaling": told.scaler.scaling.to_body()}
+        books.event(RESIZED, progress(state), at_s=told.now_s, data=body | {"resize": {"step": 7}})
+        books.event("Duty", progress(state), at_s=told.now_s, data={"part": 2, "number": 0})
+        books.close()
+    found = read_booked(folder, part=2)
+    assert (found.scaled_at_s, found.scaling_part, found.part) == (told.now_s, 2, 2)
+    assert found.scaling is not None
+    assert Scaling.of_body(found.scaling) == told.scaler.scaling
+    assert (found.duties, [one["step"] for one in resizes_of(folder)]) == (1, [7, 7])
 
 
 class _Screen:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -200,6 +201,14 @@ def test_never_more_than_the_budget_allows(tmp_path: Path) -> None:
         ("ensure", (4, nodes[1].instance)),
         ("ensure", (5, nodes[1].instance)),
     ]
+
+
+def test_a_node_that_is_given_back_does_not_count_and_is_not_ended_yet(parts: Parts) -> None:
+    """It hands on what it holds first; the run says when it has left."""
+    before = state()
+    leaving = before.with_nodes(replace(before.nodes[3], released=True))
+    parts.made.reconcile(leaving, nodes=3)
+    assert parts.fleet.calls == [("ensure", (3, before.nodes[3].instance))]
 
 
 def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None:

@@ -21,7 +21,6 @@ from cli import main, runs
 from cli.decisions import check_decisions, save_decisions
 from cli.look import status_of
 from cli.run_cost import cost_of_run
-from tests.cli.facts import seen
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
 

@@ -44,6 +44,7 @@ BROKEN: list[tuple[str, Callable[[], State]]] = [
     ("forming with an assignment", lambda: replace(running(), phase=Phase.FORMING)),
     ("running without an assignment", lambda: replace(forming(), phase=Phase.RUNNING)),
     ("for another grid", lambda: replace(running(), grid=Grid(pipelines=2, stages=2))),
+    ("to be given back and no new layout", lambda: with_node(running(), N1, released=True)),
     ("outcome done while running", lambda: replace(running(), outcome=Outcome.DONE)),
     ("outcome None while finished", lambda: replace(running(), phase=Phase.FINISHED)),
     ("both reason and outcome", lambda: replace(running(), stop_reason="x")),

@@ -169,6 +169,18 @@ def test_it_does_not_flap() -> None:
         assert resizes <= RESIZES
 
 
+@pytest.mark.parametrize(("off", "moves"), [(0.0, True), (0.02, False)])
+def test_what_noise_alone_may_decide_is_no_reason_to_move(off: float, moves: bool) -> None:
+    """From 4 to 6 nodes a marginal value of 0.101, or one that noise may have made of 0.099."""
+    rate = {2: 7.0, 4: 10.0, 6: 10.505, 8: 10.6}
+    scaling = Scaling(nodes=4)
+    for size, samples_per_s in rate.items():
+        times_s = [share / samples_per_s for share in (1 - off, 1 + off)] * (MOST // 2)
+        scaling = with_times(scaling, size, times_s)
+    resize = resized(scaling)
+    assert (resize is not None) is moves
+
+
 def test_another_pace_is_another_run() -> None:
     """All is twice as slow, and nodes bring nothing any more: what was learned is forgotten."""
     scaling, _ = decide(seen(8, n2=1.0, n4=0.55, n6=0.4, n8=0.32), RULE, NOW, step=0)

@@ -21,6 +21,7 @@ from bamboo.core.events import (
     CheckpointFailed,
     LayoutBuilt,
     NodeFinished,
+    NodesReleased,
     StopRequested,
     StoreRefilled,
 )
@@ -317,6 +318,20 @@ def a_failed_checkpoint_takes_another_along() -> AbstractContextManager[Any]:
     return patch.object(machine, "give_up", give_up)
 
 
+def given_back_too_soon() -> AbstractContextManager[Any]:
+    """The instance of whoever is given back is ended before it has handed on what it holds."""
+    real = machine.release
+
+    def release(state: State, event: NodesReleased, policy: Policy) -> Transition:
+        decided = real(state, event, policy)
+        if decided.state is state:
+            return decided
+        named = filter(None, map(state.node, event.nodes))
+        return replace(decided, effects=(*decided.effects, *map(reform.give_back, named)))
+
+    return patch.object(machine, "release", release)
+
+
 BUGS: dict[str, Bug] = {
     bug.__name__: bug
     for bug in (
@@ -341,6 +356,7 @@ BUGS: dict[str, Bug] = {
         stops_a_step_late,
         given_up_too_soon,
         a_failed_checkpoint_takes_another_along,
+        given_back_too_soon,
     )
 }
 
