@@ -50,3 +50,17 @@ def test_it_grows_and_shrinks_with_the_bits_of_the_calm_run(bench: Bench) -> Non
     assert len(taken) == 1, "nobody but the one that the cloud took was lost"
     for how in ([], ["--samples"], ["--decisions"]):
         assert bench.json("verify", "sized", *how)["equal"] is True
+
+
+def test_the_option_needs_something_to_choose_and_no_trace(bench: Bench) -> None:
+    alone = bench.run("launch", "job.toml", "--dry-run", "--autoscale")
+    assert alone.returncode == 2
+    assert "cluster.max_pipelines = 1: leaves autoscale.enabled nothing" in alone.stderr
+    (bench.folder / "market.csv").write_text("".join(f"0,add,n{n}\n" for n in range(8)))
+    two = ("--autoscale", "--set", "cluster.max_pipelines=2")
+    both = bench.run("launch", "job.toml", "--dry-run", *two, "--trace", "market.csv")
+    assert both.returncode == 2, both.stderr
+    assert "--trace and autoscale.enabled both say how many nodes" in both.stderr
+    planned = bench.run("launch", "job.toml", "--dry-run", *two, "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["instances"] == 4, "it begins with its first grid"
