@@ -307,3 +307,50 @@ class WorkerStarter(Protocol):
 
     def start(self, *, config: Mapping[str, str]) -> WorkerProcess:
         """Start `bamboo.runtime.worker.main(config)`; `config` is small JSON-able text to text."""
+
+
+# ---------------------------------------------------------------- the market: what things cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeFacts:
+    """What a cloud says that an instance type is; memory is of one GPU."""
+
+    gpu: str
+    gpus: int
+    gpu_memory_mib: int
+    vcpus: int
+    network_gbps: float | None
+    """Baseline, of all network cards; None: not said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricesSeen:
+    """A cloud's answer on one region. A type that is in neither map is not offered there."""
+
+    region: str
+    zone_ids: Mapping[str, str]
+    """Zone name -> zone ID."""
+    facts: Mapping[str, TypeFacts]
+    spot: Mapping[str, Mapping[str, float]]
+    """Type -> zone -> USD per hour, now."""
+    quotas: Mapping[str, float]
+    """Quota code -> vCPUs of this account; without those it may not read."""
+    notes: tuple[str, ...] = ()
+    """What could not be had, a sentence each."""
+
+
+class PriceSource(Protocol):
+    """Who knows prices, types and quotas of a region."""
+
+    def read(self, types: Sequence[str], *, quotas: Sequence[str]) -> PricesSeen:
+        """Ask for these types and quotas. Bounded in time as a whole.
+
+        Raises InputError when the cloud refuses (credentials, permissions), BambooError when it
+        asks for fewer calls or does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Of no use afterwards."""
+        ...

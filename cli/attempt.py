@@ -33,9 +33,10 @@ from bamboo.errors import (
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
 from cli import room, runs, wiring
+from cli.autoscaling import Autoscaler
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.finish import receipt_body, save_manifest, save_receipt
+from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
 from cli.look import begun_progress
 from cli.market import Market, replayed
@@ -264,6 +265,7 @@ class _Attempt:
             store_is_ours=store_is_ours,
             booked=booked,
             market=self._market(booked),
+            autoscaler=self._autoscaler(booked),
         )
 
     def _market(self, booked: Booked) -> Market | None:
@@ -272,6 +274,13 @@ class _Attempt:
             return None
         played = replayed(self._folder.trace, terms)
         return Market(played, seated=booked.seated, ordered=booked.lost)
+
+    def _autoscaler(self, booked: Booked) -> Autoscaler | None:
+        job, terms = self._job, self._terms
+        if not job.autoscale.enabled:
+            return None
+        policy = policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread)
+        return Autoscaler(job, policy, booked)
 
     def _unless_left(self, end: Callable[[], None]) -> None:
         if not self._left:
@@ -372,6 +381,8 @@ class _Attempt:
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )
+        if why := keep_stopped(self._folder, self.progress, terms, body):
+            self._trouble(why)
         body["troubles"] = list(self._troubles)
         save_receipt(self._folder, body)
         return body

@@ -28,6 +28,8 @@ SEAT_LOST = "SeatLost"
 """The event written before an instance is preempted because the trace has lost its seat."""
 DUTY, WORK = "Duty", "Work"
 """The events that say what instances are there for, and how busy they were, as the ledger does."""
+RESIZED, SIZE_KEPT = "Resized", "SizeKept"
+"""The events that say how many nodes the autoscaler wants from now on, and that it is content."""
 PART = "part"
 """The field of an event that says which part of the run it is of; absent in the first."""
 
@@ -52,6 +54,11 @@ class Booked:
     """Changes of duties of this part."""
     reached: tuple[tuple[int, float], ...] = ()
     """(steps finished, Unix time), where the time was noted."""
+    scaling: Mapping[str, Any] | None = None
+    """What the autoscaler knew last, as it wrote it down; None: it never has."""
+    scaled_at_s: float = 0.0
+    scaling_part: int = 1
+    """When that was, and in which part."""
 
 
 def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
@@ -61,7 +68,9 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
     events = _events(folder)
     for path in (folder.metrics, events):
         drop_torn_line(path)
-    data = [(record.kind, record.data) for record in read_events(events)]
+    records = read_events(events)
+    data = [(record.kind, record.data) for record in records]
+    scaled = [record for record in records if record.kind in (RESIZED, SIZE_KEPT)]
     metrics = read_metrics(folder.metrics)
     return Booked(
         version=max((int(d["version"]) for _, d in data if _decided_in(d, part)), default=-1),
@@ -83,6 +92,9 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
             default=0,
         ),
         reached=tuple((m.step + 1, m.at_s) for m in metrics if m.at_s is not None),
+        scaling=scaled[-1].data["scaling"] if scaled else None,
+        scaled_at_s=scaled[-1].t_s if scaled else 0.0,
+        scaling_part=int(scaled[-1].data.get(PART, 1)) if scaled else 1,
     )
 
 

@@ -6,11 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.checkpoint.final import write_manifest
+from bamboo.checkpoint.stopped import keep_final
 from bamboo.core.state import Outcome
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StorageUnavailable
+from cli import wiring
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, write_json
+from cli.terms import Terms
 from cli.views.preemption import preemption_line
 
 
@@ -27,6 +30,31 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
         write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.steps_done)
     except InputError as error:
         return f"no final state: {error}"
+    return ""
+
+
+def keep_stopped(
+    folder: RunFolder, progress: Progress, terms: Terms, receipt: dict[str, Any]
+) -> str:
+    """Make the final state of a run that was stopped a checkpoint, so that `bamboo resume` does no
+    step again, and name it in the receipt; what went wrong, or "". Where no step is left to be done
+    there is none."""
+    stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
+    if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
+        return ""
+    try:
+        receipt["newest_checkpoint"] = keep_final(
+            wiring.checkpoints_of(folder, terms.job),
+            folder.final,
+            run=folder.id,
+            semantic_hash=terms.strategy.semantics.hash(),
+            stages=progress.state.grid.stages,
+            generation=progress.state.era,
+            layers=terms.layers,
+            now_s=progress.now_s,
+        )
+    except (InputError, StorageUnavailable) as error:
+        return f"the state of the stop could not be kept as a checkpoint: {error}"
     return ""
 
 

@@ -8,7 +8,7 @@ be done is done in a later turn. Only a refusal for good ends the launch.
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
@@ -64,8 +64,8 @@ class FormerFleet:
 
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
-    how many of the nodes each zone is to have; `join_s`: an instance that no node has come from for
-    so long is replaced."""
+    how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
+    no limit; `join_s`: one that no node has come from for so long is replaced."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class RunFleet:
         note: Callable[[str], None],
         nodes: int,
         zones: Mapping[ZoneId, int] | None = None,
+        most: int = 0,
         join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -90,6 +91,7 @@ class RunFleet:
         self._note = note
         self._nodes = nodes
         self._zones = zones
+        self._most = most
         self._join_s = join_s
         self._now = now
         self._asked: set[InstanceId] = set()
@@ -101,8 +103,9 @@ class RunFleet:
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
         """Keep as many nodes as the run may have until it is to end, and one more for each that
-        the cloud advises to leave: what is lost or has a notice is replaced at once. `nodes`: so
-        many instead, as a trace has them."""
+        the cloud advises to leave: what is lost or has a notice is replaced at once. One that then
+        is taken leaves its place to the node that was started for it. `nodes`: so many instead, as
+        a trace or the autoscaler has them."""
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
@@ -111,15 +114,12 @@ class RunFleet:
                 self._fleet.terminate(instance, reason=reason)
                 del self._to_terminate[instance]
             if state.phase is not Phase.FINISHED and state.stop_reason is None:
-                leaving = {
-                    n.instance
-                    for n in state.nodes
-                    if n.notice_deadline_s is not None or not n.status.live
-                }
+                leaving = {n.instance for n in state.nodes if not n.usable}
                 self._end_gone(state)
                 self._end_left_over(state)
                 self._end_mute(state)
-                wanted = self._nodes + _advised(state) if nodes is None else nodes
+                wanted = self._nodes + state.roll.advised if nodes is None else nodes
+                wanted = self._within_most(wanted, leaving)
                 report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
@@ -128,6 +128,13 @@ class RunFleet:
             if state.phase is Phase.FORMING:
                 raise
             self._say(f"no replacement: {error}")  # those who are there train on
+
+    def _within_most(self, wanted: int, leaving: Collection[InstanceId]) -> int:
+        """As many as the budget leaves room for beside those that are about to leave."""
+        if not self._most:
+            return wanted
+        there = {one.instance for one in self.rented() if one.ended_at_s is None}
+        return max(0, min(wanted, self._most - len(there.intersection(leaving))))
 
     def _end_gone(self, state: State) -> None:
         """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that
@@ -222,9 +229,3 @@ class RunFleet:
         if text and text != self._noted:
             self._note(text)
         self._noted = text
-
-
-def _advised(state: State) -> int:
-    """Nodes that may soon be taken. One that then is leaves its place to the node that was started
-    for it: the count falls together with what is there, so nothing is started or ended twice."""
-    return sum(n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes)

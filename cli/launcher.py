@@ -19,6 +19,7 @@ from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
+from cli.autoscaling import Autoscaler
 from cli.books import PREEMPTION_ORDERED, Booked
 from cli.chaos import Chaos
 from cli.ledger import Accounts
@@ -28,7 +29,7 @@ from cli.money import bill
 from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.pause import with_kill_stamp
-from cli.playing import play
+from cli.playing import nodes_wanted
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.stopping import stop_event
@@ -63,6 +64,7 @@ class Launcher:
         store_is_ours: bool,
         booked: Booked | None = None,
         market: Market | None = None,
+        autoscaler: Autoscaler | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
@@ -73,6 +75,7 @@ class Launcher:
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
         self._patience = Patience(patience_s=job.cluster.patience_s, park_s=job.cluster.park_s)
         self._market = market
+        self._autoscaler = autoscaler
         self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
@@ -159,7 +162,11 @@ class Launcher:
     def _control(self) -> None:
         if self.progress.finished:
             return
-        nodes = self._nodes_of_trace()
+        nodes, changed = nodes_wanted(
+            self._market, self._autoscaler, self._ports, self.progress, self._accounts
+        )
+        if changed:
+            self._due_at_s.pop("fleet", None)
         if self._due("fleet", FLEET_EVERY_S):
             self._ports.fleet.reconcile(self.progress.state, nodes=nodes)
             self._spent()
@@ -194,6 +201,8 @@ class Launcher:
         )
         if self._market is not None:
             self._market.decided(decision.state, decision.now_s)
+        if self._autoscaler is not None:
+            self._autoscaler.decided(decision.state, decision.now_s)
         if decision.state.assignment is not None:
             self._chaos.begin(decision.now_s)
         if decision.state.version > self._booked.version:
@@ -224,6 +233,8 @@ class Launcher:
         if record.get("kind") != "step":
             return
         step, loss = int(record["step"]), float(record["loss"])
+        if self._autoscaler is not None:
+            self._autoscaler.stepped(step, float(record["t_s"]))
         if "used" in record:
             # Every time that it is said: `verify --samples` holds each record against the data.
             self._ports.books.samples(SamplesRecord.of_step(step, record["used"]))
@@ -267,15 +278,6 @@ class Launcher:
         rented, samples = self._ports.fleet.rented(), self._job.train.batch
         self._accounts.book(self.progress, last=last)
         self._accounts.write(self._ports.store, self.progress, rented, samples_per_step=samples)
-
-    def _nodes_of_trace(self) -> int | None:
-        """How many the trace leaves the run, once what it takes is taken."""
-        if self._market is None:
-            return None
-        turn, nodes = play(self._market, self._ports, self.progress)
-        if turn.changed:
-            self._due_at_s.pop("fleet", None)
-        return nodes
 
     def _look_at_trace(self) -> None:
         if self._market is not None:

@@ -22,6 +22,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from cli import attempt, lock, runs, wiring
+from cli.autoscaling import nodes_at_begin
+from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
@@ -76,10 +78,13 @@ def prepare(
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
         _check_surroundings(job, run)
-    cheapest_pool(job, load_catalogue())  # refuses what has no price, before any work
+    # Refuses what has no price, before any work.
+    cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
     played = None if trace is None else _settled(trace, there)
-    return plan_again(run, job, played, given)
+    prepared = plan_again(run, job, played, given)
+    refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
+    return prepared
 
 
 def plan_again(
@@ -87,6 +92,12 @@ def plan_again(
 ) -> Prepared:
     """As `prepare`, for a job that was launched before. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
+    if job.autoscale.enabled:
+        if played is not None:
+            raise InputError(
+                "--trace and autoscale.enabled both say how many nodes there are; give one of them"
+            )
+        nodes = nodes_at_begin(job)
     wiring.check_checkpoints(job)
     seen = seen_of(job)
     planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes, given=given)

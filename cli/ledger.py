@@ -27,6 +27,7 @@ from bamboo.core.events import StoreRefilled
 from bamboo.core.state import State
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
+from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange, Roster
 from bamboo.ports import Store
 from cli.books import DUTY, WORK, Booked
@@ -57,7 +58,8 @@ class Accounts:
         self._noted: dict[InstanceId, tuple[Work, ...]] = {}
         """What each said last, and what of it was noted."""
         self._noted_at_s = 0.0
-        self._to_ledger: list[Work] = []
+        self._to_ledger: list[Work | Resize] = []
+        self._resizes: list[Resize] = []
         self._last: State | None = None
 
     def read(self, store: Store) -> None:
@@ -81,7 +83,7 @@ class Accounts:
         if isinstance(decision.event, StoreRefilled):
             # Lost with the store: what is rented, and for what, is written down again.
             self._prices, self._in_ledger = {}, 0
-            self._to_ledger = list(chain.from_iterable(self._noted.values()))
+            self._to_ledger = [*self._resizes, *chain.from_iterable(self._noted.values())]
         self._roster.decided(before, decision.state, decision.event, decision.now_s)
         self._last = decision.state
 
@@ -97,6 +99,11 @@ class Accounts:
         work = busy_of(node, beat, at_s=at_s)
         if work is not None and not any(said.exact for said in self._busy.get(work.instance, ())):
             self._busy[work.instance] = (work,)
+
+    def resized(self, resize: Resize) -> None:
+        """The run is to have another number of nodes; the books have it already."""
+        self._resizes.append(resize)
+        self._to_ledger.append(resize)
 
     def book(self, progress: Progress, *, last: bool = False) -> None:
         """Write duties and work that are due into the books. `last`: nothing may wait."""

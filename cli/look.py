@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
 from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
+from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
 from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
@@ -49,6 +51,12 @@ def strategy_of(folder: RunFolder) -> Strategy:
         return Strategy.from_json(folder.read_text(folder.strategy))
     except ValueError as error:
         raise InputError(f"{folder.strategy} is damaged: {error}; {REMEDY}") from error
+
+
+def catalogue_of(folder: RunFolder) -> Catalogue:
+    """The catalogue that a run was planned with; of an older run the installed one. Raises
+    InputError when its file is damaged."""
+    return read_catalogue(folder.prices, remedy=REMEDY) or installed_catalogue()
 
 
 def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Progress:

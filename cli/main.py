@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
+    "prices": "Show what instances cost, how old that is, and which quota they need.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",
@@ -34,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "preempt": "Take away the instance that owns a stage of a run.",
     "chaos": "Let a seeded swarm of faults loose on a job.",
     "resume": "Go on with a run that ended before its last step.",
+    "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""

@@ -78,7 +78,7 @@ def plan_job(
     Raises InputError for an instance type that the catalogue does not know, or cannot price, and as
     `settle` does.
     """
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
     kind = catalogue.find(pool.instance_type)
     stakes = stakes_of(job, catalogue, pool.instance_type)

@@ -1,4 +1,5 @@
-"""One turn of a launcher that plays a trace: what the trace takes, the cloud takes.
+"""How many nodes a launcher is to keep, turn by turn: what the trace leaves the run, or what the
+autoscaler wants; and what the trace takes, the cloud takes.
 
 Rule: written down first, then ordered; and ordered again until the instance is seen to be gone.
 """
@@ -8,10 +9,29 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.ids import InstanceId
+from cli.autoscaling import Autoscaler, scale
 from cli.books import SEAT_LOST, SEAT_TAKEN
+from cli.ledger import Accounts
 from cli.market import Market, Turn
 from cli.ports import Ports
 from cli.progress import Progress
+
+
+def nodes_wanted(
+    market: Market | None,
+    autoscaler: Autoscaler | None,
+    ports: Ports,
+    progress: Progress,
+    accounts: Accounts,
+) -> tuple[int | None, bool]:
+    """How many nodes to keep, None: as many as the job may have; and whether the fleet is to be
+    looked at now. Raises StoreUnavailable."""
+    if autoscaler is not None:
+        return scale(autoscaler, ports, progress, accounts), False
+    if market is None:
+        return None, False
+    turn, nodes = play(market, ports, progress)
+    return nodes, turn.changed
 
 
 def play(market: Market, ports: Ports, progress: Progress) -> tuple[Turn, int]:

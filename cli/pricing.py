@@ -1,52 +1,204 @@
-"""The figures of `bamboo cost JOB`: what a grid costs per hour, and what samples cost.
+"""From a job and the catalogue to offers: what the job's layers take on each instance type.
 
-Every throughput says where it is from: measured here, or given by the user.
+Rule: every offer says where its times are from. By default a type's GPU is modelled by published
+figures, from the shape of the built-in model or from a profile of the user's own layers; where the
+job's device is virtual, or this machine's times or a figure of the user's are asked for, all types
+are equally fast, and only those of the job file are compared, unless others are named.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from bamboo.config.catalogue import load_catalogue
-from bamboo.config.load import load_job
+from bamboo.config.catalogue import load_catalogue, load_gpus
+from bamboo.config.resolve import batch_shape
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.value import samples_per_usd, tokens_per_usd, usd_per_hour
-from cli import wiring
-from cli.planning import cheapest_pool, nodes_of, plan_job, zone_prices
+from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.option import Offer
+from bamboo.planner.partition import partition
+from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.profiled import Profile, profiled_workload
+from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.step_time import StepTimes
+from bamboo.planner.workload import Workload
+from bamboo.topology.model_layout import equal_shares
+from cli.planning import plan_job, zone_prices
+from cli.profiling import Told, Wanted, profile_job, seen_of
+from cli.settling import grid_of
 
 GIVEN = "given with --samples-per-s"
+FLOW_GBPS = 5.0
+"""What one connection between two instances carries at most, outside a placement group (AWS)."""
+BACKWARD = 2.0
+"""A backward takes so many forwards, where nobody has measured it."""
+Progress = Callable[[], AbstractContextManager[Told]]
 
 
-def cost_of_job(path: Path, *, overrides: Sequence[str], samples_per_s: float) -> dict[str, Any]:
-    """Price the job's grid. Without a given figure a microbatch is measured on this machine."""
-    job = load_job(path, overrides)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimesAsked:
+    """Where the times are to be from."""
+
+    samples_per_s: float = 0.0
+    """Of the job as it is written; 0: not given."""
+    here: bool = False
+    """As this machine's CPU has them."""
+    types: tuple[str, ...] = ()
+    """Instance types to compare; empty: all whose speed is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """What can be compared."""
+
+    offers: tuple[Offer, ...]
+    source: str
+    """Of the times, in words."""
+    modelled: bool
+    too_large: Mapping[str, str]
+    """Types on which some layer does not fit even alone, and why."""
+    catalogue: Catalogue
+
+
+def offers_of(
+    job: JobConfig, path: Path, asked: TimesAsked, *, most_stages: int, progress: Progress
+) -> Offers:
+    """All offers for a job. Raises InputError for a type that the catalogue does not know, and for
+    a job that cannot be looked at."""
     catalogue = load_catalogue()
-    pool, _ = cheapest_pool(job, catalogue)
-    kind = catalogue.find(pool.instance_type)
-    count = nodes_of(job)
-    source = GIVEN
-    if samples_per_s <= 0:
-        planned = plan_job(job, wiring.run_preflight(job), run=RunId("cost"), now_s=0.0)
-        expected = planned.plan.expected
-        assert expected is not None
-        samples_per_s, source = expected.samples_per_s, expected.source
-    on_demand = usd_per_hour([kind.on_demand_usd_per_hour] * count)
-    spot = {z: usd_per_hour([p] * count) for z, p in zone_prices(job, catalogue, kind.name).items()}
+    alike = job.cluster.device == "virtual" or asked.here or asked.samples_per_s > 0
+    names = asked.types or (job.cloud.instance_types if alike else tuple(catalogue.types))
+    kinds = [catalogue.find(name) for name in dict.fromkeys(names)]
+    too_large: dict[str, str] = {}
+    found: dict[str, Workload] = {}
+    if alike:
+        one = _as_given(job, asked.samples_per_s) if asked.samples_per_s > 0 else _as_planned(job)
+        found = {kind.name: one for kind in kinds}
+        source = one.source
+    else:
+        profile = _profile(job, path, progress)
+        table = load_gpus()
+        for kind in kinds:
+            try:
+                gpu = table.of(kind.gpu, kind.gpu_memory_gib)
+                on_gpu = table.modelled(profile, gpu)
+            except InputError as error:
+                too_large[kind.name] = str(error)
+                continue
+            found[kind.name] = _on(kind, on_gpu, job=job)
+        source = (
+            f"modelled by published figures of each GPU ({table.seen}), from {_counted(profile)}"
+        )
+    cuts = _cuts(job, next(iter(found.values())).layers, most_stages) if found else {}
+    return Offers(
+        offers=tuple(
+            Offer(
+                name=kind.name,
+                gpu=kind.gpu,
+                memory_bytes=kind.gpu_memory_bytes,
+                workload=replace(found[kind.name], cuts=cuts),
+                node_bytes_per_s=0.0 if alike else kind.network_gbps * 1e9 / 8,
+                on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
+                spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
+            )
+            for kind in kinds
+            if kind.name in found
+        ),
+        source=source,
+        modelled=not alike,
+        too_large=too_large,
+        catalogue=catalogue,
+    )
 
-    def value(price: float) -> dict[str, float]:
-        samples = samples_per_usd(samples_per_s, price)
-        tokens = tokens_per_usd(samples, job.model.context)
-        return {"usd_per_hour": price, "samples_per_usd": samples, "tokens_per_usd": tokens}
 
-    return {
-        "job": str(path),
-        "grid": {"pipelines": job.cluster.pipelines, "stages": job.cluster.stages},
-        "instances": count,
-        "instance_type": kind.name,
-        "gpu": kind.gpu,
-        "catalogue": {"on_demand_seen": catalogue.on_demand_seen, "spot_seen": catalogue.spot_seen},
-        "samples_per_s": samples_per_s,
-        "samples_per_s_source": source,
-        "on_demand": value(on_demand),
-        "spot": {zone: value(price) for zone, price in spot.items()},
+def _counted(profile: Profile) -> str:
+    return (
+        "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
+    )
+
+
+def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
+    """What the layers have a device do. Of the built-in model nothing need be built."""
+    model = job.model
+    if model.model != "gpt":
+        return profile_job(path, Wanted(), overrides=(), progress=progress).profile
+    return gpt_profile(
+        job=Path(job.file).name,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        microbatch=job.train.microbatch,
+        dropout=model.dropout,
+        threads=job.cluster.threads,
+    )
+
+
+def _on(kind: InstanceType, profile: Profile, *, job: JobConfig) -> Workload:
+    """On a modelled GPU, with the links of the instance."""
+    whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
+    network = kind.network_gbps * 1e9 / 8
+    flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
+    return replace(whole, bytes_per_s=flow, state_bytes_per_s=flow, store_bytes_per_s=network)
+
+
+def _as_planned(job: JobConfig) -> Workload:
+    """With the times that a launch on this machine plans with."""
+    return plan_job(job, seen_of(job), run=RunId("cost"), now_s=0.0).workload
+
+
+def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
+    """So fast that the job as it is written does so much; layers as their flops are."""
+    if job.model.model == "gpt":
+        model = job.model
+        facts = gpt_facts(
+            layers=model.layers,
+            width=model.width,
+            context=model.context,
+            vocabulary=model.vocabulary,
+            microbatch=job.train.microbatch,
+            dropout=model.dropout,
+        )
+        cut = job.cluster.cut
+        work = Workload(
+            name=Path(job.file).name,
+            source=GIVEN,
+            layers=facts,
+            forward_s=tuple(layer.forward_flops for layer in facts),
+            backward_s=tuple(BACKWARD * layer.forward_flops for layer in facts),
+            shape=batch_shape(job),
+            batch=job.train.batch,
+            cuts={len(cut): (*cut, len(facts))} if cut else {},
+        )
+    else:
+        work = replace(_as_planned(job), source=GIVEN, bytes_per_s=0.0, latency_s=0.0)
+    unit = max(work.both_s)
+    work = _faster(work, unit)
+    grid = grid_of(job)
+    shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
+    step_s = StepTimes(work, job.cluster.redundancy).calm_s(grid, shares)
+    return _faster(work, step_s / (job.train.batch / samples_per_s))
+
+
+def _faster(work: Workload, factor: float) -> Workload:
+    return replace(
+        work,
+        forward_s=tuple(time_s / factor for time_s in work.forward_s),
+        backward_s=tuple(time_s / factor for time_s in work.backward_s),
+    )
+
+
+def _cuts(
+    job: JobConfig, layers: Sequence[LayerFacts], most_stages: int
+) -> dict[int, tuple[int, ...]]:
+    """As a plan has them: the job's own, all others balanced by flops. Made once for all types."""
+    costs = [layer.cost for layer in layers]
+    cuts = {
+        stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)
     }
+    if job.cluster.cut:
+        cuts[job.cluster.stages] = (*job.cluster.cut, len(layers))
+    return cuts

@@ -10,7 +10,7 @@ are never done again unasked: where there are checkpoints, a job that reads none
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
@@ -21,14 +21,17 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
 from cli import attempt, lock, named_store, parts, runs, wiring
+from cli.budget import refuse_beyond
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
 from cli.look import job_of, strategy_of
+from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.semantics import differences
 from cli.signals import Interrupts
+from cli.spent import rented_of
 from cli.terms import save_terms
 
 STILL_S = 3.0
@@ -55,7 +58,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     _refuse_unless_over(folder)
     refuse_without_room(folder.path)
     after = runs.part_of(folder).number
-    job = job_with(job_of(folder), overrides)
+    job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
     strategy = strategy_of(folder)
     prepared = plan_again(folder.id, job)
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
@@ -71,6 +74,12 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
             folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
         )
     found = _newest(folder, job, ours, layers=prepared.planned.layers)
+    refuse_beyond(
+        prepared.job,
+        prepared.planned,
+        from_step=0 if found.manifest is None else found.manifest.step,
+        spent_usd=_spent_usd(folder, job),
+    )
     return Resumed(
         prepared=prepared,
         manifest=found.manifest,
@@ -132,6 +141,22 @@ def _settle(folder: RunFolder, screen: Screen) -> None:
             f"{folder.id}: its store cannot be read any more ({error}); losses and samples of the "
             "last steps before the end may be missing in its books"
         )
+
+
+def _with_checkpoints(folder: RunFolder, job: JobConfig) -> JobConfig:
+    """A run that was to write no checkpoints has the one of its stop: it is read, and as before
+    none is written."""
+    never = not job_of(folder).checkpoint.every_steps and not job.checkpoint.every_steps
+    if not never or not steps(wiring.checkpoints_of(folder, job)):
+        return job
+    return replace(job, checkpoint=replace(job.checkpoint, every_steps=job.train.steps))
+
+
+def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
+    """What the parts before this one came to; of one that was killed, until it was seen last."""
+    if not job.budget.max_usd:
+        return 0.0
+    return bill(rented_of(folder, ()), now_s=parts.ended_at_s(folder), modelled=True).usd
 
 
 def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:

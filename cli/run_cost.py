@@ -11,9 +11,11 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError
 from bamboo.planner.value import MICRO, samples_per_s, tokens_per_usd
+from cli import wiring
 from cli.live import live_store
 from cli.look import job_of, status_of, store_may_answer
 from cli.parts import ended_at_s
+from cli.resizes import resizes_of
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
 
@@ -25,9 +27,9 @@ def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, A
     """What a run came to, or has come to by now: by its ledger while it lives, by its receipt
     afterwards, and by its files where it was killed without one."""
     if folder.receipt.exists():
-        return _of_receipt(folder)
+        return _of_receipt(folder) | {"resizes": resizes_of(folder)}
     if _is_lost(folder):
-        return _of_files(folder)
+        return _of_files(folder) | {"resizes": resizes_of(folder)}
     return _of_store(folder, now_s=time.time() if now_s is None else now_s)
 
 
@@ -49,9 +51,13 @@ def _of_receipt(folder: RunFolder) -> dict[str, Any]:
 
 
 def _is_lost(folder: RunFolder) -> bool:
-    """Whether it was killed with its store, and the cloud's log is there."""
+    """Whether it was killed with its store, and the cloud's log is there. A store that was killed
+    may leave its socket, which nobody answers."""
     endpoint = folder.live_endpoint()
     gone = endpoint is None or not store_may_answer(str(endpoint["store_url"]))
+    if endpoint is not None and "cloud" in endpoint and not gone:
+        cloud = wiring.local_cloud_of(folder)
+        gone = cloud.has_store and not cloud.alive()
     return gone and folder.cloud.exists() and not folder.starting()
 
 
@@ -102,4 +108,5 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
         "samples_per_usd": newest.samples_per_usd,
         "tokens_per_usd": newest.tokens_per_usd,
         "spent": spent,
+        "resizes": resizes_of(folder, records),
     }

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.home import home as home_folder
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
 from bamboo.lines import unwritable
@@ -28,7 +29,7 @@ _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 def home() -> Path:
     """`$BAMBOO_HOME`, by default `./runs`."""
-    return Path(os.environ.get("BAMBOO_HOME") or "runs").resolve()
+    return home_folder()
 
 
 def fresh_id(job: Path, *, now: datetime, chance: random.Random) -> RunId:
@@ -57,6 +58,11 @@ class RunFolder:
     @property
     def strategy(self) -> Path:
         return self.path / "strategy.json"
+
+    @property
+    def prices(self) -> Path:
+        """The catalogue that it was planned with: its dollars are counted by that to the end."""
+        return self.path / "prices.json"
 
     @property
     def trace(self) -> Path:

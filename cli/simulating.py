@@ -128,7 +128,8 @@ def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
     count = planned.plan.instances
     zones = {z: usd / count for z, usd in planned.plan.spot_usd_per_hour.items()}
     by_zone = {ZoneId(z): ((0.0, usd),) for z, usd in {**zones, "": mean}.items()}
-    return Prices(source=f"the catalogue of {planned.catalogue.spot_seen}", by_zone=by_zone)
+    seen = planned.catalogue.spot_seen_of(planned.plan.instance_type)
+    return Prices(source=f"the catalogue of {seen}", by_zone=by_zone)
 
 
 def _market(asked: MarketAsked, *, nodes: int) -> tuple[Callable[[int], Trace], float, str]:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
@@ -25,7 +24,7 @@ from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
-from cli.look import job_of
+from cli.look import catalogue_of, job_of
 from cli.money import Rented, rented_from_journal
 from cli.runs import RunFolder, part_of
 from cli.told import Told, told_of
@@ -117,7 +116,7 @@ def rented_of(folder: RunFolder, ledger: Iterable[LedgerRecord]) -> Sequence[Ren
     """Every instance, by the cloud's own log; where that is not at hand, by the ledger's prices."""
     if not folder.cloud.exists():
         return _rented_by(record for record in ledger if isinstance(record, PriceRecord))
-    prices = load_catalogue().on_demand_prices()
+    prices = catalogue_of(folder).on_demand_prices()
     try:
         records = [json.loads(line) for line in Tail(folder.cloud).lines()]
         return rented_from_journal(records, on_demand_usd_per_hour=prices)

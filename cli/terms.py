@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.core.checkpointing import KEPT
 from bamboo.core.policy import GridTime
 from bamboo.core.state import Checkpoint
 from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.refreshed import catalogue_json
 from bamboo.topology.strategy import Strategy
 from cli import runs
-from cli.look import job_of, strategy_of
+from cli.look import catalogue_of, job_of, strategy_of
 from cli.market import TraceTerms
 from cli.planning import Planned
 from cli.runs import Part, RunFolder
@@ -74,10 +74,12 @@ def save_terms(
     older: tuple[int, ...] = (),
     part: Part | None = None,
 ) -> None:
-    """Write `strategy.json`, then `resolved.json`, with which the folder is a run. `started_s`: its
-    launch; `part`: by default the first."""
+    """Write `strategy.json`, the prices that the first part was planned with, then `resolved.json`,
+    with which the folder is a run. `started_s`: its launch; `part`: by default the first."""
     part = part or Part(number=1, started_s=started_s)
     runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
+    if not folder.prices.exists():
+        runs.write_text(folder.prices, catalogue_json(planned.catalogue))
     body = {
         "run": folder.id,
         "started_s": started_s,
@@ -110,7 +112,7 @@ def terms_of(folder: RunFolder) -> Terms:
     return Terms(
         job=job_of(folder),
         strategy=strategy_of(folder),
-        catalogue=load_catalogue(),
+        catalogue=catalogue_of(folder),
         frame_bytes=int(body["frame_bytes"]),
         layers=tuple(map(int, body.get("layers", ()))),
         cuts=tuple(tuple(map(int, cut)) for cut in body["cuts"]),

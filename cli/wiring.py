@@ -17,7 +17,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ids import InstanceId, RunId, ZoneId
-from bamboo.ports import ObjectStore, Store, WorkerStarter
+from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.runs import RunFolder
 
@@ -198,6 +198,14 @@ def run_verify(
 # ---------------------------------------------------------------- the cloud
 
 
+def price_source(region: str) -> PriceSource:
+    """Who is asked for prices: AWS, with the user's credentials and, if it is set, the
+    AWS_ENDPOINT_URL of this process. Raises BambooError where its settings cannot be read."""
+    from cloud.ec2.prices import Ec2Prices
+
+    return Ec2Prices.connect(region=region)
+
+
 def local_cloud_of(folder: RunFolder) -> "LocalCloud":
     """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
     from cloud.local.config import Ready
@@ -296,6 +304,7 @@ def run_fleet(
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         nodes=nodes_of(job),
         zones={ZoneId(zone): count for zone, count in zones.items()},
+        most=job.budget.max_instances,
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )

@@ -1,10 +1,12 @@
-"""A Provider of values for tests: records every call, refuses by script, ends by order."""
+"""A Provider and a PriceSource of values for tests: what they say is scripted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from bamboo.ids import InstanceId, RunId
+from bamboo.ports import PricesSeen
 from cloud.provider import (
+    CloudRefused,
     InstanceState,
     LaunchAnswer,
     Launched,
@@ -113,3 +115,25 @@ class FakeProvider:
             if observed.state.live:
                 ended = replace(observed, state=InstanceState.TERMINATED, interrupted=interrupted)
                 self._instances[instance] = (run, ended)
+
+
+class FakePrices:
+    """A `ports.PriceSource` with scripted answers; None: it refuses, as without credentials."""
+
+    def __init__(self, seen: PricesSeen | None) -> None:
+        self.seen = seen
+        self.closed = False
+
+    def read(self, types: Sequence[str], *, quotas: Sequence[str]) -> PricesSeen:
+        if self.seen is None:
+            raise CloudRefused("no AWS credentials were found; run `aws configure`")
+        facts = {name: self.seen.facts[name] for name in types if name in self.seen.facts}
+        return replace(
+            self.seen,
+            facts=facts,
+            spot={name: zones for name, zones in self.seen.spot.items() if name in facts},
+            quotas={code: self.seen.quotas[code] for code in quotas if code in self.seen.quotas},
+        )
+
+    def close(self) -> None:
+        self.closed = True

@@ -95,6 +95,7 @@ resource "aws_iam_policy" "launcher" {
           "ec2:DescribeSpotPriceHistory",
           "ec2:DescribeSubnets",
           "ec2:GetSpotPlacementScores",
+          "servicequotas:GetAWSDefaultServiceQuota",
           "servicequotas:GetServiceQuota",
           "servicequotas:ListServiceQuotas",
           "ssm:GetParameters",

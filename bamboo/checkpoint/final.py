@@ -70,7 +70,7 @@ def write_stage(
         raise StorageUnavailable(f"{path}: {error}; make room, or take another folder") from error
     finally:
         aside.unlink(missing_ok=True)
-    return _describe(path)
+    return describe(path)
 
 
 def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, A
     Raises InputError when a stage's file is missing, damaged, or of another step.
     """
     folder = Path(folder)
-    described = [_describe(folder / stage_file(stage)) for stage in range(stages)]
+    described = [describe(folder / stage_file(stage)) for stage in range(stages)]
     for one in described:
         if one["step"] != step:
             raise InputError(
@@ -122,7 +122,7 @@ def read_final(folder: Path | str) -> Final:
     tensors: dict[str, str] = {}
     damaged = []
     for name, sha256 in manifest["files"].items():
-        found = _describe(path.parent / name)
+        found = describe(path.parent / name)
         tensors |= found["tensors"]
         if found["sha256"] != sha256:
             damaged.append(name)
@@ -135,7 +135,9 @@ def tensor_sha256(tensor: "Tensor") -> str:
     return hashlib.sha256(whole.numpy().data.cast("B") if whole.numel() else b"").hexdigest()
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> dict[str, Any]:
+    """One stage's file as it lies there: {file, sha256, step, tensors: {name: sha256}}. Raises
+    InputError when it is missing or is no final state."""
     try:
         with (
             path.open("rb") as file,

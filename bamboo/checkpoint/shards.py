@@ -4,13 +4,14 @@ Rule: nothing counts before the manifest is there, and the manifest of a step is
 two writers the first one's is kept, and the other is told.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bamboo.checkpoint.catalogue import examine
 from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.manifest import Manifest, Shard, shard_name
-from bamboo.errors import StorageFull
+from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -56,3 +57,25 @@ def save_shard(
 def commit(store: ObjectStore, manifest: Manifest) -> bool:
     """Complete a checkpoint; False when that step has a manifest already, which then stands."""
     return store.put_new(manifest.name, manifest.to_json().encode())
+
+
+def commit_or_replace(
+    store: ObjectStore, manifest: Manifest, *, layers: Collection[int] = ()
+) -> None:
+    """Complete a checkpoint. Where the step has a manifest already, as when a run that was restored
+    from an earlier one comes by again, a good one stands, and a damaged one makes room. Raises
+    StorageUnavailable."""
+    if commit(store, manifest):
+        return
+    ours = manifest.semantic_hash
+    found, why = examine(store, manifest.step, semantic_hash=ours, layers=layers)
+    if not why:
+        return
+    if found is not None and found.semantic_hash != ours:
+        raise StorageUnavailable(
+            f"the checkpoint of step {manifest.step} that is there {why}; "
+            "give each run a checkpoint.url of its own"
+        )
+    store.delete(manifest.name)
+    if not commit(store, manifest):
+        raise StorageUnavailable(f"{manifest.name} is written by somebody else too")

@@ -1,15 +1,72 @@
-"""Reads the dated tables that are part of the installation: GPU instance types, and GPUs."""
+"""Reads dated tables: those that are part of the installation (GPU instance types, GPUs), and the
+catalogue that `bamboo prices --refresh` leaves beside the runs.
 
+Rule: whoever needs prices asks `load_catalogue`, and gets of each the one seen later. A user's
+catalogue that is damaged is refused by name and never passed over, because a plan that silently
+went back to older prices would show dollars that nobody can explain.
+"""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
-from bamboo.planner.catalogue import Catalogue, parse_catalogue
+from bamboo.config.home import home
+from bamboo.errors import InputError
+from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
+from bamboo.planner.refreshed import newest
+
+FOLDER = "prices"
+"""In `$BAMBOO_HOME`, beside the runs; a file for each region."""
+REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
+
+
+def load_catalogue(region: str | None = None) -> Catalogue:
+    """The prices of a region, by default that of the installed catalogue: of each the newest of
+    the installed catalogue and the user's. Without a user's catalogue of the region the installed
+    prices stand for it.
+
+    Raises InputError when the user's catalogue is damaged, ValueError when the installed one is.
+    """
+    installed = installed_catalogue()
+    wanted = region or installed.region
+    own = read_catalogue(user_catalogue(wanted))
+    today = datetime.now(UTC).date()
+    if own is None:
+        return replace(installed, today=today)
+    if own.region != wanted:
+        raise _damaged(user_catalogue(wanted), f"it is of {own.region}")
+    return replace(newest(installed, own), today=today)
+
+
+def user_catalogue(region: str) -> Path:
+    """Where a refreshed catalogue of a region lies."""
+    return home() / FOLDER / f"{region}.json"
+
+
+def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
+    """The catalogue in a JSON file; None where there is no such file. Raises InputError when it
+    cannot be read, with the remedy."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from error
+    except ValueError as error:
+        raise _damaged(path, str(error), remedy) from error
+    try:
+        return catalogue_from(json.loads(text), file=str(path))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error), remedy) from error
 
 
 @cache
-def load_catalogue() -> Catalogue:
-    """The catalogue; read once. Raises ValueError when the installed file is damaged."""
+def installed_catalogue() -> Catalogue:
+    """The catalogue of this release; read once. Raises ValueError when the file is damaged."""
     return parse_catalogue(_text("catalogue.toml"))
 
 
@@ -17,6 +74,10 @@ def load_catalogue() -> Catalogue:
 def load_gpus() -> GpuTable:
     """The table of GPUs; read once. Raises ValueError when the installed file is damaged."""
     return parse_gpus(_text("gpus.toml"))
+
+
+def _damaged(path: Path, why: str, remedy: str = REMEDY) -> InputError:
+    return InputError(f"{path} is damaged: {why}; {remedy}")
 
 
 def _text(name: str) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
+from bamboo.planner.fleet_size import UTILITIES
 from bamboo.topology.strategy import AUTO, BARE_MODES, REDUNDANCY_MODES, SPREADS
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
@@ -26,6 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
     "cloud.market": ("spot", "on-demand"),
+    "autoscale.utility": UTILITIES,
 }
 
 
@@ -62,6 +65,7 @@ _COUNT = Range(least=1, most=1_000_000)
 _STEPS_FROM_0 = Range(least=0, most=1e9)
 _SEED = Range(least=0, most=2**53)  # every reader of JSON keeps a whole number up to this one
 _HOURS = Range(least=0, most=10 * 365 * 24)
+_NODES = Range(least=0, most=1_000_000)
 _FROM_0 = Range(least=0)
 _ABOVE_0 = Range(least=0, open_least=True)
 _BELOW_1 = Range(least=0, most=1, open_most=True)
@@ -117,6 +121,12 @@ RANGES: dict[str, Range] = {
     "chaos.notice_s": Range(least=0, most=DAY_S),
     "budget.max_usd": Range(least=0, most=1e12),
     "budget.max_hours": _HOURS,
+    "budget.max_instances": Range(least=0, most=1_000_000),
+    "autoscale.min_nodes": _NODES,
+    "autoscale.max_nodes": _NODES,
+    "autoscale.marginal": Range(least=0, most=1, open_most=True),
+    "autoscale.utility_usd": Range(least=0, most=1e12),
+    "autoscale.deadline_hours": _HOURS,
 }
 
 
@@ -139,7 +149,8 @@ def check_values(job: JobConfig) -> None:
 def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
     for check in (
-        _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread, _chaos
+        _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
+        _chaos, check_autoscale,
     ):  # fmt: skip
         check(job)
 

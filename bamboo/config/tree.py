@@ -171,12 +171,35 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscaleConfig:
+    """Whether the run chooses its own number of nodes, and what for."""
+
+    enabled: bool = False
+    """Grow from `pipelines` towards `max_pipelines` while the next nodes are worth it."""
+    min_nodes: int = 0
+    """0: one whole pipeline, and standbys."""
+    max_nodes: int = 0
+    """0: those of `cluster.max_pipelines`, and standbys."""
+    marginal: float = 0.1
+    """The next nodes are worth it while they bring so much of what those of now bring each."""
+    utility: str = "none"
+    """What finishing sooner is worth: `none`; `step`, utility_usd by the deadline; `linear`, less
+    and less until then."""
+    utility_usd: float = 0.0
+    deadline_hours: float = 0.0
+    """After the start of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetConfig:
-    """What ends a run before its last step."""
+    """What ends a run before its last step. Of each limit, 0: there is none."""
 
     max_usd: float = 0.0
-    """0: no limit."""
     max_hours: float = 0.0
+    max_instances: int = 0
+    """Never are more of them there at once."""
+    partial: bool = False
+    """Launch also what the plan cannot finish within these limits: it is stopped at them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,5 +214,6 @@ class JobConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     chaos: ChaosConfig = field(default_factory=ChaosConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""

@@ -14,6 +14,7 @@ from bamboo.coord.shapes import shape_of
 from bamboo.errors import UnreadableRecord
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
+from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange
 from bamboo.ports import Store
 from bamboo.topology.strategy import canonical_json
@@ -64,13 +65,14 @@ class ValueRecord:
     tokens_per_usd: float
 
 
-LedgerRecord: TypeAlias = PriceRecord | ThroughputRecord | ValueRecord | DutyChange | Work
+LedgerRecord: TypeAlias = PriceRecord | ThroughputRecord | ValueRecord | DutyChange | Work | Resize
 _KINDS: dict[str, Any] = {
     "price": PriceRecord,
     "throughput": ThroughputRecord,
     "value": ValueRecord,
     "duty": DutyChange,
     "work": Work,
+    "resize": Resize,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

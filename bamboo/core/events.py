@@ -191,6 +191,16 @@ class Reconsider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesReleased:
+    """By who keeps the fleet: the run is to go on without these nodes, which cost more than they
+    bring. What they hold is carried to those who stay before they leave."""
+
+    reporter: str
+    nodes: tuple[NodeId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stalled:
     """A member that has begun `step` in this era waits in vain: nobody is known to be lost, and
     nothing comes."""
@@ -299,6 +309,7 @@ Event: TypeAlias = (
     | Quiesced
     | LayoutBuilt
     | Reconsider
+    | NodesReleased
     | Stalled
     | PaceMeasured
     | SpeedsMeasured

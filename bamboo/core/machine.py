@@ -39,6 +39,7 @@ from bamboo.core.events import (
     NodeFinished,
     NodeJoined,
     NodeLeft,
+    NodesReleased,
     NonFinite,
     NoticeReceived,
     PaceMeasured,
@@ -69,6 +70,7 @@ from bamboo.core.reform import (
     settle,
 )
 from bamboo.core.relayout import break_stall, improve, reconsider
+from bamboo.core.release import release
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
@@ -151,6 +153,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_built(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
+        case NodesReleased():
+            return release(state, event, policy)
         case Stalled():
             return break_stall(state, event, policy)
         case PaceMeasured():

@@ -46,11 +46,13 @@ class Node:
     advised: bool = False
     """Whether the cloud has advised to leave the instance. The node goes on; the fleet keeps one
     node more for it."""
+    released: bool = False
+    """Whether the run gives its instance back: the node leaves with the next layout."""
 
     @property
     def usable(self) -> bool:
-        """Live, and the cloud has not said that it takes it."""
-        return self.status.live and self.notice_deadline_s is None
+        """Live, and nobody has said that it is to go: neither the cloud nor the run."""
+        return self.status.live and self.notice_deadline_s is None and not self.released
 
 
 class Nodes(tuple[Node, ...]):
@@ -79,6 +81,11 @@ class Nodes(tuple[Node, ...]):
     def usable(self) -> frozenset[NodeId]:
         """Who of them has had no notice."""
         return frozenset(node.id for node in self if node.usable)
+
+    @cached_property
+    def advised(self) -> int:
+        """How many of the usable nodes the cloud has advised to leave."""
+        return sum(node.advised and node.usable for node in self)
 
     @cached_property
     def aside(self) -> tuple[Node, ...]:

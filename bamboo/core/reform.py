@@ -25,6 +25,7 @@ from bamboo.core.effects import (
     Quiesce,
     QuiesceAfter,
     TerminateAll,
+    TerminateInstance,
 )
 from bamboo.core.ending import end
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
@@ -60,8 +61,10 @@ def begin_reform(
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
     draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
+    # After a loss nobody is given back: what they hold, and they, may be needed.
+    kept = () if planned else (replace(n, released=False) for n in state.roll.aside if n.released)
     after = replace(
-        with_status(state, NodeStatus.MEMBER, *draining),
+        with_status(state.with_nodes(*kept), NodeStatus.MEMBER, *draining),
         generation=state.generation + 1,
         phase=Phase.RECONFIGURING,
         failovers=(),
@@ -247,8 +250,12 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
     held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
     assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
     roles = assignment.members()
+    # Only where nobody else is left is a node needed after all that was to be given back.
+    needed = (replace(n, released=False) for n in nodes if n.released and n.id in roles)
     after = replace(
-        with_status(state, NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)),
+        with_status(
+            state.with_nodes(*needed), NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)
+        ),
         generation=generation,
         era=generation,
         grid=layout.grid,
@@ -292,12 +299,18 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     idle = [node for node in state.live_nodes() if node.id not in roles]
     leaving = [node.id for node in idle if not node.usable]
     effects += [End(to=node) for node in leaving]
+    effects += [give_back(node) for node in idle if node.released]
     state = with_status(state, NodeStatus.LEFT, *leaving)
     state = with_status(state, NodeStatus.READY, *(node.id for node in idle if node.usable))
     after = replace(state, reform=None, generation=state.generation + 1)
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
     return after, tuple(effects)
+
+
+def give_back(node: Node) -> TerminateInstance:
+    """The instance of a node that was released."""
+    return TerminateInstance(to=FLEET, instance=node.instance, reason="its node was released")
 
 
 def at_rest(state: State) -> bool:

@@ -1,18 +1,25 @@
 """The catalogue of GPU instance types as values: what each is, and what it cost when looked at.
 
-Rule: pure; `bamboo.config.catalogue` reads the file. Every price carries the date it was seen, and
-a spot price taken from here is a model of one, never a quote.
+Rule: pure; `bamboo.config.catalogue` reads the files. Every price carries its date and its source,
+and a spot price taken from here is a model of one, never a quote.
 """
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
+from math import isfinite
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.planner.auxiliary import AuxiliaryPrice
+from bamboo.planner.origin import Origin, age_text, last_moment
 from bamboo.topology.keys import keyed_seed
 
 SCHEMA_VERSION = 1
+NO_DISCOUNT_SHARE = 0.9
+"""A spot pool at or above this share of the on-demand price has no discount worth an interruption:
+it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +34,36 @@ class InstanceType:
     """Baseline, not burst."""
     on_demand_usd_per_hour: float
     spot_usd_per_hour: tuple[float, float] | None
-    """Lowest and highest by zone; None: not in the catalogue."""
+    """Lowest and highest by zone; None: not in the catalogue, or no spot pool at all."""
+    vcpus: int | None = None
+    """What it counts against a quota; None: not in the catalogue."""
+    spot_by_zone: Mapping[str, float] = field(default_factory=dict)
+    """The price last seen in each zone; empty: only the range is known."""
+    on_demand_from: Origin | None = None
+    spot_from: Origin | None = None
+    """Also set where the cloud was asked and has no pool; None: nobody looked."""
+    offered: bool = True
+    """False: the region was asked, and does not have the type."""
 
     @property
     def gpu_memory_bytes(self) -> int:
         return int(self.gpu_memory_gib * 2**30)
+
+    def share_of_on_demand(self, spot_usd_per_hour: float) -> float:
+        """What a spot price is of this type's on-demand price."""
+        return spot_usd_per_hour / self.on_demand_usd_per_hour
+
+    def lacks_discount(self, spot_usd_per_hour: float) -> bool:
+        """By NO_DISCOUNT_SHARE."""
+        return self.share_of_on_demand(spot_usd_per_hour) >= NO_DISCOUNT_SHARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownQuota:
+    """What an account may run of one quota, in vCPUs."""
+
+    vcpus: float
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +74,17 @@ class Catalogue:
     on_demand_seen: str
     spot_seen: str
     types: Mapping[str, InstanceType]
+    taken: str = ""
+    """When this catalogue was put together; "": not known."""
+    zone_ids: Mapping[str, str] = field(default_factory=dict)
+    """Zone name, which is an account's own, -> zone ID, which is the same for all."""
+    auxiliary: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
+    quotas: Mapping[str, KnownQuota] = field(default_factory=dict)
+    """Quota code -> what the account has; empty: nobody asked."""
+    file: str = "the installed catalogue"
+    """What the newest prices were read from."""
+    today: date | None = None
+    """The day on which it was read, for ages; None: they are not said."""
 
     def find(self, name: str) -> InstanceType:
         """Raises InputError, with the names there are, when the type is not in the catalogue."""
@@ -53,10 +96,11 @@ class Catalogue:
         return self.types[name]
 
     def modelled_spot_usd_per_hour(self, name: str, zone: str) -> float:
-        """A spot price for a zone: a fixed point of the type's range that depends on the names
-        alone, rounded to 0.0001 USD. It stands for a quote where there is none.
+        """The spot price that stands for a zone: the one last seen there, where zones were looked
+        at; else a fixed point of the type's range that depends on the names alone. Rounded to
+        0.0001 USD; a model of the price at launch either way.
 
-        Raises InputError when the type is unknown or has no spot range.
+        Raises InputError when the type is unknown, has no spot range, or no pool in that zone.
         """
         kind = self.find(name)
         if kind.spot_usd_per_hour is None:
@@ -64,6 +108,13 @@ class Catalogue:
                 f'the catalogue has no spot price of {name}; take market = "on-demand", or one '
                 f"of {', '.join(n for n, t in self.types.items() if t.spot_usd_per_hour)}"
             )
+        if kind.spot_by_zone:
+            if zone not in kind.spot_by_zone:
+                raise InputError(
+                    f"there was no spot pool of {name} in {zone} as of {self.spot_seen_of(kind)}; "
+                    f"take one of {', '.join(kind.spot_by_zone)}"
+                )
+            return round(kind.spot_by_zone[zone], 4)
         low, high = kind.spot_usd_per_hour
         share = keyed_seed(0, f"spot-price/{name}/{zone}") / 2**63
         return round(low + (high - low) * share, 4)
@@ -71,50 +122,154 @@ class Catalogue:
     def spot_prices(
         self, names: Iterable[str], zones: Iterable[str]
     ) -> dict[str, dict[str, float]]:
-        """Type -> zone -> modelled USD per hour; types without a spot range are left out."""
+        """Type -> zone -> modelled USD per hour; types without a spot range are left out, and so
+        are zones in which a type was seen to have no pool."""
         zones = tuple(zones)
         return {
-            name: {zone: self.modelled_spot_usd_per_hour(name, zone) for zone in zones}
+            name: {
+                zone: self.modelled_spot_usd_per_hour(name, zone)
+                for zone in zones
+                if not kind.spot_by_zone or zone in kind.spot_by_zone
+            }
             for name in names
-            if self.find(name).spot_usd_per_hour is not None
+            for kind in (self.find(name),)
+            if kind.spot_usd_per_hour is not None
         }
 
     def on_demand_prices(self) -> dict[str, float]:
         """Type -> USD per hour, of all types."""
         return {name: kind.on_demand_usd_per_hour for name, kind in self.types.items()}
 
+    def on_demand_origin(self, kind: InstanceType) -> Origin:
+        """Where and when a type's on-demand price was seen."""
+        return kind.on_demand_from or Origin(seen=self.on_demand_seen, source=self.file)
+
+    def spot_seen_of(self, kind: InstanceType) -> str:
+        """When a type's spot prices were seen."""
+        return kind.spot_from.seen if kind.spot_from else self.spot_seen
+
+    def sources(self, names: Iterable[str], *, spot: bool = True) -> str:
+        """One line on the prices of some types: when they were seen, how old that is, whether spot
+        is the zones' own price or modelled from a range, and which file it was read from."""
+        kinds = [self.find(name) for name in names]
+        said = [f"on-demand as of {_aged((self.on_demand_origin(k) for k in kinds), self.today)}"]
+        priced = [k for k in kinds if k.spot_usd_per_hour is not None] if spot else []
+        for by_zone, words in ((True, "spot as seen"), (False, "spot is modelled from")):
+            origins = [
+                k.spot_from or Origin(seen=self.spot_seen, source=self.file)
+                for k in priced
+                if bool(k.spot_by_zone) is by_zone
+            ]
+            if origins:
+                said.append(f"{words} {_aged(origins, self.today)}")
+        return "; ".join(said) + f"; by {self.file}"
+
+
+def _aged(origins: Iterable[Origin], today: date | None) -> str:
+    """The times at which prices were seen, the oldest first, each once."""
+    ordered = sorted({origin.seen: origin for origin in origins}.values(), key=lambda o: o.until)
+    if today is None:
+        return ", ".join(origin.seen for origin in ordered)
+    return ", ".join(f"{o.seen} ({age_text(o.age_days(today))})" for o in ordered)
+
+
+# ------------------------------------------------------------------------------ reading
+
 
 def parse_catalogue(text: str) -> Catalogue:
     """Read the TOML text of a catalogue. Raises ValueError when it is none."""
-    raw = tomllib.loads(text)
+    return catalogue_from(tomllib.loads(text))
+
+
+def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalogue:
+    """A catalogue from the object of its file, TOML or JSON. Raises ValueError when it is none."""
+    if not isinstance(raw, Mapping):
+        raise ValueError("the catalogue is no object")
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"the catalogue has schema {raw.get('schema_version')!r}, not 1")
     try:
-        types = {name: _instance_type(name, body) for name, body in raw["types"].items()}
-        return Catalogue(
+        catalogue = Catalogue(
             region=str(raw["region"]),
             on_demand_seen=str(raw["on_demand_seen"]),
             spot_seen=str(raw["spot_seen"]),
-            types=types,
+            types={str(name): _instance_type(name, b, raw) for name, b in raw["types"].items()},
+            taken=str(raw.get("taken", "")),
+            zone_ids={str(zone): str(id_) for zone, id_ in raw.get("zone_ids", {}).items()},
+            auxiliary={name: _auxiliary(name, b) for name, b in raw.get("auxiliary", {}).items()},
+            quotas={code: _quota(code, body) for code, body in raw.get("quotas", {}).items()},
+            file=file,
         )
     except KeyError as error:
         raise ValueError(f"the catalogue lacks the key {error}") from error
+    except (AttributeError, TypeError, IndexError) as error:
+        raise ValueError(f"the catalogue has a value of the wrong kind: {error}") from error
+    if not catalogue.types:
+        raise ValueError("the catalogue has no types")
+    if catalogue.taken:
+        last_moment(catalogue.taken)
+    return catalogue
 
 
-def _instance_type(name: str, body: Mapping[str, Any]) -> InstanceType:
-    spot = body.get("spot_usd_per_hour")
+def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -> InstanceType:
+    spot, vcpus = body.get("spot_usd_per_hour"), body.get("vcpus")
     kind = InstanceType(
         name=name,
         gpu=str(body["gpu"]),
         gpus=int(body["gpus"]),
-        gpu_memory_gib=float(body["gpu_memory_gib"]),
-        network_gbps=float(body["network_gbps"]),
-        on_demand_usd_per_hour=float(body["on_demand_usd_per_hour"]),
-        spot_usd_per_hour=None if spot is None else (float(spot[0]), float(spot[1])),
+        gpu_memory_gib=_number(body["gpu_memory_gib"]),
+        network_gbps=_number(body["network_gbps"]),
+        on_demand_usd_per_hour=_number(body["on_demand_usd_per_hour"]),
+        spot_usd_per_hour=None if spot is None else (_number(spot[0]), _number(spot[1])),
+        vcpus=None if vcpus is None else int(vcpus),
+        spot_by_zone={str(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
+        on_demand_from=_origin(body, raw, "on_demand"),
+        spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
+        offered=bool(body.get("offered", True)),
     )
+    by_zone = kind.spot_by_zone.values()
+    if by_zone and kind.spot_usd_per_hour != (min(by_zone), max(by_zone)):
+        raise ValueError(f"{name}: the range of its spot prices is not that of its zones")
     low, high = kind.spot_usd_per_hour or (kind.on_demand_usd_per_hour,) * 2
-    if not 0 < low <= high <= kind.on_demand_usd_per_hour:
+    # What was asked of a zone is shown as it is, above on-demand or not; a range is of a discount.
+    most = kind.on_demand_usd_per_hour if not by_zone else high
+    if kind.on_demand_usd_per_hour <= 0 or not 0 < low <= high <= most:
         raise ValueError(f"{name}: spot from {low} to {high} USD/h does not lie below on-demand")
-    if min(kind.gpus, kind.gpu_memory_gib, kind.network_gbps) <= 0:
+    if min(kind.gpus, kind.gpu_memory_gib, kind.network_gbps, kind.vcpus or 1) <= 0:
         raise ValueError(f"{name}: GPUs, their memory and the network must be above 0")
     return kind
+
+
+def _origin(body: Mapping[str, Any], raw: Mapping[str, Any], market: str) -> Origin:
+    """A type's own, or that of the whole file."""
+    seen, source = (str(body.get(f"{market}_{k}", raw.get(f"{market}_{k}", ""))) for k in _KEYS)
+    return Origin(seen=seen, source=source)
+
+
+_KEYS = ("seen", "source")
+
+
+def _auxiliary(name: str, body: Mapping[str, Any]) -> AuxiliaryPrice:
+    price = AuxiliaryPrice(
+        usd=_number(body["usd"]),
+        unit=str(body["unit"]),
+        what=str(body["what"]),
+        origin=Origin(seen=str(body["seen"]), source=str(body["source"])),
+    )
+    if price.usd < 0:
+        raise ValueError(f"auxiliary.{name}: {price.usd} USD is below 0")
+    return price
+
+
+def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
+    origin = Origin(seen=str(body["seen"]), source=str(body["source"]))
+    known = KnownQuota(vcpus=_number(body["vcpus"]), origin=origin)
+    if known.vcpus < 0:
+        raise ValueError(f"quotas.{code}: {known.vcpus} vCPUs are below 0")
+    return known
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or not isfinite(number):
+        raise ValueError(f"{value!r} is no number that could be used")
+    return number

@@ -93,7 +93,9 @@ class LossBook:
     hazard: Hazard
     spread: str
     standbys: int
-    _instants: dict[tuple[Grid, str], float] = field(default_factory=dict)
+    instants: dict[tuple[Grid, str], float] = field(default_factory=dict)
+    """Those that are fatal, by grid and kind of mode, at the trace's hazard: may be shared between
+    books of one spread over as many zones."""
 
     def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
         """Of a workload on a grid; `times` are its step times in that mode."""
@@ -119,10 +121,10 @@ class LossBook:
     def fatal_per_hour(self, grid: Grid, mode: str) -> float:
         """Instants that leave a stage without a live copy; in mode `off` all that take an owner."""
         kind = "stash" if has_replica(mode) else mode
-        if (grid, kind) not in self._instants:
+        if (grid, kind) not in self.instants:
             assignment, zone_of = self.laid_out(grid, kind)
-            self._instants[grid, kind] = fatal_per_hour(assignment, zone_of, kind)
-        return self._instants[grid, kind] * self.hazard.losses_per_node_hour / LOSSES_PER_NODE_HOUR
+            self.instants[grid, kind] = fatal_per_hour(assignment, zone_of, kind)
+        return self.instants[grid, kind] * self.hazard.losses_per_node_hour / LOSSES_PER_NODE_HOUR
 
     def zones(self, grid: Grid) -> dict[str, int]:
         """Zone -> nodes; empty where there are too few zones or pipelines for the spread."""

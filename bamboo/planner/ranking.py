@@ -100,13 +100,11 @@ def ranked(
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
-    judges = {
-        name: _Judge(workload, room, hazard, spread=name, standbys=standbys)
-        for name in (SPREADS if spread == AUTO else (spread,))
-    }
-    judge, *others = judges.values()
-    for one in others:
-        one.share(judge)
+    judges: dict[str, Judge] = {}
+    for name in SPREADS if spread == AUTO else (spread,):
+        like = next(iter(judges.values()), None)
+        judges[name] = Judge(workload, room, hazard, spread=name, standbys=standbys, like=like)
+    judge = next(iter(judges.values()))
     fitting = list(judge.candidates.all())
     if not fitting:
         raise judge.candidates.nothing()
@@ -158,38 +156,64 @@ def _order(choice: Choice, spread: str) -> tuple[int, ...]:
     )
 
 
-class _Judge:
-    """Works out the figures of plans; step times are shared between those of one cut."""
+class Judge:
+    """Works out the figures of plans; step times are shared between those of one cut, and with
+    another judge of the same workload and room, whom this one is `like`."""
 
     def __init__(
-        self, workload: Workload, room: Room, hazard: Hazard, *, spread: str, standbys: int
+        self,
+        workload: Workload,
+        room: Room,
+        hazard: Hazard,
+        *,
+        spread: str,
+        standbys: int,
+        like: "Judge | None" = None,
+        instants: dict[tuple[Grid, str], float] | None = None,
     ) -> None:
-        self.candidates = Candidates(workload, room)
-        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys)
+        """`instants`: those of other judges of this spread over as many zones."""
+        self.candidates: Candidates = like.candidates if like else Candidates(workload, room)
+        known = {} if instants is None else instants
+        self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys, instants=known)
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
         self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
+        if like:
+            self._times = like._times
+
+    def floor_s(self, choice: Choice) -> float:
+        """No calm step of the plan takes less."""
+        grid, times = choice.grid, self._times_of(choice, choice.mode)
+        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+        return max(times.floor_s(grid, shares), self._sent_s(times, grid, shares))
+
+    def least_usd_per_hour(self, choice: Choice) -> float:
+        """What the plan costs in steps of the least time: no plan of longer ones gets more out of
+        a dollar."""
+        moved = self._moved_usd_per_hour(choice, self.floor_s(choice))
+        return self._nodes_usd_per_hour(choice.grid) + moved
 
     def bound(self, choice: Choice) -> float:
         """The plan is worth no more."""
-        work, grid = self._work(choice), choice.grid
-        shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-        floor_s = self._times_of(choice, choice.mode).floor_s(grid, shares)
-        rate = samples_per_s(work.batch, floor_s)
+        rate = samples_per_s(self._work(choice).batch, self.floor_s(choice))
         # Rounded up, for values are rounded to so many digits.
-        return samples_per_usd(rate, self._nodes_usd_per_hour(grid)) * (1 + ROUNDING)
+        return samples_per_usd(rate, self.least_usd_per_hour(choice)) * (1 + ROUNDING)
 
     def with_losses(self, one: Candidate) -> Candidate:
         """All figures of a plan."""
         choice, work = one.choice, self._work(one.choice)
         times = self._times_of(choice, choice.mode)
-        return replace(one, losses=self.book.of(work, times, choice.grid, choice.mode))
+        return replace(
+            one,
+            losses=self.book.of(work, times, choice.grid, choice.mode),
+            redundancy_overhead=max(0.0, one.step_s / self._step_s(choice, "off") - 1),
+        )
 
     def calm(self, choice: Choice) -> Candidate:
-        """The figures of a plan without losses."""
+        """The figures of a plan without losses, and without what redundancy takes of its step."""
         grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-        step_s, bare_s = self._step_s(choice, choice.mode), self._step_s(choice, "off")
+        step_s = self._step_s(choice, choice.mode)
         sent = max(times.sent_bytes(grid, shares))
         rate = self._room.node_bytes_per_s or work.bytes_per_s
         needed_s = sum(work.both_s) * work.shape.total
@@ -200,7 +224,7 @@ class _Judge:
             step_s=step_s,
             samples_per_s=samples_per_s(work.batch, step_s),
             busy=needed_s / (grid.size * step_s),
-            redundancy_overhead=max(0.0, step_s / bare_s - 1),
+            redundancy_overhead=0.0,
             losses=NO_LOSSES,
             sent_bytes=sent,
             wire_share=sent / rate / step_s if rate else 0.0,
@@ -211,9 +235,13 @@ class _Judge:
         """Of a calm step, and no less than what its node has to send takes."""
         grid, times = choice.grid, self._times_of(choice, mode)
         shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-        rate = self._room.node_bytes_per_s
-        sent_s = max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
+        sent_s = self._sent_s(times, grid, shares)
         return max(times.calm_s(grid, shares), times.floor_s(grid, shares), sent_s)
+
+    def _sent_s(self, times: StepTimes, grid: Grid, shares: tuple[int, ...]) -> float:
+        """What the busiest node of a step takes to send all that it has to."""
+        rate = self._room.node_bytes_per_s
+        return max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
 
     def _nodes_usd_per_hour(self, grid: Grid) -> float:
         zones = self.book.zones(grid)
@@ -240,10 +268,6 @@ class _Judge:
         if times.shipped_s(choice.grid) > SLOW * times.floor_s(choice.grid, shares):
             return self._played(choice, mode, SETTLED_STEPS)
         return times
-
-    def share(self, other: "_Judge") -> None:
-        """Step times with one of the same workload and room: no spread changes them."""
-        self._times = other._times
 
     def _played(self, choice: Choice, mode: str, steps: int) -> StepTimes:
         key = (choice.microbatch, mode, choice.cut, steps)

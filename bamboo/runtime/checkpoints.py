@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bamboo.checkpoint.catalogue import examine, load_tensors, steps
+from bamboo.checkpoint.catalogue import load_tensors, steps
 from bamboo.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -29,7 +29,7 @@ from bamboo.checkpoint.manifest import (
     shard_name,
 )
 from bamboo.checkpoint.retention import choose, delete
-from bamboo.checkpoint.shards import commit, save_shard
+from bamboo.checkpoint.shards import commit_or_replace, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
@@ -203,8 +203,7 @@ class Checkpoints:
         )
         if odd := manifest.odd_layers(self._layers):
             raise StorageUnavailable(f"what was stored before step {item.step} {odd}")
-        if not commit(self._objects, manifest):
-            self._replace_damaged(manifest)
+        commit_or_replace(self._objects, manifest, layers=self._layers)
         self._completed.add(item.step)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
 
@@ -214,22 +213,6 @@ class Checkpoints:
         except StorageUnavailable as error:
             # That one is complete all the same; the next one tries again.
             sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
-
-    def _replace_damaged(self, manifest: Manifest) -> None:
-        """The step has a manifest already, as when a run that was restored from an earlier one
-        comes by again: a good one stands, a damaged one makes room."""
-        ours = self._semantic_hash
-        found, why = examine(self._objects, manifest.step, semantic_hash=ours, layers=self._layers)
-        if not why:
-            return
-        if found is not None and found.semantic_hash != ours:
-            raise StorageUnavailable(
-                f"the checkpoint of step {manifest.step} that is there {why}; "
-                "give each run a checkpoint.url of its own"
-            )
-        self._objects.delete(manifest.name)
-        if not commit(self._objects, manifest):
-            raise StorageUnavailable(f"{manifest.name} is written by somebody else too")
 
     def _forget_old(self, newest: int) -> None:
         created: dict[int, float] = {}

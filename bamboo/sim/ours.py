@@ -139,8 +139,10 @@ class Ours:
         reform, newest = decided.state.reform, 0
         if reform is not None and before.reform is None:
             newest = self._newest_checkpoint()
-        if newest and reform is not None and reform.base is not None:
-            # It is decided already from which step all go on: the checkpoint was there before.
+        late = reform is not None and (reform.base is not None or not decided.state.roll.live)
+        if newest and late:
+            # It is decided already from which step all go on, or nobody is left who could tell of
+            # the checkpoint: it was there before.
             before = self.state = self._completed(newest)
             decided, newest = self._decide(event), 0
         self.state = decided.state

@@ -1,43 +1,117 @@
-"""`bamboo cost`: on-demand against spot, for a job before it runs or for a run that did."""
+"""`bamboo cost`: what a job could be rented as and come to, or what a run did."""
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
+from rich.console import Console
+from rich.progress import Progress
 
 from bamboo.errors import InputError
-from cli import pricing, run_cost, runs
-from cli.views.cost import job_cost_text, run_cost_text
+from cli import costing, run_cost, runs
+from cli.costing import CostAsked
+from cli.echo import echo_result, progress_is_hidden
+from cli.new_file import refuse_to_overwrite, write_new
+from cli.pictures.canvas import check_name
+from cli.pictures.options import options_svg
+from cli.pricing import TimesAsked
+from cli.views.cost import run_cost_text
+from cli.views.options import options_body, options_csv, options_text
+
+_PATH = click.Path(path_type=Path)
+OF_A_RUN = frozenset({"job_or_run", "as_json"})
 
 
 @click.command("cost")
 @click.argument("job_or_run")
-@click.option(
-    "--samples-per-s",
-    type=float,
-    default=0.0,
-    help="Your own figure for a job; by default one microbatch is measured here.",
-)
+@click.option("--deadline", type=float, metavar="H", help="Hours that the job may take.")
+@click.option("--budget", type=float, metavar="USD", help="Dollars; by default budget.max_usd.")
+@click.option("--max-nodes", type=int, help="By default as many as the job file allows.")
+@click.option("--type", "types", multiple=True, help="Compare this instance type only; repeatable.")
+@click.option("--hazard", type=float, metavar="P", help="Preemptions per node-hour.")
+@click.option("--trace", type=_PATH, help="A market like this recorded one.")
+@click.option("--seeds", type=int, default=10, show_default=True, help="Simulated runs of a row.")
+@click.option("--rows", type=int, default=8, show_default=True, help="Options to work out whole.")
+@click.option("--samples-per-s", type=float, default=0.0, help="Your own figure for the job.")
+@click.option("--here", is_flag=True, help="Times of this machine's CPU, for every type.")
+@click.option("--csv", "csv_file", type=_PATH, help="Write the table as CSV.")
+@click.option("--plot", type=_PATH, help="Draw the table, as SVG.")
+@click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    job_or_run: str, samples_per_s: float, overrides: tuple[str, ...], as_json: bool
+    *,
+    job_or_run: str,
+    deadline: float | None,
+    budget: float | None,
+    max_nodes: int | None,
+    types: tuple[str, ...],
+    hazard: float | None,
+    trace: Path | None,
+    seeds: int,
+    rows: int,
+    samples_per_s: float,
+    here: bool,
+    csv_file: Path | None,
+    plot: Path | None,
+    force: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
-    """Price a job, or say what a run cost, on-demand against spot."""
+    """Rank what a job could be rented as by samples per dollar, or say what a run cost."""
     path = Path(job_or_run)
-    if path.suffix == ".toml" or os.path.isfile(job_or_run):  # whatever the text, it only asks
-        if samples_per_s < 0:
-            raise InputError(
-                f"--samples-per-s {samples_per_s:g} is negative; give a figure above 0"
-            )
-        body = pricing.cost_of_job(path, overrides=overrides, samples_per_s=samples_per_s)
-        text = job_cost_text(body)
-    else:
-        if overrides or samples_per_s:
-            raise InputError("--set and --samples-per-s belong to a job file; a run has its own")
+    if path.suffix != ".toml" and not os.path.isfile(job_or_run):
+        _refuse_for_a_run()
         body = run_cost.cost_of_run(runs.find(runs.home(), job_or_run))
-        text = run_cost_text(body)
-    click.echo(json.dumps(body) if as_json else text)
+        click.echo(json.dumps(body) if as_json else run_cost_text(body))
+        return
+    if plot is not None:
+        check_name(plot)
+    for file in (csv_file, plot):
+        if file is not None:
+            refuse_to_overwrite(file, force=force)
+    asked = CostAsked(
+        times=TimesAsked(samples_per_s=samples_per_s, here=here, types=types),
+        deadline_h=deadline,
+        budget_usd=budget,
+        max_nodes=max_nodes,
+        hazard=hazard,
+        trace=trace,
+        seeds=seeds,
+        rows=rows,
+    )
+    found = costing.cost_of_job(path, asked, overrides=overrides, bar=_bar)
+    if csv_file is not None:
+        write_new(csv_file, options_csv(found).encode(), force=force)
+    if plot is not None:
+        write_new(plot, options_svg(found), force=force)
+    echo_result(json.dumps(options_body(found)) if as_json else options_text(found))
+    if found.chosen.outcome is None:
+        raise InputError(found.chosen.why)
+
+
+def _refuse_for_a_run() -> None:
+    """Raises InputError for what would mean nothing."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in OF_A_RUN:
+            raise InputError(
+                f"{parameter.opts[0]} belongs to a job file, and a run has its own; leave it out"
+            )
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, while somebody looks at it."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=progress_is_hidden()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of_all: bar.update(task, completed=done, total=of_all)

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import click
 
-from bamboo.errors import InputError
 from cli import background, launching
+from cli.budget_options import limit_options
 from cli.launching import TraceAsked
 from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
+from cli.trace_options import trace_options
 from cli.views.plan import plan_body, plan_text, requests_text
 from cli.views.trace import trace_body, trace_text
-
-TIME_SCALE = 60.0
-"""An hour of a trace passes in a minute."""
 
 
 @click.command("launch")
@@ -32,22 +30,10 @@ TIME_SCALE = 60.0
 )
 @strategy_option
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
+@trace_options
+@limit_options
 @click.option(
-    "--trace",
-    type=click.Path(path_type=Path),
-    help="Have as many nodes as this recorded market had, and lose them as it did.",
-)
-@click.option(
-    "--time-scale", type=float, help=f"Trace seconds in a second; by default {TIME_SCALE:g}."
-)
-@click.option(
-    "--max-nodes", type=int, help="Nodes of the trace that are admitted; as many as the job takes."
-)
-@click.option("--hours", type=float, help="Stop after so many hours of the trace.")
-@click.option(
-    "--restart-seconds",
-    type=float,
-    help="Charge a restart so many trace seconds, and its own time once, not scaled.",
+    "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
 )
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
@@ -64,11 +50,8 @@ def command(
     overrides: tuple[str, ...],
     strategy: Path | None,
     check_replicas: bool,
-    trace: Path | None,
-    time_scale: float | None,
-    max_nodes: int | None,
-    hours: float | None,
-    restart_seconds: float | None,
+    asked: TraceAsked | None,
+    autoscale: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -76,19 +59,13 @@ def command(
 
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once. With --detach the run goes on in the background: attach to it
-    again, or stop it, by its id. With --trace nodes come and go as a recorded spot market had them,
+    again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
+    up to cluster.max_pipelines. With --trace nodes come and go as a recorded spot market had them,
     modelled on this machine.
     """
-    if check_replicas:
-        overrides = (*overrides, "cluster.check_replicas=true")
+    switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
+    overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     click.echo("looking at model and data", err=True)
-    asked = _asked(
-        trace,
-        time_scale=time_scale,
-        restart_seconds=restart_seconds,
-        max_nodes=max_nodes,
-        hours=hours,
-    )
     prepared = launching.prepare(
         job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
     )
@@ -118,31 +95,3 @@ def command(
     held.close()
     click.echo(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])
-
-
-def _asked(
-    trace: Path | None,
-    *,
-    time_scale: float | None,
-    restart_seconds: float | None,
-    max_nodes: int | None,
-    hours: float | None,
-) -> TraceAsked | None:
-    if trace is not None:
-        return TraceAsked(
-            path=trace,
-            time_scale=TIME_SCALE if time_scale is None else time_scale,
-            restart_s=restart_seconds,
-            max_nodes=max_nodes,
-            hours=hours,
-        )
-    given = {
-        "--time-scale": time_scale,
-        "--restart-seconds": restart_seconds,
-        "--max-nodes": max_nodes,
-        "--hours": hours,
-    }
-    for option, value in given.items():
-        if value is not None:
-            raise InputError(f"{option} {value:g} is of a trace; give --trace FILE too")
-    return None

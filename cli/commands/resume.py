@@ -6,6 +6,7 @@ import sys
 import click
 
 from cli import launching, resuming, runs
+from cli.budget_options import limit_options
 from cli.screen import end_text, open_screen
 from cli.views.plan import plan_text
 
@@ -19,6 +20,7 @@ from cli.views.plan import plan_text
     metavar="SECTION.KEY=VALUE",
     help="Another grid, redundancy, cloud or budget.",
 )
+@limit_options
 @click.option(
     "--json",
     "as_json",

@@ -4,10 +4,10 @@ Rule: the same drawing gives the same bytes. So the user's settings of matplotli
 is drawn as outlines, and neither date nor chance enter the file. Nothing here needs a display.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 
@@ -28,8 +28,15 @@ def title_of(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def to_svg(draw: Callable[["Figure"], None], *, width_in: float, height_in: float) -> bytes:
-    """What `draw` draws on a figure of that size, with a layout that makes room for labels."""
+def to_svg(
+    draw: Callable[["Figure"], None],
+    *,
+    width_in: float,
+    height_in: float,
+    settings: Mapping[str, Any] | None = None,
+) -> bytes:
+    """What `draw` draws on a figure of that size, with a layout that makes room for labels.
+    `settings`: of matplotlib, beyond those of all pictures."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -43,6 +50,8 @@ def to_svg(draw: Callable[["Figure"], None], *, width_in: float, height_in: floa
         mpl.rc("axes.spines", top=False, right=False)
         mpl.rc("grid", color="#e3e6e8", linewidth=0.6)
         mpl.rc("legend", frameon=False)
+        more: Any = settings or {}  # its type has hundreds of names
+        mpl.rcParams.update(more)
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure)

@@ -78,17 +78,15 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
         for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda i: (i[1], i[0]))
     ]
     prices = f"on-demand {usd(plan.on_demand_usd_per_hour)}/h"
-    dates = f"on-demand as of {catalogue.on_demand_seen}"
     if spot:
         prices += "; spot " + ", ".join(spot)
-        dates += f"; spot is modelled from {catalogue.spot_seen}"
     return [
         *paragraph(
             f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
             f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}: {word}"
         ),
         *paragraph(prices, indent=4),
-        f"    {dates}",
+        *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
     ]
 
 

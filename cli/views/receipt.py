@@ -43,7 +43,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
             f"  {count(len(relaid), 'reconfiguration')}"
             + (f", {count(again, 'step')} done again after a restore" if again else "")
         )
-        lines += [f"    {_relaid_line(one)}" for one in relaid]
+        lines += [f"    {relaid_line(one)}" for one in relaid]
     rows = [("node", "zone", "F", "B", "FR", "BR", "tensors at peak")]
     rows += [
         (
@@ -67,7 +67,7 @@ def summary_text(body: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _relaid_line(body: Mapping[str, Any]) -> str:
+def relaid_line(body: Mapping[str, Any]) -> str:
     """`2 x 4, on from step 31: there are nodes for 2 x 4; 9.4 MiB sent, it took 300 ms`."""
     where = f"step {body['step']}"
     if body["checkpoint"]:

@@ -11,7 +11,7 @@ from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.sim.report import spread
 from bamboo.sim.run import OURS, Figures, terms_of_rivals
 from cli.simulating import HOUR_S, Simulated, on_demand
-from cli.views.quantities import columns, count, duration, number, rate, usd
+from cli.views.quantities import columns, count, duration, number, paragraph, rate, usd
 
 FIGURES = {
     "steps": "steps",
@@ -117,16 +117,21 @@ def _terms(simulated: Simulated, price: float) -> list[str]:
     """What an instance costs, modelled. `price`: on average over all that ran."""
     asked, kind = simulated.asked, simulated.planned.plan.instance_type.name
     full = usd(asked.on_demand_usd_per_hour)
-    seen = simulated.planned.catalogue.on_demand_seen
-    if on_demand(simulated.job):
+    catalogue = simulated.planned.catalogue
+    bought = on_demand(simulated.job)
+    dated = paragraph(f"catalogue: {catalogue.sources([kind], spot=not bought)}")
+    if bought:
         return [
             f"  a {kind} is {full} an hour on demand by {asked.prices.source}, modelled",
+            *dated,
             "  the market is what takes nodes; each is paid for every second that it ran",
         ]
     spot = f"{usd(price)} an hour on average on the spot market" if price else "on the spot market"
     return [
         f"  a {kind} is {spot}, {full} on demand, modelled",
-        f"  (spot by {asked.prices.source}, on demand by the catalogue of {seen})",
+        f"  (spot by {asked.prices.source}, on demand by the catalogue of "
+        f"{catalogue.on_demand_seen})",
+        *dated,
         "  a spot instance that is taken back within its first hour is not paid, as on EC2",
     ]
 

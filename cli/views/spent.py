@@ -31,7 +31,7 @@ def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
     uses: Sequence[Mapping[str, Any]] = spent["uses"]
     if uses:
         lines += _waterfall(uses, spent["bill_micro_usd"])
-        lines += paragraph(_how_known(spent))
+        lines += paragraph(how_known(spent))
     else:
         lines = paragraph(f"where it went is not known: {spent['unknown']}")
     if spent["saved_micro_usd"] > 0:
@@ -53,6 +53,11 @@ def micro_text(micro_usd: int) -> str:
     return f"{sign}${abs(micro_usd) // 1_000_000:,}.{abs(micro_usd) % 1_000_000:06d}"
 
 
+def label_of(use: str) -> str:
+    """What a use of money is called where it is shown."""
+    return _LABELS.get(use, use)
+
+
 def bar(share: float, *, width: int = BAR) -> str:
     """A bar of `share` of the width, to an eighth of a column; what is not nothing shows."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -65,7 +70,7 @@ def _waterfall(uses: Sequence[Mapping[str, Any]], bill_micro_usd: int) -> list[s
     whole = sum(max(0, one["micro_usd"]) for one in uses) or 1
     rows = [
         (
-            _LABELS.get(one["use"], one["use"]),
+            label_of(one["use"]),
             clock(one["seconds"]) if one["seconds"] else "",
             micro_text(one["micro_usd"]),
             f"{one['micro_usd'] / whole:.1%}",
@@ -77,7 +82,7 @@ def _waterfall(uses: Sequence[Mapping[str, Any]], bill_micro_usd: int) -> list[s
     return columns(rows, indent=4, right=frozenset({1, 2, 3}))
 
 
-def _how_known(spent: Mapping[str, Any]) -> str:
+def how_known(spent: Mapping[str, Any]) -> str:
     """How far the parts of a training step were measured."""
     words = [f"duties by the {' and the '.join(spent['sources'])}"]
     names = {one["use"] for one in spent["uses"]}

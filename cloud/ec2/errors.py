@@ -28,6 +28,10 @@ THROTTLED_CODES = frozenset(
 UNAVAILABLE_CODES = frozenset(
     {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"}
 )
+CREDENTIAL_CODES = frozenset(
+    {"AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "SignatureDoesNotMatch"}
+    | {"ExpiredToken", "RequestExpired", "OptInRequired", "PendingVerification"}
+)
 GONE_CODES = frozenset({"InvalidInstanceID.NotFound"})
 
 

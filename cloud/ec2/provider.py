@@ -6,23 +6,22 @@ later turn. Every call has a deadline.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import ClientError
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.errors import GONE_CODES, THROTTLED_CODES, UNAVAILABLE_CODES, refusal_kind
+from cloud.ec2.calls import InstanceUnknown, code_and_message, translated
+from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
 from cloud.ec2.pricing import on_demand_offers, spot_offers
 from cloud.ec2.requests import TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
-    CloudThrottled,
     CloudUnavailable,
     InstanceState,
     LaunchAnswer,
@@ -113,7 +112,7 @@ class Ec2Provider:
         refusals: list[Refusal] = []
         for spec in specs:
             try:
-                with _translated("RunInstances"):
+                with translated("RunInstances"):
                     answer = self._run_instances(spec)
             except (CloudUnavailable, CloudRefused):
                 if not launched and not refusals:
@@ -126,7 +125,7 @@ class Ec2Provider:
     def describe(self, run: RunId) -> tuple[Observed, ...]:
         """All instances with the run's tag, by id."""
         found = []
-        with _translated("DescribeInstances"):
+        with translated("DescribeInstances"):
             pages = self._reader.get_paginator("describe_instances")
             for page in pages.paginate(**requests.describe_instances(run)):
                 for reservation in page["Reservations"]:
@@ -138,7 +137,7 @@ class Ec2Provider:
         if not instances:
             return
         try:
-            with _translated("TerminateInstances"):
+            with translated("TerminateInstances"):
                 self._reader.terminate_instances(InstanceIds=list(instances))
         except InstanceUnknown:
             # EC2 ends none of a list that holds an unknown one.
@@ -154,7 +153,7 @@ class Ec2Provider:
             )
         now_iso = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         history: list[Any] = []
-        with _translated("DescribeSpotPriceHistory"):
+        with translated("DescribeSpotPriceHistory"):
             pages = self._reader.get_paginator("describe_spot_price_history")
             asked = requests.spot_prices(instance_types=self._instance_types, now_iso=now_iso)
             for page in pages.paginate(**asked):
@@ -170,9 +169,9 @@ class Ec2Provider:
         try:
             answer = self._launcher.run_instances(**requests.run_instances(spec, self._settings))
         except ClientError as error:
-            code, message = _code_and_message(error)
+            code, message = code_and_message(error)
             kind = refusal_kind(code)
-            if code in UNAVAILABLE_CODES or code in _CREDENTIAL_CODES:
+            if code in UNAVAILABLE_CODES or code in CREDENTIAL_CODES:
                 raise
             refusal = Refusal(spec=spec, kind=kind, code=code, message=message, missing=spec.count)
             return LaunchAnswer(launched=(), refusals=(refusal,))
@@ -196,10 +195,6 @@ class Ec2Provider:
         return LaunchAnswer(launched=launched, refusals=refusals)
 
 
-class InstanceUnknown(CloudRefused):
-    """The cloud does not know (any more) an instance that was named."""
-
-
 def observed(raw: Mapping[str, Any]) -> Observed:
     """An instance of a DescribeInstances or RunInstances answer."""
     tags = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", ())}
@@ -219,37 +214,3 @@ def observed(raw: Mapping[str, Any]) -> Observed:
         token=tags.get(TOKEN_TAG, ""),
         interrupted=raw.get("StateReason", {}).get("Code") == _INTERRUPTED_CODE,
     )
-
-
-_CREDENTIAL_CODES = frozenset(
-    {"AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "SignatureDoesNotMatch"}
-    | {"ExpiredToken", "RequestExpired", "OptInRequired", "PendingVerification"}
-)
-
-
-@contextmanager
-def _translated(action: str) -> Iterator[None]:
-    """Turn the library's exceptions into ours, with what to do about them."""
-    try:
-        yield
-    except ClientError as error:
-        code, message = _code_and_message(error)
-        if code in GONE_CODES:
-            raise InstanceUnknown(f"{action}: {message}") from error
-        if code in THROTTLED_CODES:
-            raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
-        if code in UNAVAILABLE_CODES:
-            raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
-        raise CloudRefused(f"EC2 refuses {action}: {code}: {message}") from error
-    except NoCredentialsError as error:
-        raise CloudRefused(
-            f"{action}: no AWS credentials were found; run `aws configure`, or set "
-            'cloud.provider = "local"'
-        ) from error
-    except BotoCoreError as error:
-        raise CloudUnavailable(f"{action} got no answer: {error}") from error
-
-
-def _code_and_message(error: ClientError) -> tuple[str, str]:
-    body = error.response.get("Error", {})
-    return str(body.get("Code", "unknown")), str(body.get("Message", ""))

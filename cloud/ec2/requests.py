@@ -5,7 +5,7 @@ What the launch template holds as well is said again explicitly: a template can 
 and these settings (one-time spot, tokens only, nothing left after the end) are not negotiable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,22 @@ def spot_prices(*, instance_types: tuple[str, ...], now_iso: str) -> dict[str, A
         "StartTime": now_iso,
         "EndTime": now_iso,
     }
+
+
+def zones(region: str) -> dict[str, Any]:
+    """The arguments of DescribeAvailabilityZones: the zones proper of a region, no local ones."""
+    return {
+        "Filters": [
+            {"Name": "zone-type", "Values": ["availability-zone"]},
+            {"Name": "region-name", "Values": [region]},
+        ]
+    }
+
+
+def instance_types(types: Sequence[str]) -> dict[str, Any]:
+    """The arguments of DescribeInstanceTypes. As a filter, because a type that the region does not
+    have would refuse a list by name as a whole."""
+    return {"Filters": [{"Name": "instance-type", "Values": list(types)}]}
 
 
 def _tags(spec: LaunchSpec) -> list[dict[str, str]]:

@@ -1,10 +1,11 @@
 """The AWS of a local run: moto in this process, with what moto lacks put in front of it.
 
 One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services. In
-front of moto stand: refusals for lack of capacity, spot prices, and idempotent client tokens. This
-is the one file that looks inside moto; requests to it are taken one at a time.
+front of moto stand: refusals for lack of capacity, spot prices, quotas, and idempotent client
+tokens. This is the one file that looks inside moto; requests to it are taken one at a time.
 """
 
+import json
 import logging
 import os
 import threading
@@ -61,11 +62,18 @@ class MockInstance:
 
 class MockAws:
     """The HTTP server and the handles the host needs. `on_change` is called, from a request's
-    thread, after each request that may have started or ended instances."""
+    thread, after each request that may have started or ended instances. `quotas`: vCPUs by code;
+    of all others the account has 0, as a new one."""
 
     def __init__(
-        self, *, metadata: MetadataService, market: Market, on_change: Callable[[], None]
+        self,
+        *,
+        metadata: MetadataService,
+        market: Market,
+        on_change: Callable[[], None],
+        quotas: Mapping[str, float] | None = None,
     ) -> None:
+        self._quotas = dict(quotas or {})
         self._metadata = metadata
         self._market = market
         self._on_change = on_change
@@ -141,6 +149,8 @@ class MockAws:
         )
 
     def _answer_api(self, environ: Environ) -> "_Answer":
+        if str(environ.get("HTTP_X_AMZ_TARGET", "")).endswith(".GetServiceQuota"):
+            return _quota(self._quotas, _body(environ))
         form = {k: v[0] for k, v in parse_qs(_body(environ).decode(errors="replace")).items()}
         action = form.get("Action", "")
         with self._moto_lock:
@@ -244,20 +254,35 @@ def _refusal(code: str, message: str) -> _Answer:
     return _Answer(status=status, headers=(("Content-Type", "text/xml"),), body=body.encode())
 
 
+def _quota(quotas: Mapping[str, float], body: bytes) -> _Answer:
+    asked = json.loads(body)
+    value = quotas.get(asked["QuotaCode"], 0.0)
+    text = json.dumps({"Quota": {**asked, "Unit": "None", "Value": value}})
+    headers = (("Content-Type", "application/x-amz-json-1.1"),)
+    return _Answer(status="200 OK", headers=headers, body=text.encode())
+
+
 def _price_history(market: Market, form: Mapping[str, str]) -> _Answer:
     types = {value for key, value in form.items() if key.startswith("InstanceType.")}
     zone = form.get("AvailabilityZone")
+    pools = [
+        (kind, place, usd)
+        for kind, place, usd in market.pools()
+        if (not types or kind in types) and zone in (None, place)
+    ]
+    first = int(form.get("NextToken") or 0)
+    stop = first + int(form.get("MaxResults") or len(pools))
+    token = str(stop) if stop < len(pools) else ""
     items = "".join(
         f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
         f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
         f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
         f"<availabilityZone>{escape(place)}</availabilityZone></item>"
-        for kind, place, usd in market.pools()
-        if (not types or kind in types) and zone in (None, place)
+        for kind, place, usd in pools[first:stop]
     )
     body = (
         f'<DescribeSpotPriceHistoryResponse xmlns="{_XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
-        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/>"
+        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken>{token}</nextToken>"
         "</DescribeSpotPriceHistoryResponse>"
     )
     return _Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())

@@ -289,7 +289,7 @@ def test_a_lost_local_cloud_ends_a_detached_run_with_a_receipt(bench: Bench) -> 
 
 def test_nobody_comes_back_in_time(bench: Bench) -> None:
     hours = 40 / 3600
-    with detached(bench, "alone", f"budget.max_hours={hours}") as run:
+    with detached(bench, "alone", f"budget.max_hours={hours}", "budget.partial=true") as run:
         run.kill_launcher()
         wait_until(lambda: not run.socket_dir.exists(), what="its end", timeout_s=60.0)
         wait_until(lambda: not members(run.cloud_pid), what="all gone", timeout_s=GONE_S)

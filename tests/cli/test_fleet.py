@@ -72,7 +72,7 @@ class FakeLocalCloud:
 
 
 class Parts:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, most: int = 0) -> None:
         self.fleet = FakeCloudFleet()
         self.cloud = FakeLocalCloud()
         self.notes: list[str] = []
@@ -88,6 +88,7 @@ class Parts:
             note=self.notes.append,
             nodes=5,
             zones=ZONES,
+            most=most,
             join_s=120.0,
             now=lambda: self.now_s,
         )
@@ -180,6 +181,24 @@ def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) ->
         ("ensure", (7,)),
         ("ensure", (6, instances[0])),
         ("ensure", (5, *sorted(instances))),
+    ]
+
+
+def test_never_more_than_the_budget_allows(tmp_path: Path) -> None:
+    """One that is about to leave is paid until it has: its replacement waits for that."""
+    parts = Parts(tmp_path, most=5)
+    nodes = state().nodes
+    instances = [*(node.instance for node in nodes), InstanceId("i-5")]
+    journal(parts, dict.fromkeys(instances, 10.0))
+    noticed = NoticeReceived(node=nodes[1].id, deadline_s=1e10)
+    parts.made.reconcile(state(RebalanceAdvised(node=nodes[0].id)))
+    parts.made.reconcile(state(noticed))
+    journal(parts, dict.fromkeys(instances, 10.0), ended=[nodes[1].instance])
+    parts.made.reconcile(state(noticed))
+    assert parts.fleet.calls == [
+        ("ensure", (5,)),
+        ("ensure", (4, nodes[1].instance)),
+        ("ensure", (5, nodes[1].instance)),
     ]
 
 

@@ -113,7 +113,8 @@ def test_the_plan_on_paper() -> None:
     text = "\n".join(lines)
     assert "spot in us-east-1a: modelled, nothing is paid" in text
     assert "    on-demand $2.10/h; spot $0." in text
-    assert "    on-demand as of 2026-07-20; spot is modelled from " in text
+    assert "    on-demand as of 2026-07-20 (" in text
+    assert "days old); spot is modelled from " in text
     assert "with a core for every node; this machine has 2" in text
     assert max(map(len, lines)) <= 100
     assert "The loss of any one of the 4 nodes is survived" in text

@@ -77,7 +77,7 @@ def test_the_text_names_the_instance_its_price_where_that_is_from_and_the_seeds(
         text = capsys.readouterr().out
         assert f"({seeds}), simulated" in text.splitlines()[0]
         assert f"a g4dn.xlarge is ${price:.4f} an hour on average on the spot market" in text
-        assert "by the catalogue of 2025" in text
+        assert "(spot by the catalogue of 2026, on demand by the catalogue of 2026-07-20)" in text
     assert body_of(["--trace", MARKET], capsys)["first_seed"] is None
 
 

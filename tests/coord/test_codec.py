@@ -63,6 +63,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     float: finite,
     Slot: slots,
     Outcome: st.sampled_from(Outcome),
+    tuple[NodeId, ...]: st.lists(names.map(NodeId), max_size=3).map(tuple),
     tuple[Holding, ...]: st.lists(
         st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
     ).map(tuple),
@@ -163,10 +164,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":6}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":7}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":6}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":7}'
     )
 
 
@@ -299,12 +300,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":6,"effects":{}}')
-    fleet = '{"v":6,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":7,"effects":{}}')
+    fleet = '{"v":7,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":6,"event":{}}')
+        decode_entry('{"v":7,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

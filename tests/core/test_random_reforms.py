@@ -22,6 +22,7 @@ from bamboo.core.events import (
     Event,
     LayoutBuilt,
     NodeFinished,
+    NodesReleased,
     NoticeReceived,
     Pace,
     PaceMeasured,
@@ -43,7 +44,6 @@ from bamboo.core.transition import live_members
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
-from bamboo.topology.slots import Slot
 from tests.core.build import afresh, joined, lost
 from tests.core.plain_aim import aims_plainly
 
@@ -122,9 +122,13 @@ class World(RuleBasedStateMachine):
             self.lost_some = False
 
     def forget_the_dead(self) -> None:
+        """And what others have given away: whoever shadows a slot no more drops its replica."""
         live = {node.id for node in self.state.live_nodes()}
         self.lost_some |= any(self.held[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
+        if self.state.assignment is not None and self.state.reform is None:
+            for node, held in self.held.items():
+                self.held[node] = {x: held[x] for x in held.keys() & self.wants(node)}
 
     def give_all(self, step: int) -> None:
         """Everybody who works has what he is to have as it is before `step`."""
@@ -202,11 +206,12 @@ class World(RuleBasedStateMachine):
         return [node.id for node in self.state.live_nodes()]
 
     @precondition(lambda self: len(self.living()) > 1)
-    @rule(index=draw, number=st.integers(1, 3))
-    def lose(self, index: int, number: int) -> None:
-        victims = self.living()[index % len(self.living()) :][:number]
-        for victim in victims:
-            self.say(lost(victim, "fleet", "exit"))
+    @rule(index=draw, number=st.integers(1, 3), given_back=st.sampled_from([False, False, True]))
+    def lose(self, index: int, number: int, given_back: bool) -> None:
+        victims = tuple(self.living()[index % len(self.living()) :][:number])
+        released = NodesReleased(reporter="fleet", nodes=victims, reason="they cost")
+        for event in [released] if given_back else [lost(v, "fleet", "exit") for v in victims]:
+            self.say(event)
 
     @precondition(lambda self: self.living())
     @rule(index=draw, now=seldom)
@@ -388,12 +393,6 @@ class World(RuleBasedStateMachine):
             else:
                 raise AssertionError(f"nothing goes on: {self.state.sentence}")
         raise AssertionError(f"it does not come to rest: {self.state.sentence}")
-
-
-def test_slots_are_of_the_grid() -> None:
-    """The world's own account names layers as the topology does."""
-    layout = ModelLayout(grid=Grid(pipelines=1, stages=2), cut=CUTS[0], shares=(4,))
-    assert list(layout.layers_of(Slot(pipeline=0, stage=1))) == list(range(6, 12))
 
 
 TestWorld = World.TestCase

@@ -113,6 +113,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
         Outcome: Outcome,
         tuple[Holding, ...]: _holdings,
         tuple[Norm, ...]: _norms,
+        tuple[NodeId, ...]: _nodes,
         tuple[events.Pace, ...]: _paces,
         tuple[events.Speed, ...]: _speeds,
     }
@@ -120,6 +121,10 @@ def _event(kind: str, words: list[str]) -> events.Event:
         **{name: read.get(hints[name], str)(text) for name, text in given.items()}
     )
     return made
+
+
+def _nodes(text: str) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, text.split(",")))
 
 
 def _speeds(text: str) -> tuple[events.Speed, ...]:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from bamboo.config.catalogue import load_catalogue
+from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.tree import CloudConfig
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import parse_catalogue
+from bamboo.planner.auxiliary import NEEDED
+from bamboo.planner.catalogue import catalogue_from, parse_catalogue
 
 SMALL = """
 schema_version = 1
@@ -23,7 +24,7 @@ spot_usd_per_hour = [0.36, 0.51]
 
 
 def test_the_installed_catalogue_has_dates_and_the_default_type() -> None:
-    catalogue = load_catalogue()
+    catalogue = installed_catalogue()
     assert catalogue.on_demand_seen == "2026-07-20"
     kind = catalogue.find(CloudConfig().instance_types[0])
     assert kind.on_demand_usd_per_hour == 0.526
@@ -32,7 +33,7 @@ def test_the_installed_catalogue_has_dates_and_the_default_type() -> None:
 
 
 def test_modelled_spot_prices_lie_in_the_range_and_do_not_move() -> None:
-    catalogue = load_catalogue()
+    catalogue = installed_catalogue()
     prices = catalogue.spot_prices(catalogue.types, ["us-east-1a", "us-east-1b"])
     assert set(prices) == {n for n, t in catalogue.types.items() if t.spot_usd_per_hour}
     for name, zones in prices.items():
@@ -43,7 +44,7 @@ def test_modelled_spot_prices_lie_in_the_range_and_do_not_move() -> None:
 
 
 def test_an_unknown_type_and_an_unknown_spot_price_are_input_errors() -> None:
-    catalogue = load_catalogue()
+    catalogue = installed_catalogue()
     with pytest.raises(InputError, match=r"'p9\.large' is not in the catalogue of 2026-07-20"):
         catalogue.find("p9.large")
     with pytest.raises(InputError, match=r"no spot price of g6\.xlarge; take market"):
@@ -63,8 +64,66 @@ def test_a_catalogue_comes_back_from_its_text() -> None:
         ("[0.36, 0.51]", "[0.51, 0.36]", "does not lie below on-demand"),
         ("[0.36, 0.51]", "[0.36, 1.51]", "does not lie below on-demand"),
         ("gpus = 1", "gpus = 0", "must be above 0"),
+        ("gpus = 1", "gpus = 1\nvcpus = -4", "must be above 0"),
+        ("1.006", "nan", "no number"),
+        ("1.006", "inf", "no number"),
+        ("1.006", "true", "no number"),
+        ("1.006", "'cheap'", "could not convert"),
+        ("[0.36, 0.51]", "[0.36]", "wrong kind"),
+        ("[0.36, 0.51]", "0.36", "wrong kind"),
+        ("[0.36, 0.51]", "[0.36, 0.51]\nspot_by_zone = {a = 0.4}", "not that of its zones"),
+        ('"2026-07-20"', '"last summer"', "'last summer' names no time"),
+        ('[types."g5.xlarge"]', "[types]", "wrong kind"),
+        ("schema_version = 1", 'schema_version = 1\ntaken = "?"', "names no time"),
+        (
+            "schema_version = 1",
+            'schema_version = 1\nquotas = {L = {vcpus = -1, seen = "2026", source = ""}}',
+            "below 0",
+        ),
+        (
+            "schema_version = 1",
+            'schema_version = 1\nauxiliary = {disk = {usd = -1, unit = "", what = "", '
+            'seen = "2026", source = ""}}',
+            "below 0",
+        ),
     ],
 )
 def test_a_damaged_catalogue_is_refused(old: str, new: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_catalogue(SMALL.replace(old, new))
+
+
+def test_what_is_no_catalogue_at_all_is_refused() -> None:
+    for raw in (None, 3, [], {}, {"schema_version": 1}):
+        with pytest.raises(ValueError):
+            catalogue_from(raw)
+    head = SMALL.partition("[types")[0]
+    with pytest.raises(ValueError, match="has no types"):
+        parse_catalogue(head + "[types]")
+
+
+def test_every_installed_price_has_a_date_and_a_source() -> None:
+    catalogue = installed_catalogue()
+    for kind in catalogue.types.values():
+        priced = [kind.on_demand_from] + [kind.spot_from] * (kind.spot_usd_per_hour is not None)
+        assert all(origin is not None and origin.source for origin in priced)
+        assert kind.vcpus
+    assert set(catalogue.auxiliary) == set(NEEDED)
+    for name, price in catalogue.auxiliary.items():
+        assert price.unit == NEEDED[name]
+        assert price.origin.source
+        assert price.usd > 0
+
+
+def test_installed_figures_are_those_that_were_looked_up() -> None:
+    types = installed_catalogue().types
+    shapes = {name: (k.gpus, k.gpu, k.gpu_memory_gib) for name, k in types.items()}
+    assert shapes["g6e.xlarge"] == (1, "L40S", 48)
+    assert shapes["p5en.48xlarge"] == (8, "H200", 141)
+    assert {name: k.network_gbps for name, k in types.items() if name.startswith("p3")} == {
+        "p3.2xlarge": 2.5,
+        "p3.8xlarge": 10,
+        "p3.16xlarge": 25,
+    }
+    assert types["p3.2xlarge"].spot_usd_per_hour == (0.38, 0.74)
+    assert types["p5en.48xlarge"].on_demand_usd_per_hour == 63.296

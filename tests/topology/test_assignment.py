@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.slots import Slot
 
 nodes = st.integers(0, 9).map(lambda n: NodeId(f"i-{n}.0"))
@@ -70,3 +71,8 @@ def test_a_count_that_is_not_the_grids_is_refused(owners: int, shadows: int) -> 
             owners=(NodeId("a.0"),) * owners,
             shadows=(None,) * shadows,
         )
+
+
+def test_layers_of_a_slot_are_those_of_its_stage() -> None:
+    layout = ModelLayout(grid=Grid(pipelines=1, stages=2), cut=(0, 6, 12), shares=(4,))
+    assert list(layout.layers_of(Slot(pipeline=0, stage=1))) == list(range(6, 12))

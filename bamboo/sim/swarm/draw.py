@@ -11,6 +11,9 @@ from bamboo.sim.swarm.scenario import Fault, Scenario
 BURST = 0.6
 """So many faults come soon after another, while what follows from that one is under way."""
 
+RELEASED = 0.3
+"""In so many worlds nodes are given back, whatever else goes wrong."""
+
 KINDS = {
     "lose": 20,
     "lose_after": 16,
@@ -97,6 +100,10 @@ def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
             at_s = min(heal_s - 0.1, rng.choice(faults).at_s + 1.5 * rng.random() ** 2)
         kind = rng.choices(tuple(KINDS), tuple(KINDS.values()))[0]
         faults.append(_fault(rng, round(at_s, 3), kind))
+    if rng.random() < RELEASED:
+        at_s, who = 0.3 + (heal_s - 0.5) * rng.random(), rng.randrange(24)
+        given = rng.randrange(1, 5)
+        faults.append(Fault(at_s=round(at_s, 3), kind="release", who=who, other=given))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 

@@ -107,9 +107,7 @@ class Launcher(Voice):
         here = self._booting
         for member in world.members:
             known = nodes.get(member.name)
-            leaves = known is not None and (
-                not known.status.live or known.notice_deadline_s is not None
-            )
+            leaves = known is not None and not known.usable
             if known is not None and known.status is NodeStatus.GONE and member.running:
                 self._end(member.instance)
             here += member.running and not leaves

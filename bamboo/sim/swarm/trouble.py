@@ -16,6 +16,7 @@ from bamboo.core.events import (
     LayoutBuilt,
     NodeFinished,
     NodeJoined,
+    NodesReleased,
     NoticeReceived,
     PeerLost,
     Quiesced,
@@ -140,6 +141,15 @@ class Trouble:
         member = self._who(fault.who)
         if member is not None:
             member.say_apart(RebalanceAdvised(node=member.node))
+
+    def release(self, fault: Fault) -> None:
+        """The fleet gives so many nodes back, and does not mean to have them again."""
+        running = self._world.running()
+        first = fault.who % len(running) if running else 0
+        nodes = tuple(member.node for member in running[first:][: fault.other])
+        if nodes:
+            reason = "they cost more than they bring"
+            self._world.launcher.say(NodesReleased(reporter="launcher", nodes=nodes, reason=reason))
 
     def join(self, fault: Fault) -> None:
         """A node that nobody asked for."""
@@ -274,5 +284,6 @@ KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "torn": Trouble.torn,
     "stop": Trouble.stop,
     "reconsider": Trouble.reconsider,
+    "release": Trouble.release,
 }
 """Every kind of fault by its name in a scenario."""

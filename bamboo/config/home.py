@@ -1,0 +1,9 @@
+"""Where a user's runs, profiles and prices lie."""
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`$BAMBOO_HOME`, by default `./runs`."""
+    return Path(os.environ.get("BAMBOO_HOME") or "runs").resolve()

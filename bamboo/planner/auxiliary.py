@@ -1,0 +1,173 @@
+"""What a plan costs beside its instances: disks, addresses, object store, coordinator, transfer.
+
+Rule: pure, and the one place where these dollars are counted; each part has a name and a sentence,
+so that whoever prints a total can say what is in it. All of it is modelled from list prices.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from bamboo.errors import InputError
+from bamboo.planner.origin import Origin
+
+HOURS_PER_MONTH = 730.0
+"""As AWS counts a month in its own calculator."""
+GIB = 2**30
+GB = 1e9
+REQUESTS = 1000
+PART_BYTES = 64 << 20
+"""An object that is larger goes up in parts of this size, a request each."""
+DISK_GIB = 120.0
+"""The root volume of an instance, by default (`volume_gib` of the Terraform stack)."""
+
+COORDINATOR_DISK_GIB = 20.0
+"""Assumed: the least that the Terraform stack allows."""
+
+NEEDED = {
+    "disk": "GB-month",
+    "address": "hour",
+    "storage": "GB-month",
+    "put": "1,000 requests",
+    "get": "1,000 requests",
+    "coordinator": "hour",
+    "transfer": "GB",
+}
+"""Name of a price -> what it is of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryPrice:
+    """One list price."""
+
+    usd: float
+    unit: str
+    what: str
+    """Such as `gp3 volumes`."""
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a plan has beside its instances, as quantities."""
+
+    instances: int
+    disk_gib: float = DISK_GIB
+    """Of each instance."""
+    public_addresses: int | None = None
+    """None: one each, as the subnets of the Terraform stack give."""
+    stored_bytes: float = 0.0
+    """In the object store, at most."""
+    puts_per_hour: float = 0.0
+    gets_per_hour: float = 0.0
+    crossing_bytes_per_hour: float = 0.0
+    """Between zones."""
+    coordinator: bool = True
+    """Whether a small on-demand instance stands beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the dollars beside the instances."""
+
+    name: str
+    usd_per_hour: float
+    why: str
+
+
+def auxiliary_parts(prices: Mapping[str, AuxiliaryPrice], extras: Extras) -> tuple[Part, ...]:
+    """USD per hour by part, in a fixed order: disks, addresses, object store, coordinator,
+    transfer. The coordinator has a disk and an address of its own, counted with it.
+
+    Raises InputError when a price that is needed is not in `prices`.
+    """
+    lacking = [name for name in NEEDED if name not in prices]
+    if lacking:
+        raise InputError(
+            f"the catalogue has no price of {', '.join(lacking)}; take the installed catalogue"
+        )
+    each = extras.public_addresses
+    addresses = extras.instances if each is None else each
+    disk, address = prices["disk"], prices["address"]
+    disk_usd = extras.disk_gib * disk.usd / HOURS_PER_MONTH
+    stored_gib = extras.stored_bytes / GIB
+    requests = (
+        extras.puts_per_hour * prices["put"].usd + extras.gets_per_hour * prices["get"].usd
+    ) / REQUESTS
+    crossing_gb = extras.crossing_bytes_per_hour / GB
+    coordinator = prices["coordinator"]
+    beside_usd = address.usd + COORDINATOR_DISK_GIB * disk.usd / HOURS_PER_MONTH
+    return (
+        Part(
+            name="disks",
+            usd_per_hour=extras.instances * disk_usd,
+            why=f"{extras.instances} x {extras.disk_gib:g} GiB of {_words(disk)}",
+        ),
+        Part(
+            name="addresses",
+            usd_per_hour=addresses * address.usd,
+            why=f"{addresses} x {_words(address)}",
+        ),
+        Part(
+            name="object store",
+            usd_per_hour=stored_gib * prices["storage"].usd / HOURS_PER_MONTH + requests,
+            why=f"{stored_gib:.1f} GiB of {_words(prices['storage'])}, and "
+            f"{extras.puts_per_hour:,.0f} writes and {extras.gets_per_hour:,.0f} reads an hour",
+        ),
+        Part(
+            name="coordinator",
+            usd_per_hour=(coordinator.usd + beside_usd) if extras.coordinator else 0.0,
+            why=f"1 x {_words(coordinator)}, with address and disk"
+            if extras.coordinator
+            else "none",
+        ),
+        Part(
+            name="transfer",
+            usd_per_hour=crossing_gb * prices["transfer"].usd,
+            why=f"{crossing_gb:,.1f} GB an hour of {_words(prices['transfer'])}",
+        ),
+    )
+
+
+def auxiliary_usd_per_hour(parts: Sequence[Part]) -> float:
+    """All parts together."""
+    return sum(part.usd_per_hour for part in parts)
+
+
+def extras_of(
+    *,
+    instances: int,
+    step_s: float,
+    crossing_bytes: float = 0.0,
+    checkpoint_bytes: Sequence[float] = (),
+    every_steps: int = 0,
+    keep: int = 0,
+    coordinator: bool = True,
+) -> Extras:
+    """The quantities of a plan: `crossing_bytes` of a step between zones, `checkpoint_bytes` of
+    each stage's part, a checkpoint every so many steps (0: none, or not in a bucket), `keep` kept,
+    and one more while it is written. Raises InputError for a step of no time."""
+    if step_s <= 0:
+        raise InputError(f"a step of {step_s:g} s: give operations a time above 0")
+    steps_per_hour = 3600 / step_s
+    written = every_steps > 0 and len(checkpoint_bytes) > 0
+    return Extras(
+        instances=instances,
+        stored_bytes=(keep + 1) * sum(checkpoint_bytes) if written else 0.0,
+        puts_per_hour=checkpoint_puts(checkpoint_bytes) * steps_per_hour / every_steps
+        if written
+        else 0.0,
+        crossing_bytes_per_hour=crossing_bytes * steps_per_hour,
+        coordinator=coordinator,
+    )
+
+
+def checkpoint_puts(shard_bytes: Sequence[float]) -> int:
+    """Requests that write one checkpoint of these shards: each in parts of PART_BYTES with a begin
+    and an end where there are several, and the manifest that makes it complete."""
+    pieces = [max(1, ceil(size / PART_BYTES)) for size in shard_bytes]
+    return 1 + sum(count if count == 1 else count + 2 for count in pieces)
+
+
+def _words(price: AuxiliaryPrice) -> str:
+    return f"{price.what} at ${price.usd:g} per {price.unit}"

@@ -1,0 +1,218 @@
+"""Which option to take, and when redundancy pays: choices over figures that are known already.
+
+Rule: without limits the most samples per dollar wins, under limits the cheapest of those that keep
+them in nine runs of ten. What is said of other rates of preemption is modelled: the plans of the
+table with their losses scaled, nothing is played again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf, isinf, log
+
+from bamboo.planner.option import HOUR_S, SPOT, Option, Question
+from bamboo.planner.options import at_rate
+from bamboo.planner.value import samples_per_usd
+from bamboo.planner.zones import RESTART_S
+
+LEAST_RATE, MOST_RATE = 1e-6, 20.0
+"""Preemptions per node-hour between which a break-even is looked for."""
+HALVINGS = 60
+SAME = 1e-6
+"""Values that differ by less are worth the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of an option over many seeds; inf where a run was not done in time."""
+
+    option: Option
+    hours_p50: float
+    hours_p90: float
+    usd_p50: float
+    usd_p90: float
+    preemptions: float
+    restores: float
+    runs: int
+    unfinished: int
+    """Runs that ended, or were not done by the end of what is simulated."""
+
+    @property
+    def samples(self) -> float:
+        """Of the whole job."""
+        return float(self.option.steps * self.option.batch)
+
+    @property
+    def value(self) -> float:
+        """Samples per dollar of the median run: 0, where that is not done."""
+        if isinf(self.usd_p50):
+            return 0.0
+        rate = self.samples / (self.hours_p50 * HOUR_S)
+        return samples_per_usd(rate, self.usd_p50 / self.hours_p50)
+
+    def keeps(self, *, deadline_h: float, budget_usd: float) -> bool:
+        """In nine runs of ten."""
+        return self.hours_p90 <= deadline_h and self.usd_p90 <= budget_usd
+
+    def samples_for(self, usd: float) -> tuple[float, float]:
+        """That so many dollars buy: in half of the runs, and in nine of ten."""
+        # Of infinitely many dollars none buys anything.
+        return self.samples * usd / self.usd_p50, self.samples * usd / self.usd_p90
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The option to take, or why there is none."""
+
+    outcome: Outcome | None
+    why: str
+    """One sentence."""
+
+
+def choose(
+    outcomes: Sequence[Outcome], *, deadline_h: float = inf, budget_usd: float = inf
+) -> Chosen:
+    """Of the options that a launch can rent. inf: no such limit."""
+    able = [one for one in outcomes if one.option.line.launchable]
+    safe = [one for one in able if one.keeps(deadline_h=deadline_h, budget_usd=budget_usd)]
+    if isinf(deadline_h) and isinf(budget_usd):
+        safe = [one for one in able if one.value > 0]
+    if not safe:
+        return Chosen(outcome=None, why=_not_enough(able, deadline_h, budget_usd))
+    if isinf(deadline_h) and isinf(budget_usd):
+        first = max(safe, key=lambda one: one.value)
+        others = [one for one in safe if one is not first]
+        return Chosen(outcome=first, why=_most_value(first, others))
+    first = min(safe, key=lambda one: (one.usd_p90, one.hours_p90))
+    limits = _limits(deadline_h, budget_usd)
+    return Chosen(
+        outcome=first,
+        why=f"The cheapest of the {len(safe)} of {len(able)} simulated options that are done "
+        f"{limits} in nine runs of ten.",
+    )
+
+
+def _limits(deadline_h: float, budget_usd: float) -> str:
+    words = []
+    if not isinf(deadline_h):
+        words.append(f"within {deadline_h:g} h")
+    if not isinf(budget_usd):
+        words.append(f"for ${budget_usd:,.2f}")
+    return " and ".join(words)
+
+
+def _most_value(first: Outcome, others: Sequence[Outcome]) -> str:
+    if not others:
+        return "The only option that was done."
+    second = max(others, key=lambda one: one.value)
+    more = first.value / second.value - 1
+    name = second.option.line.name
+    if more < SAME:
+        return f"The most samples per dollar, as many as {name}."
+    return f"The most samples per dollar: {100 * more:.3g} % more than the next, {name}."
+
+
+def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -> str:
+    """And what would be."""
+    done = [one for one in able if not isinf(one.usd_p90) and not isinf(one.hours_p90)]
+    limits = _limits(deadline_h, budget_usd) or "at all"
+    say = f"Not enough: no option is done {limits} in nine runs of ten"
+    if not done:
+        return f"{say}, nor at any price that was simulated; take checkpoints or on-demand nodes."
+    cheap = min(done, key=lambda one: one.usd_p90)
+    fast = min(done, key=lambda one: one.hours_p90)
+    ways = [f"${cheap.usd_p90:,.2f} and {cheap.hours_p90:,.1f} h ({cheap.option.line.name})"]
+    if fast is not cheap:
+        ways.append(f"${fast.usd_p90:,.2f} and {fast.hours_p90:,.1f} h ({fast.option.line.name})")
+    return f"{say}; enough would be {', or '.join(ways)}."
+
+
+# -------------------------------------------------------------------- when redundancy pays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """From which rate on the best plan with redundancy is worth more than the best without."""
+
+    per_node_hour: float | None
+    """Modelled; None: there is no such rate, or at no rate is it worth less."""
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One condition, and what plans with and without redundancy are worth under it. Modelled."""
+
+    name: str
+    with_value: float
+    without_value: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the plan with redundancy is worth more."""
+        return self.with_value > self.without_value * (1 + SAME)
+
+
+def value_at(option: Option, per_node_hour: float, question: Question) -> float:
+    """What the option's plan is worth where nodes are taken so often."""
+    factor = per_node_hour / question.losses_per_node_hour
+    losses = at_rate(option.plan.losses, factor, replace_s=question.replace_s)
+    return replace(option.plan, losses=losses).value
+
+
+def value_in_short(option: Option, hours: float, question: Question) -> float:
+    """What the plan is worth where the whole job takes so long: a loss costs half of it at most."""
+    plan = option.plan
+    steps = max(1, round(hours * HOUR_S / plan.step_s))
+    stakes = replace(question, steps=steps).hazard({"": 1.0}, preemptible=True).stakes
+    fatal_s = stakes.lost_s(plan.step_s) + max(0.0, question.replace_s - RESTART_S)
+    return replace(plan, losses=replace(plan.losses, fatal_s=fatal_s)).value
+
+
+def on_spot(found: Sequence[Option], *, redundant: bool) -> tuple[Option, ...]:
+    """Those that nodes are taken from, with replicas or without."""
+    return tuple(
+        one for one in found if one.line.market == SPOT and one.line.redundant is redundant
+    )
+
+
+def gain_at(found: Sequence[Option], per_node_hour: float, question: Question) -> float:
+    """By which factor, as a logarithm, the best with redundancy is worth more than without."""
+
+    def best(*, redundant: bool) -> float:
+        those = on_spot(found, redundant=redundant)
+        return max(value_at(one, per_node_hour, question) for one in those)
+
+    return log(best(redundant=True) / best(redundant=False))
+
+
+def break_even(found: Sequence[Option], question: Question) -> BreakEven:
+    """Where `gain_at` changes its sign, by halving on a logarithmic scale."""
+    if not on_spot(found, redundant=True) or not on_spot(found, redundant=False):
+        return BreakEven(per_node_hour=None, says="There are no two plans on spot to compare.")
+    if question.losses_per_node_hour <= 0:
+        return BreakEven(
+            per_node_hour=None, says="No node is ever taken here: redundancy has nothing to save."
+        )
+    low, high = log(LEAST_RATE), log(MOST_RATE)
+    if gain_at(found, LEAST_RATE, question) >= 0:
+        return BreakEven(
+            per_node_hour=None,
+            says="Redundancy pays at any rate of preemption: in calm steps it costs nothing here.",
+        )
+    if gain_at(found, MOST_RATE, question) <= 0:
+        return BreakEven(
+            per_node_hour=None,
+            says=f"Redundancy does not pay up to {MOST_RATE:g} preemptions per node-hour.",
+        )
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if gain_at(found, exp(middle), question) < 0:
+            low = middle
+        else:
+            high = middle
+    rate = exp(high)
+    return BreakEven(
+        per_node_hour=rate,
+        says=f"Redundancy pays from {rate:.3g} preemptions per node-hour on; below, the best plan "
+        "without is worth more.",
+    )

@@ -1,0 +1,168 @@
+"""One way to rent for a job, as a value: what is offered, what is asked, what an option comes to.
+
+Rule: plain values; `options` finds them. Every figure of an option is the planner's, and its value
+is that of `value.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from bamboo.planner.losses import Hazard
+from bamboo.planner.ranking import Candidate
+from bamboo.planner.value import tokens_per_usd
+from bamboo.planner.workload import Workload
+from bamboo.planner.zones import RESTART_S, Stakes
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
+
+ON_DEMAND, SPOT, MIXED = "on-demand", "spot", "mixed"
+MARKETS = (SPOT, ON_DEMAND, MIXED)
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One instance type, and what the job takes on it."""
+
+    name: str
+    gpu: str
+    memory_bytes: int
+    """Of a node."""
+    workload: Workload
+    node_bytes_per_s: float
+    """Of all that a node sends together; 0: sizes do not matter."""
+    on_demand_usd_per_hour: float
+    spot_usd_per_hour: Mapping[str, float]
+    """By zone; empty: it is not to be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What all options have in common."""
+
+    nodes: range
+    steps: int
+    checkpoint_every: int
+    losses_per_node_hour: float
+    replace_s: float = RESTART_S
+    """Until a lost node's place is taken."""
+    standbys: int = 0
+    modes: tuple[str, ...] = REDUNDANCY_MODES
+    most_hours: float = inf
+    """Expected; slower plans are left out."""
+
+    def hazard(self, zone_usd_per_hour: Mapping[str, float], *, preemptible: bool) -> Hazard:
+        """Of nodes at these prices."""
+        stakes = Stakes(
+            zone_usd_per_hour=zone_usd_per_hour,
+            preemptible=preemptible,
+            steps=self.steps,
+            checkpoint_every=self.checkpoint_every,
+        )
+        return Hazard(
+            stakes=stakes,
+            losses_per_node_hour=self.losses_per_node_hour,
+            replace_s=self.replace_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What makes an option another one."""
+
+    instance_type: str
+    market: str
+    spread: str
+    mode: str
+
+    @property
+    def name(self) -> str:
+        """`g5.xlarge spot stash, all in one zone`."""
+        where = {
+            "one": "all in one zone",
+            "pipelines": "a pipeline in a zone",
+            "neighbours": "neighbours in different zones",
+        }[self.spread]
+        return f"{self.instance_type} {self.market} {self.mode}, {where}"
+
+    @property
+    def launchable(self) -> bool:
+        """Whether a launch can rent it: all its nodes are of one market."""
+        return self.market != MIXED
+
+    @property
+    def redundant(self) -> bool:
+        """Whether a stage has a replica."""
+        return self.mode not in BARE_MODES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A line with its best plan; all its figures are those of the planner."""
+
+    line: Line
+    gpu: str
+    plan: Candidate
+    zones: Mapping[str, int]
+    """Zone -> nodes, standbys included."""
+    anchors: int
+    """Of the nodes, those on demand in a mixed option."""
+    preemptions_per_hour: float
+    """Expected, of all its nodes."""
+    steps: int
+    batch: int
+
+    @property
+    def value(self) -> float:
+        """Samples per US dollar: `value.samples_per_usd`, what losses cost taken off."""
+        return self.plan.value
+
+    @property
+    def hours(self) -> float:
+        """Expected until the last step."""
+        return self.steps * self.batch / self.plan.expected_samples_per_s / HOUR_S
+
+    @property
+    def usd(self) -> float:
+        """Expected in all."""
+        return self.steps * self.batch / self.value
+
+    @property
+    def preemptions(self) -> float:
+        """Expected in all."""
+        return self.preemptions_per_hour * self.hours
+
+    def usd_per_million_tokens(self, tokens_per_sample: int) -> float:
+        """Where the samples are text."""
+        return 1e6 / tokens_per_usd(self.value, tokens_per_sample)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfits:
+    """Lines of which no plan fits into memory."""
+
+    lines: int
+    nearest: str
+    """The type and the reason, with layer and bytes; "": there are none."""
+    memory_bytes: int = 0
+    """Of a node of that type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The table: what was found best first, and all else that was looked at."""
+
+    found: tuple[Option, ...]
+    behind: tuple[tuple[Line, float], ...]
+    """Of each other line what it is worth at most."""
+    misfits: Misfits
+    too_slow: tuple[Line, ...]
+    """Lines of which every plan that fits takes longer than is allowed."""
+    least_hours: float
+    """No plan that fits takes less, whatever is allowed; inf: none fits."""
+    lines: int
+    """In all."""
+
+    def first(self, wanted: Callable[[Option], bool]) -> Option | None:
+        """The best of those that are wanted."""
+        return next((one for one in self.found if wanted(one)), None)

@@ -1,0 +1,346 @@
+"""What a job could be rented as, best value first: instance type x market x zones x resilience.
+
+Rule: the value of an option is that of its best plan by `ranking`, which quotes `value.py`; this
+file only crosses what can be chosen. A line of the table is worked out no further than is needed to
+know that it is behind those asked for: of the others it is said what they are worth at most.
+
+A mixed option has anchors on demand, which nobody takes: one whole pipeline, or with a single one
+every second stage of the ring, so that each stage always has a live copy. It is modelled so.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, inf
+
+from bamboo.errors import InputError
+from bamboo.planner.candidates import Candidates, Choice, Room
+from bamboo.planner.losses import Losses
+from bamboo.planner.option import (
+    HOUR_S,
+    MIXED,
+    ON_DEMAND,
+    SPOT,
+    Line,
+    Misfits,
+    Offer,
+    Option,
+    Options,
+    Question,
+)
+from bamboo.planner.ranking import DIGITS, ROUNDING, Candidate, Judge
+from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES, SPREADS
+
+LEAST, FATAL, CALM, WHOLE = range(4)
+"""What is known of a plan: its least step; what fatal losses cost at least; its calm step; all."""
+Told = Callable[[int, int], None]
+"""(lines that are known, of all)."""
+
+
+def options(
+    offers: Sequence[Offer],
+    question: Question,
+    *,
+    most: int,
+    told: Told = lambda _done, _of_all: None,
+) -> Options:
+    """The `most` best lines (0: all), best first, and beside them the best on demand, the best on
+    spot without redundancy and the best on spot with it.
+
+    Raises InputError without any offer; what does not fit is counted, and no error here.
+    """
+    if not offers:
+        raise InputError("no instance type to compare; name one that the catalogue has")
+    return _Table(offers, question).played(most, told)
+
+
+def together(tables: Sequence[Options], *, most: int) -> Options:
+    """What parts of the offers came to, as if all had been searched at once: the best `most`, and
+    one of each sort."""
+    ordered = sorted((one for table in tables for one in table.found), key=lambda one: -one.value)
+    kept, sorts = [], set[str]()
+    behind = [(line, most_) for table in tables for line, most_ in table.behind]
+    for number, one in enumerate(ordered):
+        if number < most or not most or _sort(one.line) not in sorts:
+            kept.append(one)
+            sorts.add(_sort(one.line))
+        else:
+            behind.append((one.line, one.value))
+    nearest = max((table.misfits for table in tables), key=lambda some: some.memory_bytes)
+    return Options(
+        found=tuple(kept),
+        behind=tuple(behind),
+        misfits=replace(nearest, lines=sum(table.misfits.lines for table in tables)),
+        too_slow=tuple(line for table in tables for line in table.too_slow),
+        least_hours=min(table.least_hours for table in tables),
+        lines=sum(table.lines for table in tables),
+    )
+
+
+def again(option: Option, offer: Offer, question: Question) -> Option:
+    """The same plan on another offer, such as one with slower links."""
+    table = _Table([offer], question)
+    return table.of_plan(option.line, option.plan.choice)
+
+
+def anchors(grid: Grid) -> int:
+    """How many nodes a mixed option has on demand, so that no stage can lose its last live copy."""
+    return grid.stages if grid.pipelines > 1 else -(-grid.stages // 2)
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    """Of the queue. What less is known of comes first where values are equal."""
+
+    key: tuple[float, int, int]
+    """Minus the value, how much is known, and a number of its own."""
+    line: Line = field(compare=False)
+    judge: Judge = field(compare=False)
+    choice: Choice = field(compare=False)
+    candidate: Candidate | None = field(compare=False, default=None)
+
+
+class _Table:
+    """Searches the cross product, best first."""
+
+    def __init__(self, offers: Sequence[Offer], question: Question) -> None:
+        self._offers = {offer.name: offer for offer in offers}
+        self._question = question
+        self._least_s = inf
+        self._instants: dict[tuple[str, int], dict[tuple[Grid, str], float]] = {}
+        self._lines: list[Line] = []
+        self._misfits: list[Line] = []
+        self._queue: list[_Entry] = []
+        self._fitting: dict[tuple[int, tuple[float, ...]], list[Choice]] = {}
+
+    def played(self, most: int, told: Told) -> Options:
+        """Look at everything, and closely at the best."""
+        for done, offer in enumerate(self._offers.values()):
+            told(done, 2 * len(self._offers))
+            self._enter(offer)
+        heapq.heapify(self._queue)
+        goal = most or len(self._lines)
+        found, left = self._search(goal, told)
+        known = {option.line for option in found} | left.keys() | {*self._misfits}
+        return Options(
+            found=tuple(found),
+            behind=tuple(left.items()),
+            misfits=self._nearest(),
+            too_slow=tuple(line for line in self._lines if line not in known),
+            least_hours=self._least_s * self._question.steps / HOUR_S,
+            lines=len(self._lines),
+        )
+
+    def _search(self, goal: int, told: Told) -> tuple[list[Option], dict[Line, float]]:
+        """Once there are enough, only a sort that is still missing is looked at more closely."""
+        found: list[Option] = []
+        done: set[Line] = set()
+        left: dict[Line, float] = {}
+        while self._queue:
+            entry = heapq.heappop(self._queue)
+            line = entry.line
+            if line in done or line in left:
+                continue
+            if len(found) >= goal and _sort(line) in {_sort(other) for other in done}:
+                left[line] = -entry.key[0]
+            elif entry.key[1] == WHOLE and entry.candidate is not None:
+                found.append(self._option(line, entry.judge, entry.candidate))
+                done.add(line)
+                told(goal + min(len(found), goal), 2 * goal)
+            else:
+                self._look_closer(entry)
+        return sorted(found, key=lambda one: -one.value), left
+
+    # ---------------------------------------------------------------- what there is
+
+    def of_plan(self, line: Line, choice: Choice) -> Option:
+        """A line with this plan, whatever others there are."""
+        judges = self._judges(self._offers[line.instance_type])
+        judge = next(j for market, j in judges if (market, j.book.spread) == _place(line))
+        known = judge.with_losses(judge.calm(choice))
+        if line.market == MIXED:
+            known = self._mixed(line, judge, known)
+        return self._option(line, judge, known)
+
+    def _enter(self, offer: Offer) -> None:
+        """Every line of an offer, and every plan of it that fits, with the most it is worth."""
+        for market, judge in self._judges(offer):
+            # Of one GPU there are instances of several sizes.
+            size = (offer.memory_bytes, offer.workload.both_s)
+            if size not in self._fitting:
+                self._fitting[size] = list(judge.candidates.all())
+            self._enter_lines(offer, market, judge, self._fitting[size])
+
+    def _judges(self, offer: Offer) -> Iterator[tuple[str, Judge]]:
+        """Of each market and spread; all of them share their dry runs."""
+        question, spot = self._question, offer.spot_usd_per_hour
+        room, standbys = self._room(offer, question.modes), question.standbys
+        fixed = question.hazard({"": offer.on_demand_usd_per_hour}, preemptible=False)
+        first = Judge(offer.workload, room, fixed, spread="one", standbys=standbys)
+        yield ON_DEMAND, first
+        if not spot:
+            return
+        hazard = question.hazard(spot, preemptible=True)
+        for spread in SPREADS:
+            judge = Judge(
+                offer.workload,
+                room,
+                hazard,
+                spread=spread,
+                standbys=standbys,
+                like=first,
+                instants=self._instants.setdefault((spread, len(spot)), {}),
+            )
+            yield SPOT, judge
+            if spread == "one":
+                yield MIXED, judge
+
+    def _enter_lines(
+        self, offer: Offer, market: str, judge: Judge, fitting: Sequence[Choice]
+    ) -> None:
+        for mode in _modes(market, self._question.modes):
+            line = Line(
+                instance_type=offer.name, market=market, spread=judge.book.spread, mode=mode
+            )
+            of_mode = [choice for choice in fitting if choice.mode == mode]
+            choices = [choice for choice in of_mode if judge.book.zones(choice.grid)]
+            if of_mode and not choices:
+                continue  # there are too few zones or pipelines for the spread
+            self._lines.append(line)
+            if not of_mode:
+                self._misfits.append(line)
+            for choice in choices:
+                floor_s = judge.floor_s(choice)
+                self._least_s = min(self._least_s, floor_s)
+                if floor_s * self._question.steps / HOUR_S <= self._question.most_hours:
+                    value = self._bound(line, judge, choice)
+                    key = (-value, LEAST, len(self._queue))
+                    self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
+
+    def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
+        """The plan is worth no more: with the least step, and with the `fatal` losses alone."""
+        grid, floor_s = choice.grid, judge.floor_s(choice)
+        rate = samples_per_s(judge.candidates.work(choice.microbatch).batch, floor_s)
+        if fatal and line.market == SPOT:
+            often = judge.book.fatal_per_hour(grid, choice.mode)
+            rate /= 1 + often * judge.book.hazard.stakes.lost_s(floor_s) / HOUR_S
+        if line.market == MIXED:
+            price = self._mixed_usd_per_hour(line, judge, grid)
+        else:
+            price = judge.least_usd_per_hour(choice)
+        return samples_per_usd(rate, price) * (1 + ROUNDING)
+
+    def _mixed_usd_per_hour(self, line: Line, judge: Judge, grid: Grid) -> float:
+        """Of all nodes, in one zone."""
+        prices, zones = judge.book.hazard.stakes.zone_usd_per_hour, judge.book.zones(grid)
+        each = [prices[zone] for zone, count in zones.items() for _ in range(count)]
+        fixed = anchors(grid)
+        each[:fixed] = [self._offers[line.instance_type].on_demand_usd_per_hour] * fixed
+        return usd_per_hour(each)
+
+    def _room(self, offer: Offer, modes: tuple[str, ...]) -> Room:
+        return Room(
+            memory_bytes=offer.memory_bytes,
+            nodes=self._question.nodes,
+            modes=modes,
+            microbatches=(offer.workload.microbatch,),
+            node_bytes_per_s=offer.node_bytes_per_s,
+        )
+
+    def _nearest(self) -> Misfits:
+        """Of those that do not fit the one with the most memory and the least redundancy."""
+        if not self._misfits:
+            return Misfits(lines=0, nearest="")
+
+        def room(line: Line) -> tuple[int, bool, int]:
+            bytes_ = self._offers[line.instance_type].memory_bytes
+            return (bytes_, not line.redundant, -REDUNDANCY_MODES.index(line.mode))
+
+        line = max(self._misfits, key=room)
+        offer = self._offers[line.instance_type]
+        try:
+            why = str(Candidates(offer.workload, self._room(offer, (line.mode,))).nothing())
+        except InputError as none:  # the nodes make no grid at all
+            why = str(none)
+        return Misfits(
+            lines=len(self._misfits),
+            nearest=f"{offer.name} ({offer.gpu}): {why}",
+            memory_bytes=offer.memory_bytes,
+        )
+
+    # ---------------------------------------------------------------- one plan
+
+    def _look_closer(self, entry: _Entry) -> None:
+        """One step further; what turns out to be too slow is dropped."""
+        judge, line, level = entry.judge, entry.line, entry.key[1]
+        known = entry.candidate
+        if level == LEAST:
+            value = self._bound(line, judge, entry.choice, fatal=True)
+        else:
+            known = judge.with_losses(known) if known else judge.calm(entry.choice)
+            if line.market == MIXED:
+                known = self._mixed(line, judge, known)
+            if self._option(line, judge, known).hours > self._question.most_hours:
+                return
+            value = float(f"{known.value:.{DIGITS}g}")
+        key = (-value, level + 1, entry.key[2])
+        heapq.heappush(self._queue, replace(entry, key=key, candidate=known))
+
+    def _mixed(self, line: Line, judge: Judge, plan: Candidate) -> Candidate:
+        """With anchors: dearer, fewer are lost, and no loss is fatal."""
+        price = self._mixed_usd_per_hour(line, judge, plan.choice.grid)
+        hazard = judge.book.hazard
+        losses = plan.losses
+        if losses.survived_per_hour or losses.fatal_per_hour:
+            taken = plan.choice.grid.size - anchors(plan.choice.grid)
+            losses = at_rate(
+                replace(losses, survived_per_hour=float(taken), fatal_per_hour=0.0),
+                hazard.losses_per_node_hour,
+                replace_s=hazard.replace_s,
+            )
+        return replace(plan, losses=losses, usd_per_hour=price)
+
+    def _option(self, line: Line, judge: Judge, plan: Candidate) -> Option:
+        question, grid = self._question, plan.choice.grid
+        fixed = anchors(grid) if line.market == MIXED else 0
+        taken = 0 if line.market == ON_DEMAND else plan.nodes - fixed
+        return Option(
+            line=line,
+            gpu=self._offers[line.instance_type].gpu,
+            plan=plan,
+            zones=judge.book.zones(grid),
+            anchors=fixed,
+            preemptions_per_hour=question.losses_per_node_hour * taken,
+            steps=question.steps,
+            batch=judge.candidates.work(plan.choice.microbatch).batch,
+        )
+
+
+def at_rate(losses: Losses, factor: float, *, replace_s: float) -> Losses:
+    """The losses where nodes are taken `factor` times as often."""
+    survived = losses.survived_per_hour * factor
+    return replace(
+        losses,
+        survived_per_hour=survived,
+        empty_share=1 - exp(-survived * replace_s / HOUR_S),
+        fatal_per_hour=losses.fatal_per_hour * factor,
+    )
+
+
+def _modes(market: str, modes: Sequence[str]) -> tuple[str, ...]:
+    """Those that make a difference: nobody takes what is on demand, and anchors without a copy of
+    every stage are for nothing."""
+    if market == ON_DEMAND:
+        return ("off",)
+    return tuple(mode for mode in modes if market == SPOT or mode != "off")
+
+
+def _place(line: Line) -> tuple[str, str]:
+    return line.market, line.spread
+
+
+def _sort(line: Line) -> str:
+    """One of each is looked for, to compare with."""
+    return line.market if line.market != SPOT else f"{SPOT} {'with' if line.redundant else 'bare'}"

@@ -1,0 +1,76 @@
+"""Whether a plan can be finished within the limits of its job; asked before anything is started.
+
+Rule: what is compared is the least that the plan can come to: all steps calm, on the fastest grid,
+at the price of now. A job that goes beyond its limits even so is refused with both figures; one
+that may be stopped at them says `budget.partial`.
+"""
+
+from bamboo.config.tree import BudgetConfig, JobConfig
+from bamboo.errors import InputError
+from bamboo.planner.value import MICRO, bill_micro_usd
+from cli.planning import Planned
+from cli.views.quantities import count, duration, usd
+
+
+def refuse_beyond(
+    job: JobConfig,
+    planned: Planned,
+    *,
+    from_step: int = 0,
+    spent_usd: float = 0.0,
+    traced: bool = False,
+) -> None:
+    """Raises InputError where the steps from `from_step` on cannot be finished within the limits;
+    `spent_usd` is what earlier parts of the run have cost. `traced`: how many nodes there will be
+    is for a trace to say, so that nobody knows how long they take."""
+    budget = job.budget
+    needed = planned.plan.instances
+    if 0 < budget.max_instances < needed:
+        cluster = job.cluster
+        grid = f"{cluster.max_pipelines} x {cluster.stages}"
+        spare = f" and {count(cluster.standbys, 'standby')}" if cluster.standbys else ""
+        raise _at(
+            job,
+            "max_instances",
+            f"the plan needs {count(needed, 'instance')}, for a grid of {grid}{spare}",
+            "raise it, or take fewer cluster.stages, pipelines or standbys",
+        )
+    if 0 < budget.max_usd <= spent_usd:
+        word = " (modelled)" if job.cloud.provider == "local" else ""
+        raise _at(job, "max_usd", f"the run has cost {usd(spent_usd)} already{word}", "raise it")
+    if planned.plan.expected is not None and not budget.partial and not traced:
+        _refuse_beyond_time(budget, job, planned, from_step=from_step, spent_usd=spent_usd)
+
+
+def _refuse_beyond_time(
+    budget: BudgetConfig, job: JobConfig, planned: Planned, *, from_step: int, spent_usd: float
+) -> None:
+    expected = planned.plan.expected
+    assert expected is not None, "asked only where there is a step time"
+    step_s = min([expected.step_s, *(grid.step_s for grid in planned.grids)])
+    steps = job.train.steps - from_step
+    seconds = steps * step_s
+    rate = planned.usd_per_hour
+    cost = spent_usd + bill_micro_usd(seconds, usd_per_hour=rate, spot=False) / MICRO
+    from_what = (
+        f"modelled: {count(steps, 'calm step')} of {duration(step_s)}, "
+        f"{count(planned.plan.instances, 'instance')} for {usd(rate)}/h"
+    )
+    remedy = "raise it, take fewer train.steps, or set budget.partial to be stopped at it"
+    if 0 < budget.max_usd < cost:
+        before = f", {usd(spent_usd)} of it spent before" if spent_usd else ""
+        what = f"the plan needs at least {usd(cost)}{before} ({from_what})"
+        raise _at(job, "max_usd", what, remedy)
+    if 0 < budget.max_hours < seconds / 3600:
+        what = f"the plan needs at least {seconds / 3600:.3g} h ({from_what})"
+        raise _at(job, "max_hours", what, remedy)
+
+
+def _at(job: JobConfig, name: str, problem: str, remedy: str) -> InputError:
+    return InputError.at(
+        file=job.file,
+        key=f"budget.{name}",
+        value=getattr(job.budget, name),
+        problem=problem,
+        remedy=remedy,
+    )

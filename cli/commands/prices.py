@@ -1,0 +1,31 @@
+"""`bamboo prices`: what instances cost, how old each price is and where it is from."""
+
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+
+import click
+
+from bamboo.config.catalogue import load_catalogue
+from cli import prices, wiring
+from cli.echo import echo, echo_result
+from cli.views.prices import prices_body, prices_text
+
+
+@click.command("prices")
+@click.option(
+    "--refresh", is_flag=True, help="Ask EC2 for present prices first, with your AWS credentials."
+)
+@click.option("--region", metavar="R", help="By default that of the installed catalogue.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, refresh: bool, region: str | None, as_json: bool) -> None:
+    """Show what instances cost, how old that is, and which quota they need."""
+    region, now = prices.checked_region(region), datetime.now(UTC)
+    notes: tuple[str, ...] = ()
+    if refresh:
+        echo(f"asking EC2 for what it has in {region}", err=True)
+        with closing(wiring.price_source(region)) as source:
+            notes = prices.refresh(source, region, now=now)
+    catalogue, today = load_catalogue(region), now.date()
+    body = prices_body(catalogue, region=region, today=today, notes=notes)
+    echo_result(json.dumps(body) if as_json else prices_text(body))

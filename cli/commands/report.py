@@ -1,0 +1,60 @@
+"""`bamboo report`: a run as one HTML file, to look at or to hand on; also as a picture."""
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from cli import report_png, runs
+from cli.new_file import STDOUT, refuse_to_overwrite, write_new
+from cli.report import report_of
+from cli.views.report import report_body, report_html
+
+NAME = "report.html"
+
+
+@click.command("report")
+@click.argument("run")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help=f"The HTML file; by default {NAME} in the run's folder. -: standard output.",
+)
+@click.option(
+    "--png", type=click.Path(path_type=Path), help="Draw it as a picture too, with Chromium."
+)
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: bool) -> None:
+    """Write a report of a run: one HTML file with its curves, losses and dollars.
+
+    RUN may go on, or have ended. The file needs no network and no script; what the run's records
+    do not have is named in it.
+    """
+    folder = runs.find(runs.home(), run)
+    path = folder.path / NAME if out is None else out
+    ours = out is None
+    if not ours:
+        refuse_to_overwrite(path, force=force)
+    browser = ""
+    if png is not None:
+        refuse_to_overwrite(png, force=force)
+        browser = report_png.find_browser()
+    from cli.pictures.report import pictures_of
+
+    report = report_of(folder, now_s=time.time())
+    page = report_html(report, pictures_of(report))
+    write_new(path, page.encode(), force=force or ours)
+    if png is not None:
+        write_new(png, report_png.page_png(page, browser=browser), force=force)
+    files = {"html": str(path), "png": None if png is None else str(png)}
+    printed = str(path) == STDOUT
+    if as_json:
+        click.echo(json.dumps(report_body(report, files)), err=printed)
+        return
+    for sentence in report.missing:
+        click.echo(f"missing: {sentence}", err=True)
+    for file in (path, png):
+        if file is not None:
+            click.echo(f"{folder.id}: {file}", err=printed)

@@ -1,0 +1,298 @@
+"""`bamboo cost JOB`: what a job could be rented as, what that comes to, and which of it to take.
+
+Rule: all options are ranked by the planner's figures; the best few, and those that they are to be
+compared with, are played on simulated markets. Every dollar is modelled.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, isinf
+from pathlib import Path
+
+from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.planner.chosen import (
+    BreakEven,
+    Case,
+    Chosen,
+    Outcome,
+    break_even,
+    choose,
+    on_spot,
+    value_at,
+    value_in_short,
+)
+from bamboo.planner.option import ON_DEMAND, Offer, Option, Options, Question
+from bamboo.planner.options import again, options, together
+from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, RESTART_S
+from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
+from bamboo.sim.processes import cores, in_order
+from bamboo.sim.run import CHECKPOINT_RESTART
+from bamboo.sim.synth import fit
+from bamboo.sim.trace import read_trace
+from bamboo.sim.world import Terms
+from cli.outcomes import MarketTerms, Row, outcomes, row_of
+from cli.planning import nodes_of
+from cli.pricing import Offers, TimesAsked, offers_of
+from cli.profiling import Told
+
+PARTS = 2
+"""So many processes search the offers; always as many, so that the answer depends on no machine."""
+SIMULATED = 3
+"""So many of the best options are played."""
+BACK_S = 60.0
+"""Until the market has another node, unless a trace says otherwise; then it boots."""
+MOST_HAZARD = 100.0
+TIGHTER = 0.8
+"""Of a deadline, where plans that keep it on average miss it in one run of ten."""
+LOW_HAZARDS = (0.1, 0.01)
+SHORT_H = 1.0
+SLOWER = 10.0
+Bar = Callable[[str], AbstractContextManager[Told]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAsked:
+    """What the command line asks for."""
+
+    times: TimesAsked
+    deadline_h: float | None = None
+    budget_usd: float | None = None
+    """None: the job's own."""
+    max_nodes: int | None = None
+    hazard: float | None = None
+    trace: Path | None = None
+    seeds: int = 10
+    rows: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCost:
+    """All that is said of a job."""
+
+    job: JobConfig
+    offers: Offers
+    question: Question
+    market: str
+    """In words."""
+    table: Options
+    outcomes: tuple[Outcome, ...]
+    restarts: Outcome | None
+    """Checkpoint and restart on spot."""
+    chosen: Chosen
+    break_even: BreakEven
+    cases: tuple[Case, ...]
+    seeds: int
+    deadline_h: float
+    budget_usd: float
+    """inf: none."""
+
+    @property
+    def rows(self) -> tuple[Option, ...]:
+        """What was simulated first, by what came out; then all others that were found."""
+        ranked = sorted(self.outcomes, key=lambda one: -one.value)
+        first = [one.option for one in ranked]
+        return (*first, *(one for one in self.table.found if one not in first))
+
+
+def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: Bar) -> JobCost:
+    """Compare, simulate, choose. Raises InputError, also when no option fits into memory."""
+    job = load_job(path, overrides)
+    _check(asked)
+    question, terms, market = _question(job, asked)
+    offers = offers_of(
+        job,
+        path,
+        asked.times,
+        most_stages=question.nodes.stop - 1,
+        progress=partial(bar, "measuring"),
+    )
+    if not offers.offers:
+        raise InputError(f"no option fits: {next(iter(offers.too_large.values()))}")
+    by_name = {offer.name: offer for offer in offers.offers}
+    deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
+    budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
+    for tighter in (1.0, TIGHTER, TIGHTER**2):
+        question = replace(question, most_hours=deadline_h * tighter)
+        with bar("comparing plans") as told:
+            table = _searched(offers.offers, question, rows=asked.rows, told=told)
+        played = _to_play(table)
+        rows = [row_of(job, by_name[one.line.instance_type], one, terms) for one in played]
+        rival = _rival(job, by_name, played, terms)
+        with bar("simulating") as told:
+            found = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
+        ours = tuple(found[: len(rows)])
+        chosen = _chosen(ours, table, deadline_h=deadline_h, budget_usd=budget_usd)
+        if chosen.outcome is not None or isinf(deadline_h):
+            break
+    return JobCost(
+        job=job,
+        offers=offers,
+        question=question,
+        market=market,
+        table=table,
+        outcomes=ours,
+        restarts=found[-1] if rival else None,
+        chosen=chosen,
+        break_even=break_even(table.found, question),
+        cases=tuple(_cases(table, by_name, question)),
+        seeds=asked.seeds,
+        deadline_h=deadline_h,
+        budget_usd=budget_usd,
+    )
+
+
+def _check(asked: CostAsked) -> None:
+    """Raises InputError for what is no limit, no market and no number of runs."""
+    for name, limit in (("--deadline", asked.deadline_h), ("--budget", asked.budget_usd)):
+        if limit is not None and not 0 < limit < inf:
+            raise InputError(f"{name} {limit:g} is no limit; give one above 0, or leave it out")
+    if asked.times.samples_per_s < 0:
+        raise InputError(
+            f"--samples-per-s {asked.times.samples_per_s:g} is negative; give a figure above 0"
+        )
+    if asked.max_nodes is not None and not 2 <= asked.max_nodes <= 1000:
+        raise InputError(f"--max-nodes {asked.max_nodes} is no size; give 2 to 1000")
+    if asked.hazard is not None and asked.trace is not None:
+        raise InputError(
+            f"--hazard {asked.hazard:g} and --trace {asked.trace} are two markets; give one of them"
+        )
+    if asked.hazard is not None and not 0 <= asked.hazard <= MOST_HAZARD:
+        raise InputError(
+            f"--hazard {asked.hazard:g} is none; give preemptions per node-hour, such as .1"
+        )
+    if not 1 <= asked.seeds <= 1000:
+        raise InputError(f"--seeds {asked.seeds} is no number of runs; give 1 to 1000")
+    if not 1 <= asked.rows <= 1000:
+        raise InputError(f"--rows {asked.rows} is no number of options; give 1 to 1000")
+
+
+def _limit(given: float | None, own: float) -> float:
+    """What was given, or else the job's; inf: none."""
+    if given is not None:
+        return given
+    return own if own > 0 else inf
+
+
+def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, str]:
+    """What all options share, the market that they are played on, and the latter in words."""
+    boot_s = Terms().boot_s
+    hazard = LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard
+    terms = MarketTerms(
+        losses_per_node_hour=hazard, bulk=P3_BULK, spans=EC2_SPANS, back_s=BACK_S, boot_s=boot_s
+    )
+    replace_s = RESTART_S
+    words = f"{hazard:.3g} preemptions per node-hour, as many at once as in the published p3 trace"
+    if asked.trace is not None:
+        market = fit(read_trace(asked.trace))
+        terms = MarketTerms(
+            losses_per_node_hour=market.preemptions_per_node_hour,
+            bulk=market.bulk,
+            spans=market.spans,
+            back_s=market.back_s,
+            boot_s=boot_s,
+        )
+        replace_s = max(RESTART_S, market.back_s + boot_s)
+        words = (
+            f"made up like {asked.trace.name}: {terms.losses_per_node_hour:.3g} preemptions per "
+            f"node-hour, a lost node back after {market.back_s / 60:.3g} min"
+        )
+    most = max(2, nodes_of(job)) if asked.max_nodes is None else asked.max_nodes
+    question = Question(
+        nodes=range(2, max(2, most - job.cluster.standbys) + 1),
+        steps=job.train.steps,
+        checkpoint_every=job.checkpoint.every_steps,
+        losses_per_node_hour=terms.losses_per_node_hour,
+        replace_s=replace_s,
+        standbys=job.cluster.standbys,
+    )
+    return question, terms, words
+
+
+def _searched(offers: Sequence[Offer], question: Question, *, rows: int, told: Told) -> Options:
+    """On both cores. Raises InputError when nothing fits into memory."""
+    parts = [offers[first::PARTS] for first in range(min(PARTS, len(offers)))]
+    tables = []
+    search = partial(_search, question, rows)
+    for table in in_order(search, parts, processes=min(cores(), len(parts))):
+        tables.append(table)
+        told(len(tables), len(parts))
+    whole = together(tables, most=rows)
+    if whole.lines == whole.misfits.lines:
+        raise InputError(f"no option fits: {whole.misfits.nearest}")
+    return whole
+
+
+def _search(question: Question, rows: int, offers: Sequence[Offer]) -> Options:
+    return options(offers, question, most=rows)
+
+
+def _to_play(table: Options) -> list[Option]:
+    """The best that a launch can rent, and the best of each sort to compare with."""
+    able = [one for one in table.found if one.line.launchable]
+    first = able[:SIMULATED]
+    for wanted in (
+        [one for one in table.found if one.line.market == ON_DEMAND],
+        on_spot(table.found, redundant=False),
+        on_spot(table.found, redundant=True),
+    ):
+        first += [one for one in wanted[:1] if one not in first]
+    return first
+
+
+def _rival(
+    job: JobConfig,
+    offers: Mapping[str, Offer],
+    played: Sequence[Option],
+    terms: MarketTerms,
+) -> list[Row]:
+    """Checkpoint and restart on spot, with the best plan that has no redundancy."""
+    bare = on_spot(played, redundant=False) or on_spot(played, redundant=True)
+    return [
+        row_of(job, offers[one.line.instance_type], one, terms, system=CHECKPOINT_RESTART)
+        for one in bare[:1]
+    ]
+
+
+def _chosen(
+    found: Sequence[Outcome], table: Options, *, deadline_h: float, budget_usd: float
+) -> Chosen:
+    if found:
+        return choose(found, deadline_h=deadline_h, budget_usd=budget_usd)
+    return Chosen(
+        outcome=None,
+        why=f"Not enough: no plan that fits is done within {deadline_h:g} h; none takes less than "
+        f"{table.least_hours:.3g} h, whatever it costs, so allow for more hours or --max-nodes.",
+    )
+
+
+def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> Iterator[Case]:
+    """Where redundancy pays, and where it does not: the plans of the table elsewhere."""
+    both = [on_spot(table.found, redundant=redundant) for redundant in (True, False)]
+    if not all(both) or question.losses_per_node_hour <= 0:
+        return
+
+    def case(name: str, value: Callable[[Option], float]) -> Case:
+        with_value, without_value = (max(map(value, those)) for those in both)
+        return Case(name=name, with_value=with_value, without_value=without_value)
+
+    def slower(option: Option) -> float:
+        offer = offers[option.line.instance_type]
+        work = replace(offer.workload, bytes_per_s=offer.workload.bytes_per_s / SLOWER)
+        slow = replace(offer, workload=work, node_bytes_per_s=offer.node_bytes_per_s / SLOWER)
+        return again(option, slow, question).value
+
+    yield case("as asked", lambda one: one.value)
+    for hazard in LOW_HAZARDS:
+        if hazard < question.losses_per_node_hour:
+            yield case(
+                f"{hazard:g} preemptions per node-hour",
+                partial(value_at, per_node_hour=hazard, question=question),
+            )
+    yield case(f"a job of {SHORT_H:g} h", partial(value_in_short, hours=SHORT_H, question=question))
+    both = [those[:1] for those in both]
+    if any(offers[one.line.instance_type].workload.bytes_per_s for those in both for one in those):
+        yield case(f"links of a {SLOWER:g}th", slower)

@@ -1,0 +1,236 @@
+"""Options played on simulated markets, many seeds each, beside other ways to use the same market.
+
+Rule: the production core decides, as in `bamboo simulate`; the market of a row has the nodes of its
+plan and its zones, and a node of a mixed option that is on demand is never taken. A run that would
+lose more than MOST_LOSSES nodes is played so far only, and what is left is taken to be like it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+
+from bamboo.config.policy import policy_of
+from bamboo.config.tree import JobConfig
+from bamboo.ids import ZoneId
+from bamboo.planner.candidates import Candidates, Room
+from bamboo.planner.chosen import Outcome
+from bamboo.planner.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
+from bamboo.sim.members import Pauses
+from bamboo.sim.prices import Prices, constant
+from bamboo.sim.processes import cores, in_order
+from bamboo.sim.report import quantile
+from bamboo.sim.run import OURS, Asked, Figures, TimesBook, simulate
+from bamboo.sim.synth import Bulk, Market, ZoneNodes, synthesise
+from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.world import Terms
+from bamboo.topology.grid import Grid
+from cli.workload import grids_of
+
+MOST_LOSSES = 80
+"""Of one run: with as many the rest of it is like what was played."""
+LONGER, AT_LEAST_H = 4.0, 12.0
+"""A run has so many times as long as is expected, and so much more."""
+ANCHORS = "on-demand"
+"""The zone of the nodes that nobody takes; it is no zone of the cloud."""
+ALWAYS = "on demand"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketTerms:
+    """How nodes are taken and come back."""
+
+    losses_per_node_hour: float
+    bulk: Bulk
+    spans: float
+    back_s: float
+    boot_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What is to be simulated."""
+
+    option: Option
+    system: str
+    """OURS, or CHECKPOINT_RESTART with the plan of the option."""
+    asked: Asked
+    market: Market | None
+    """None: nobody takes anything."""
+    hours: float
+    """Of the market."""
+    share: float
+    """Of the job's steps that are played."""
+
+
+def row_of(
+    job: JobConfig, offer: Offer, option: Option, terms: MarketTerms, *, system: str = OURS
+) -> Row:
+    """An option made ready to be played."""
+    choice, line = option.plan.choice, option.line
+    grid = choice.grid
+    spread = line.spread
+    if line.market == MIXED and grid.pipelines == 1:
+        spread = "neighbours"  # so that each stage or its shadow is on demand
+    as_planned = replace(
+        job,
+        cluster=replace(
+            job.cluster,
+            pipelines=grid.pipelines,
+            max_pipelines=grid.pipelines,
+            stages=grid.stages,
+            redundancy=choice.mode,
+            spread=spread,
+        ),
+    )
+    cuts = _cuts(offer, option)
+    workload = replace(offer.workload, cuts={len(cut) - 1: cut for cut in cuts})
+    share = min(1.0, MOST_LOSSES / max(option.preemptions, 1e-9))
+    hours = LONGER * option.hours * share + AT_LEAST_H
+    asked = Asked(
+        workload=workload,
+        policy=policy_of(
+            as_planned,
+            cuts,
+            grids=grids_of(workload, mode=choice.mode, cuts=cuts, pipelines=grid.pipelines),
+            spread=spread,
+        ),
+        grid=grid,
+        redundancy=choice.mode,
+        standbys=option.plan.nodes - grid.size,
+        patience_s=job.cluster.patience_s,
+        park_s=job.cluster.park_s,
+        terms=Terms(boot_s=terms.boot_s),
+        pauses=Pauses(),
+        prices=_prices(offer, option),
+        interrupted_hour_is_paid=line.market == ON_DEMAND,
+        on_demand_usd_per_hour=offer.on_demand_usd_per_hour,
+        horizon_s=hours * HOUR_S,
+        last_step=max(1, round(option.steps * share)),
+    )
+    market = None if line.market == ON_DEMAND else _market(option, terms)
+    return Row(option=option, system=system, asked=asked, market=market, hours=hours, share=share)
+
+
+def outcomes(
+    rows: Sequence[Row], *, seeds: int, processes: int = 0, told: Callable[[int, int], None]
+) -> list[Outcome]:
+    """Each row's, over seeds 0 to `seeds` - 1; on all cores, or so many processes. A row stays in
+    one process, which makes its dry runs once."""
+    found = []
+    workers = max(1, min(processes or cores(), len(rows)))
+    played = in_order(partial(_play, seeds), rows, processes=workers)
+    for row, figures in zip(rows, played, strict=True):
+        found.append(_outcome(row, figures))
+        told(len(found), len(rows))
+    return found
+
+
+def _play(seeds: int, row: Row) -> list[Figures]:
+    times = TimesBook(row.asked.workload)
+    # Where nothing is taken, every run is the same.
+    several = range(seeds if row.market is not None else 1)
+    return [
+        simulate(row.asked, _trace(row, seed), times=times, system=row.system, keep_moments=False)
+        for seed in several
+    ]
+
+
+def _trace(row: Row, seed: int) -> Trace:
+    option = row.option
+    fixed = [f"{ALWAYS} {n}" for n in range(option.anchors)]
+    if row.market is None:
+        fixed = [f"{ALWAYS} {n}" for n in range(option.plan.nodes)]
+    there = tuple(TraceEvent(at_s=0.0, node=n, comes=True, zone=ANCHORS) for n in fixed)
+    if row.market is None:
+        return Trace(source=ALWAYS, events=there, length_s=row.asked.horizon_s)
+    taken = synthesise(row.market, seed=seed, hours=row.hours)
+    return replace(taken, events=(*there, *taken.events))
+
+
+def _market(option: Option, terms: MarketTerms) -> Market:
+    zones = [ZoneNodes(name=name, nodes=nodes) for name, nodes in option.zones.items()]
+    if option.anchors:  # all in one zone
+        zones = [replace(zones[0], nodes=zones[0].nodes - option.anchors)]
+    return Market(
+        zones=tuple(zones),
+        preemptions_per_node_hour=terms.losses_per_node_hour,
+        bulk=terms.bulk,
+        spans=terms.spans if len(zones) > 1 else 0.0,
+        back_s=terms.back_s,
+        soonest_back_s=min(60.0, terms.back_s),
+    )
+
+
+def _prices(offer: Offer, option: Option) -> Prices:
+    if option.line.market == ON_DEMAND:
+        return constant(offer.on_demand_usd_per_hour)
+    by_zone = {ZoneId(zone): ((0.0, usd),) for zone, usd in offer.spot_usd_per_hour.items()}
+    by_zone[ZoneId(ANCHORS)] = ((0.0, offer.on_demand_usd_per_hour),)
+    return Prices(source="the catalogue", by_zone=by_zone)
+
+
+def _cuts(offer: Offer, option: Option) -> tuple[tuple[int, ...], ...]:
+    """The plan's, and those into fewer stages that fit."""
+    choice = option.plan.choice
+    room = Room(
+        memory_bytes=offer.memory_bytes,
+        nodes=range(2, choice.grid.size + 1),
+        microbatches=(choice.microbatch,),
+    )
+    candidates = Candidates(offer.workload, room)
+    mode = "off" if choice.mode == "peer" else choice.mode
+    fewer = (
+        candidates.choice(Grid(pipelines=1, stages=stages), mode, choice.microbatch)
+        for stages in range(2, choice.grid.stages)
+    )
+    return (*(one.cut for one in fewer if one is not None), choice.cut)
+
+
+def _outcome(row: Row, found: Sequence[Figures]) -> Outcome:
+    done = [one.steps >= row.asked.last_step for one in found]
+    seconds = [one.seconds for one in found]
+    usd = [one.usd - _never_crossed(row, one) for one in found]
+    hours_p50, hours_p90 = _whole([time_s / HOUR_S for time_s in seconds], done, row.share)
+    usd_p50, usd_p90 = _whole(usd, done, row.share)
+    mean = {
+        name: sum(getattr(one, name) for one in found) / len(found) / row.share
+        for name in ("preemptions", "restores")
+    }
+    return Outcome(
+        option=row.option,
+        hours_p50=hours_p50,
+        hours_p90=hours_p90,
+        usd_p50=usd_p50,
+        usd_p90=usd_p90,
+        preemptions=mean["preemptions"],
+        restores=mean["restores"],
+        runs=len(found),
+        unfinished=done.count(False),
+    )
+
+
+def _never_crossed(row: Row, figures: Figures) -> float:
+    """Anchors lie in the zone of the others, whatever their zone is called here."""
+    return figures.transfer_usd if row.option.anchors else 0.0
+
+
+def _whole(figures: Sequence[float], done: Sequence[bool], share: float) -> tuple[float, float]:
+    """Median and 90th percentile of whole runs, from those that were played to this share; inf
+    where so many were not done. Parts that do not depend on each other scatter less together, by
+    the root of their number, than one of them does."""
+    mean = fmean(figures)
+    whole = [
+        mean / share + (figure - mean) / math.sqrt(share) if ok else math.inf
+        for figure, ok in zip(figures, done, strict=True)
+    ]
+    return _quantile(whole, 0.5), _quantile(whole, 0.9)
+
+
+def _quantile(figures: Sequence[float], share: float) -> float:
+    """inf where it lies beside a run that was not done."""
+    ordered = sorted(figures)
+    if math.isinf(ordered[math.ceil(share * (len(ordered) - 1))]):
+        return math.inf
+    return quantile(ordered, share)

@@ -1,0 +1,318 @@
+"""The pictures of a run's report: SVG to stand inside a page, in the page's own colours.
+
+Rule: everything is drawn in the colours of `INKS`, and each becomes a variable of the page's style,
+so one drawing is right in the light and in the dark. Names are made the picture's own, since all
+pictures share one page. What would be more points than a picture has dots is thinned to the least
+and the most of each dot, which looks the same.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bamboo.planner.value import MICRO, samples_per_s
+from bamboo.telemetry.schema import MetricRecord
+from cli.money import Rented
+from cli.pictures.canvas import title_of, to_svg
+from cli.report import Report
+from cli.views.spent import label_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_IN, HEIGHT_IN = 4.7, 2.8
+"""As wide as text of this size can be read on a phone."""
+DOTS = 600
+LONGEST_PAUSE = 20.0
+"""Times the median between steps: over a longer one no line is drawn."""
+INKS: Mapping[str, str] = {
+    "ink": "#1b2026",
+    "rule": "#e3e6e8",
+    "muted": "#6a747c",
+    "good": "#2f7d4f",
+    "bad": "#c0392b",
+    "warn": "#c27c02",
+    "zone-0": "#2f7d50",
+    "zone-1": "#2b6cb0",
+    "zone-2": "#c27c03",
+    "zone-3": "#8250a8",
+    "zone-4": "#0f8a8a",
+    "zone-5": "#8a8f94",
+}
+"""Name of the page's variable -> the colour to draw in; no two alike, and none black."""
+ZONES = 6
+"""So many zones have a colour each; the last is of all others."""
+_SETTINGS: Mapping[str, Any] = {
+    "savefig.transparent": True,
+    "text.color": INKS["ink"],
+    "axes.labelcolor": INKS["ink"],
+    "axes.edgecolor": INKS["muted"],
+    "xtick.color": INKS["muted"],
+    "ytick.color": INKS["muted"],
+    "xtick.labelcolor": INKS["ink"],
+    "ytick.labelcolor": INKS["ink"],
+    "grid.color": INKS["rule"],
+    "font.size": 9.5,
+}
+_NAMED = re.compile(r'(\bid="|href="#|url\(#)')
+_NOT_FOR_A_PAGE = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>", re.DOTALL)
+
+
+def pictures_of(report: Report) -> dict[str, str]:
+    """Name -> SVG element: loss, throughput, nodes, spent, dollars, where there are data for it."""
+    spent = report.cost.get("spent")
+    found: dict[str, str] = {}
+    if any(math.isfinite(one.loss) for one in report.steps):
+        found["loss"] = _element("loss", lambda axes: _loss(axes, report))
+    if _rates(report.steps, report.tokens_per_sample):
+        found["throughput"] = _element("throughput", lambda axes: _throughput(axes, report))
+    if report.rented:
+        found["nodes"] = _element("nodes", lambda axes: _nodes(axes, report))
+    if spent and spent["uses"]:
+        rows = len(spent["uses"]) + 2
+        height_in = 0.5 + 0.23 * rows
+        found["spent"] = _element("spent", lambda axes: _spent(axes, spent), height_in=height_in)
+    if report.dollars:
+        found["dollars"] = _element("dollars", lambda axes: _dollars(axes, report))
+    return found
+
+
+def _element(name: str, draw: Callable[["Axes"], None], *, height_in: float = HEIGHT_IN) -> str:
+    """What `draw` draws on one pair of axes, as an SVG element for a page."""
+
+    def on(figure: "Figure") -> None:
+        draw(figure.subplots())
+
+    text = to_svg(on, width_in=WIDTH_IN, height_in=height_in, settings=_SETTINGS).decode()
+    text = _NOT_FOR_A_PAGE.sub("", text[text.index("<svg") :])
+    text = _NAMED.sub(lambda match: f"{match[1]}{name}-", text)
+    for ink, colour in INKS.items():
+        text = text.replace(colour, f"var(--{ink})")
+    return text.strip()
+
+
+# ------------------------------------------------------------------------------ steps
+
+
+def _loss(axes: "Axes", report: Report) -> None:
+    points = [(float(one.step + 1), one.loss) for one in report.steps]
+    _line(axes, points, "good")
+    finite = [loss for _, loss in points if math.isfinite(loss)]
+    entropy = report.entropy_nats
+    if entropy is not None and min(finite) - 1 < entropy < max(finite) + 1:
+        axes.axhline(entropy, color=INKS["muted"], linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.annotate("unigram entropy of the data", (0.0, entropy), xytext=(4, 3),
+                      xycoords=("axes fraction", "data"), textcoords="offset points",
+                      fontsize=8.5, color=INKS["muted"])  # fmt: skip
+    axes.set_xlabel("steps")
+    axes.set_ylabel("nats per token")
+
+
+def _throughput(axes: "Axes", report: Report) -> None:
+    rates = _rates(report.steps, report.tokens_per_sample)
+    timed = all(one.at_s is not None for one in report.steps)
+    if timed:
+        unit_s, _ = _unit(report)
+        points = [((at - report.started_s) / unit_s, rate) for at, _, rate in rates]
+        _over_the_run(axes, report)
+    else:
+        points = [(float(step + 1), rate) for _, step, rate in rates]
+        axes.set_xlabel("steps")
+    _line(axes, _with_pauses(points), "good")
+    if timed:
+        _mark_losses(axes, report)
+    axes.set_ylim(0, max(rate for _, rate in points) * 1.15)
+    axes.set_ylabel("samples/s")
+
+
+def _rates(steps: Sequence[MetricRecord], tokens_per_sample: int) -> list[tuple[float, int, float]]:
+    """(Unix time or 0, step, samples/s over the steps before it), where there was a rate."""
+    return [
+        (one.at_s or 0.0, one.step, samples_per_s(one.tokens_per_s / tokens_per_sample, 1.0))
+        for one in steps
+        if one.tokens_per_s > 0 and math.isfinite(one.tokens_per_s)
+    ]
+
+
+def _with_pauses(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points with a gap wherever nothing was done for long."""
+    between = [b[0] - a[0] for a, b in pairwise(points)]
+    if not between:
+        return list(points)
+    longest = LONGEST_PAUSE * median(between)
+    out = [points[0]]
+    for before, after in pairwise(points):
+        if after[0] - before[0] > longest > 0:
+            out.append(((before[0] + after[0]) / 2, math.nan))
+        out.append(after)
+    return out
+
+
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], ink: str) -> None:
+    shown = list(_thinned(points))
+    marker = "o" if len(shown) < 3 else ""
+    axes.plot([x for x, _ in shown], [y for _, y in shown], color=INKS[ink], linewidth=1.4,
+              marker=marker, markersize=3.5)  # fmt: skip
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Of each dot's span its first, least, most and last point, in their order."""
+    if len(points) <= 2 * DOTS:
+        yield from points
+        return
+    first, last = points[0][0], points[-1][0]
+    span = max(last - first, 1e-9) / DOTS
+    for _, group in groupby(points, key=lambda point: int((point[0] - first) / span)):
+        some = list(group)
+        finite = [point for point in some if math.isfinite(point[1])] or some
+        low, high = min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])
+        gap = [point for point in some if not math.isfinite(point[1])][:1]
+        yield from sorted({some[0], low, high, some[-1], *gap}, key=lambda point: point[0])
+
+
+# ------------------------------------------------------------------------------ instances
+
+
+def _nodes(axes: "Axes", report: Report) -> None:
+    """Instances of each zone, one upon the other, as steps; what the cloud took is marked."""
+    unit_s, _ = _unit(report)
+    zones = _zones(report.rented)
+    first_s = min(report.started_s, *(item.started_at_s for item in report.rented))
+    times_s = sorted(
+        {first_s, report.until_s}
+        | {item.started_at_s for item in report.rented}
+        | {item.ended_at_s for item in report.rented if item.ended_at_s is not None}
+    )
+    if len(times_s) > 2 * DOTS:  # more than can be told apart
+        span_s = (times_s[-1] - first_s) / DOTS
+        times_s = [first_s + span_s * dot for dot in range(DOTS + 1)]
+    xs = [(at_s - report.started_s) / unit_s for at_s in times_s]
+    base = [0] * len(times_s)
+    for place, (label, names) in enumerate(zones):
+        some = [item for item in report.rented if item.zone in names]
+        top = [low + count for low, count in zip(base, _counts(some, times_s), strict=True)]
+        colour = INKS[f"zone-{place}"]
+        axes.fill_between(xs, base, top, step="post", color=colour, alpha=0.55, linewidth=0,
+                          label=title_of(label))  # fmt: skip
+        axes.step(xs, top, where="post", color=colour, linewidth=1.0)
+        base = top
+    axes.set_ylim(0, max(1, *base) * 1.2)
+    _mark_losses(axes, report)
+    _over_the_run(axes, report)
+    axes.locator_params(axis="y", integer=True)
+    axes.set_ylabel("instances")
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize=8.5,
+                handlelength=1.0, borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
+
+
+def _zones(rented: Sequence[Rented]) -> list[tuple[str, frozenset[str]]]:
+    """(Label, zones): those with the most instances by name, all others as one."""
+    names = sorted({item.zone for item in rented})
+    if len(names) <= ZONES:
+        return [(name, frozenset({name})) for name in names]
+    often = sorted(names, key=lambda name: -sum(item.zone == name for item in rented))
+    kept = sorted(often[: ZONES - 1])
+    others = frozenset(often[ZONES - 1 :])
+    return [*((name, frozenset({name})) for name in kept), (f"{len(others)} others", others)]
+
+
+def _counts(rented: Sequence[Rented], times_s: Sequence[float]) -> list[int]:
+    """How many ran from each of these times on."""
+    began = sorted(item.started_at_s for item in rented)
+    ended = sorted(item.ended_at_s for item in rented if item.ended_at_s is not None)
+    out, running, b, e = [], 0, 0, 0
+    for at_s in times_s:
+        while b < len(began) and began[b] <= at_s:
+            running, b = running + 1, b + 1
+        while e < len(ended) and ended[e] <= at_s:
+            running, e = running - 1, e + 1
+        out.append(running)
+    return out
+
+
+def _mark_losses(axes: "Axes", report: Report) -> None:
+    """A triangle at the top for every instance that the cloud took; those at one dot as one."""
+    unit_s, _ = _unit(report)
+    span_s = max(report.until_s - report.started_s, 1e-9) / DOTS
+    taken_s = [item.ended_at_s for item in report.rented if item.interrupted and item.ended_at_s]
+    apart_s = {int(at_s / span_s): at_s for at_s in sorted(taken_s, reverse=True)}
+    if not apart_s:
+        return
+    xs = [(at_s - report.started_s) / unit_s for at_s in sorted(apart_s.values())]
+    for x in xs if len(xs) <= 40 else ():
+        axes.axvline(x, color=INKS["bad"], linewidth=0.8, linestyle=(0, (2, 2)))
+    axes.plot(xs, [0.95] * len(xs), "v", color=INKS["bad"], markersize=5.5,
+              transform=axes.get_xaxis_transform(), label="taken by the cloud")  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ dollars
+
+
+def _spent(axes: "Axes", spent: Mapping[str, Any]) -> None:
+    """A bar for each use, each begun where the one before it ended; the last one is the bill. What
+    is beside the bill stands below."""
+    rows: list[tuple[str, int, int, str]] = []
+    upto = 0
+    for one in spent["uses"]:
+        micro = int(one["micro_usd"])
+        good = one["use"] == "useful"
+        ink = "good" if good else "zone-1" if micro < 0 else "warn"
+        rows.append((label_of(one["use"]), upto, micro, ink))
+        upto += micro
+    rows.append(("the bill", 0, int(spent["bill_micro_usd"]), "ink"))
+    beside = int(spent["beside"]["transfer_micro_usd"])
+    if beside:
+        rows.append(("beside: transfer", 0, beside, "muted"))
+    ys = range(len(rows))
+    widths = [width / MICRO for _, _, width, _ in rows]
+    begins = [at / MICRO for _, at, _, _ in rows]
+    inks = [INKS[ink] for *_, ink in rows]
+    axes.barh(ys, widths, left=begins, color=inks, height=0.68)
+    axes.set_yticks(list(ys), [title_of(label) for label, *_ in rows])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.axvline(0, color=INKS["muted"], linewidth=0.8)
+    axes.xaxis.set_major_formatter(_in_dollars)
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _dollars(axes: "Axes", report: Report) -> None:
+    unit_s, _ = _unit(report)
+    xs = [(one.at_s - report.started_s) / unit_s for one in report.dollars]
+    full = [one.on_demand_usd for one in report.dollars]
+    paid = [one.usd for one in report.dollars]
+    axes.fill_between(xs, paid, full, color=INKS["good"], alpha=0.12, linewidth=0)
+    axes.plot(xs, full, color=INKS["muted"], linewidth=1.2, linestyle=(0, (4, 3)),
+              label="the same on demand")  # fmt: skip
+    axes.plot(xs, paid, color=INKS["good"], linewidth=1.6, label="the bill")
+    axes.set_ylim(0, max(*full, *paid, 1e-6) * 1.1)
+    _over_the_run(axes, report)
+    axes.yaxis.set_major_formatter(_in_dollars)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=8.5,
+                handlelength=1.6, borderaxespad=0.2)  # fmt: skip
+
+
+def _in_dollars(amount: float, _: float = 0.0) -> str:
+    """`$0.02`, `$120`: an axis has room for few digits."""
+    return f"-${-amount:,.4g}" if amount < 0 else f"${amount:,.4g}"
+
+
+def _over_the_run(axes: "Axes", report: Report) -> None:
+    """The same span of time in all pictures: one can be held against the other."""
+    unit_s, unit = _unit(report)
+    first_s = min([report.started_s, *(item.started_at_s for item in report.rented)])
+    length_s = max(report.until_s - report.started_s, 1.0)
+    axes.set_xlim((first_s - report.started_s) / unit_s, length_s / unit_s)
+    axes.set_xlabel(f"{unit} since the launch")
+
+
+def _unit(report: Report) -> tuple[float, str]:
+    """What time is counted in: (seconds of it, its name)."""
+    length_s = report.until_s - report.started_s
+    if length_s < 300:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if length_s < 3 * 3600 else (3600.0, "hours")

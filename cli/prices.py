@@ -1,0 +1,68 @@
+"""The prices that plans are made with: asking the cloud for newer ones, and keeping those.
+
+Rule: a catalogue is written whole or not at all, and only after the cloud has answered everything
+that it must; until then the one before it stays in use, and the error says how old that is.
+"""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
+from bamboo.errors import BambooError, InputError
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.quota import CODES
+from bamboo.planner.refreshed import catalogue_json, refreshed
+from bamboo.ports import PriceSource
+from cli.new_file import write_new
+
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
+
+
+def checked_region(region: str | None) -> str:
+    """The name of a region, by default that of the installed catalogue. Raises InputError."""
+    if region is None:
+        return installed_catalogue().region
+    if not _REGION.fullmatch(region):
+        raise InputError(f"{region!r} is no name of a region; give one such as us-east-1")
+    return region
+
+
+def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ...]:
+    """Ask for the types of the installed catalogue and keep the answer as the user's catalogue of
+    the region; what could not be had, a sentence each. A damaged catalogue is replaced.
+
+    Raises the cloud's error, or InputError when nothing can be written, with what stays in use.
+    """
+    base = installed_catalogue()
+    at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    try:
+        seen = source.read(tuple(base.types), quotas=CODES)
+        if not seen.facts:
+            raise BambooError(f"EC2 has none of the {len(base.types)} types in {region}")
+        catalogue = refreshed(base, seen, at=at, source=f"asked of EC2 in {region}")
+        _keep(user_catalogue(region), catalogue)
+    except BambooError as error:
+        raise type(error)(f"no newer prices: {error}; {_in_use(region)}") from error
+    absent = [name for name, kind in catalogue.types.items() if not kind.offered]
+    lacking = (f"not offered in {region}: {', '.join(absent)}",) if absent else ()
+    return (*lacking, *seen.notes)
+
+
+def _keep(path: Path, catalogue: Catalogue) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path.parent} cannot be made: {error.strerror}; set BAMBOO_HOME to a folder you may "
+            "write"
+        ) from error
+    write_new(path, catalogue_json(catalogue).encode(), force=True)
+
+
+def _in_use(region: str) -> str:
+    try:
+        catalogue = load_catalogue(region)
+    except InputError as error:
+        return str(error)
+    return "still in use: " + catalogue.sources(catalogue.types)

@@ -1,0 +1,211 @@
+"""What is known of a run for its report: while it goes on, after its end, or after it was killed.
+
+    bamboo cost RUN, bamboo status RUN  ->  the figures, as those print them
+    metrics.jsonl, cloud.jsonl          ->  the curves
+    receipts, or the live run           ->  preemptions and reconfigurations, with their sentences
+
+Rule: nothing is reckoned here that those do not say; what they cannot say is named in `missing`,
+and is no reason to give no report.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from bamboo.errors import BambooError, InputError
+from bamboo.telemetry.reader import read_metrics
+from bamboo.telemetry.schema import MetricRecord
+from cli.finish import receipt_body
+from cli.live import live_store
+from cli.look import LOST, job_of, progress_from_store, status_of
+from cli.money import Rented, bill
+from cli.run_cost import cost_of_run
+from cli.runs import RunFolder, started_at_s
+from cli.spent import rented_of
+from cli.views.receipt import relaid_line
+
+STATUS = ("phase", "outcome", "sentence", "step", "steps", "loss")
+PREEMPTION = ("planned", "recomputed", "line")
+"""What the page needs of a status, and of each preemption in a receipt."""
+POINTS, FEWEST, BILLED = 240, 60, 120_000
+"""At so many moments is the bill taken for its curve; of many instances at fewer, so that no more
+than BILLED of them are, unless that would be fewer than FEWEST."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dollars:
+    """The bill as it stood at a moment, had the run been ended then."""
+
+    at_s: float
+    usd: float
+    on_demand_usd: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Everything that the page shows."""
+
+    run: str
+    now_s: float
+    """When it was looked at, in Unix time."""
+    started_s: float = 0.0
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """The value of `bamboo status --json`; empty: it is not known."""
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    """The value of `bamboo cost RUN --json`; empty: it is not known."""
+    steps: Sequence[MetricRecord] = ()
+    tokens_per_sample: int = 1
+    entropy_nats: float | None = None
+    rented: Sequence[Rented] = ()
+    dollars: Sequence[Dollars] = ()
+    receipts: Sequence[Mapping[str, Any]] = ()
+    """Of the parts of the run in order; the last may be that of a run that goes on. Empty: nobody
+    left one."""
+    missing: list[str] = field(default_factory=list)
+    """A sentence for all that could not be said."""
+
+    @property
+    def until_s(self) -> float:
+        """Where the curves end."""
+        spent = self.cost.get("spent")
+        return float(spent["at_s"]) if spent else self.now_s
+
+
+def report_of(folder: RunFolder, *, now_s: float) -> Report:
+    """All that the run's files and, while it lives, its store say; it does not raise for what is
+    damaged or not there."""
+    report = Report(run=folder.id, now_s=now_s)
+    with _noted(report, "the launch"):
+        report.started_s = started_at_s(folder)
+        report.tokens_per_sample = job_of(folder).model.context
+    with _noted(report, "where it stands"):
+        report.status = _with_all(status_of(folder), STATUS)
+    with _noted(report, "what it cost"):
+        report.cost = cost_of_run(folder)
+    with _noted(report, "loss and throughput"):
+        report.steps = read_metrics(folder.metrics)
+    with _noted(report, "the instances"):
+        report.rented = rented_of(folder, ())
+    with _noted(report, "preemptions, failovers and steps done again"):
+        report.receipts = [_checked(one) for one in _receipts(folder, report)]
+        report.entropy_nats = next(
+            (one["unigram_entropy_nats"] for one in reversed(report.receipts)), None
+        )
+    report.dollars = list(_dollars(report.rented, report.until_s))
+    report.missing += _lacking(report)
+    return report
+
+
+@contextmanager
+def _noted(report: Report, what: str) -> Iterator[None]:
+    try:
+        yield
+    except BambooError as error:
+        report.missing.append(f"{what}: {error}")
+
+
+def _with_all(body: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """The same. Raises InputError where the file that it is from lacks one of these."""
+    for name in names:
+        body[name]
+    return body
+
+
+def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
+    for one in receipt["preemptions"]:
+        _with_all(one, PREEMPTION)
+    for one in receipt["reconfigurations"]:
+        relaid_line(one)
+    return _with_all(receipt, ("unigram_entropy_nats",))
+
+
+def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:
+    """Of each part; of one that goes on, what its receipt would be now. Raises InputError where
+    the newest part has neither."""
+    parts = folder.path / "parts"
+    numbers = sorted(int(p.name) for p in parts.glob("*") if p.name.isdigit())
+    found: list[Mapping[str, Any]] = [
+        folder.read_json(parts / str(number) / folder.receipt.name)
+        for number in numbers
+        if (parts / str(number) / folder.receipt.name).exists()
+    ]
+    if len(found) < len(numbers):
+        lost = len(numbers) - len(found)
+        report.missing.append(f"{lost} of {len(numbers) + 1} parts of the run left no receipt")
+    if folder.receipt.exists():
+        return [*found, folder.read_json(folder.receipt)]
+    try:
+        with live_store(folder) as store:
+            progress = progress_from_store(folder, store)
+    except InputError as error:
+        lost = report.status.get("phase") == LOST
+        why = "the run was killed and left no receipt" if lost else str(error)
+        report.missing.append(f"preemptions, failovers and steps done again: {why}")
+        return found
+    job = job_of(folder)
+    now = receipt_body(
+        progress,
+        bill(report.rented, now_s=report.until_s, modelled=job.cloud.provider == "local"),
+        samples_per_step=job.train.batch,
+        unigram_entropy_nats=None,
+        final_note="",
+    )
+    return [*found, now]
+
+
+def _dollars(rented: Sequence[Rented], until_s: float) -> Iterator[Dollars]:
+    """The bill at moments apart, and wherever an instance began or ended."""
+    if not rented:
+        return
+    first_s = min(item.started_at_s for item in rented)
+    points = max(FEWEST, min(POINTS, BILLED // len(rented)))
+    marks = {first_s + (until_s - first_s) * n / points for n in range(points + 1)}
+    if len(rented) <= POINTS:
+        marks |= {item.ended_at_s for item in rented if item.ended_at_s is not None}
+    for at_s in sorted(mark for mark in marks if mark < until_s):
+        some = [_by(item, at_s) for item in rented if item.started_at_s <= at_s]
+        yield _dollars_at(some, at_s)
+    yield _dollars_at(rented, until_s)  # as `bamboo cost` has it, and so with all of them
+
+
+def _dollars_at(rented: Sequence[Rented], at_s: float) -> Dollars:
+    total = bill(rented, now_s=at_s, modelled=True)
+    return Dollars(at_s=at_s, usd=total.usd, on_demand_usd=total.on_demand_usd)
+
+
+def _by(item: Rented, at_s: float) -> Rented:
+    """The instance as it was known at that moment."""
+    if item.ended_at_s is not None and item.ended_at_s <= at_s:
+        return item
+    return replace(item, ended_at_s=None, interrupted=False)
+
+
+def _lacking(report: Report) -> Iterator[str]:
+    """What the records of a run of an earlier release, or of a short one, do not have."""
+    if not report.steps:
+        yield "no step was finished, or nobody wrote it down: there is no loss and no throughput"
+    untimed = sum(one.at_s is None for one in report.steps)
+    if untimed:
+        yield (
+            f"{untimed} of {len(report.steps)} steps were recorded without their time, as earlier "
+            "releases did: throughput is drawn by steps"
+        )
+    odd = [one.step for one in report.steps if not _finite(one.loss)]
+    if odd:
+        yield f"the loss of {len(odd)} steps is no number, first in step {odd[0]}: a gap there"
+    skipped = [b.step for a, b in pairwise(report.steps) if b.step > a.step + 1]
+    if skipped:
+        yield f"steps are missing from the records, first before step {skipped[0]}"
+    if not report.rented:
+        yield "the cloud's log has no instance: no nodes by zone, no cumulative dollars"
+    spent = report.cost.get("spent")
+    if report.cost and not spent:
+        yield "neither the cloud's log nor a ledger says where the money went"
+    elif spent and not spent["uses"]:
+        yield f"where the money went: {spent['unknown']}"
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0

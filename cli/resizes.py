@@ -1,0 +1,27 @@
+"""Which resizes a run has had, each with its sentence.
+
+Rule: the books have all of them, of every part of the run; the ledger of a run that lives is asked
+where they are not at hand.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from bamboo.coord.ledger import LedgerRecord
+from bamboo.planner.autoscale import Resize
+from bamboo.telemetry.reader import read_events
+from cli.books import RESIZED
+from cli.runs import RunFolder
+
+
+def resizes_of(folder: RunFolder, ledger: Iterable[LedgerRecord] = ()) -> list[dict[str, Any]]:
+    """The value of `resizes` in `bamboo cost RUN --json`, oldest first. Raises InputError for a
+    damaged file."""
+    path = folder.events / "launcher.jsonl"
+    booked = [
+        dict(record.data["resize"])
+        for record in (read_events(path) if path.exists() else ())
+        if record.kind == RESIZED
+    ]
+    return booked or [asdict(record) for record in ledger if isinstance(record, Resize)]

@@ -1,0 +1,78 @@
+"""The options of a trace that a run is to be played on.
+
+Rule: whoever is decorated gets one value, `asked`; what it means is found out in `cli.launching`.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bamboo.errors import InputError
+from cli.launching import TraceAsked
+
+TIME_SCALE = 60.0
+"""An hour of a trace passes in a minute."""
+OPTIONS = (
+    click.option(
+        "--trace",
+        type=click.Path(path_type=Path),
+        help="Have as many nodes as this recorded market had, and lose them as it did.",
+    ),
+    click.option(
+        "--time-scale", type=float, help=f"Trace seconds in a second; by default {TIME_SCALE:g}."
+    ),
+    click.option(
+        "--max-nodes",
+        type=int,
+        help="Nodes of the trace that are admitted; as many as the job takes.",
+    ),
+    click.option("--hours", type=float, help="Stop after so many hours of the trace."),
+    click.option(
+        "--restart-seconds",
+        type=float,
+        help="Charge a restart so many trace seconds, and its own time once, not scaled.",
+    ),
+)
+
+
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options, and hand them on as one value; None without a trace. Raises InputError for
+    what is said of a trace where there is none."""
+
+    @wraps(command)
+    def with_trace(
+        *,
+        trace: Path | None,
+        time_scale: float | None,
+        max_nodes: int | None,
+        hours: float | None,
+        restart_seconds: float | None,
+        **others: Any,
+    ) -> Any:
+        asked = None
+        if trace is not None:
+            asked = TraceAsked(
+                path=trace,
+                time_scale=TIME_SCALE if time_scale is None else time_scale,
+                restart_s=restart_seconds,
+                max_nodes=max_nodes,
+                hours=hours,
+            )
+        given = {
+            "--time-scale": time_scale,
+            "--restart-seconds": restart_seconds,
+            "--max-nodes": max_nodes,
+            "--hours": hours,
+        }
+        for option, value in given.items() if asked is None else ():
+            if value is not None:
+                raise InputError(f"{option} {value:g} is of a trace; give --trace FILE too")
+        return command(asked=asked, **others)
+
+    out: Callable[..., Any] = with_trace
+    for option in reversed(OPTIONS):
+        out = option(out)
+    return out

@@ -1,0 +1,348 @@
+"""The options of a job as text, as one JSON object and as CSV.
+
+Rule: a row that was simulated shows what came out, any other what the planner expects, and each
+says which; every dollar is modelled.
+"""
+
+import csv
+from io import StringIO
+from math import isinf
+from typing import Any
+
+from bamboo.planner.chosen import Outcome
+from bamboo.planner.option import ON_DEMAND, SPOT, Option
+from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
+from cli.costing import JobCost
+from cli.views.quantities import columns, count, number, paragraph, rate, size, usd
+
+SCHEMA_VERSION = 1
+RESILIENCE = {"off": "checkpoints only", "peer": "other pipelines"}
+"""Of a mode, where its name does not say it."""
+CSV_FIELDS = (
+    *("instance_type", "market", "resilience", "spread", "pipelines", "stages", "nodes", "anchors"),
+    *("bytes_of_fullest_node", "usd_per_hour", "samples_per_s", "samples_per_usd"),
+    *("usd_per_million_tokens", "hours", "usd", "preemptions", "source", "launchable"),
+)
+SIMULATED_FIELDS = (
+    *("hours_p50", "hours_p90", "usd_p50", "usd_p90", "preemptions", "restores"),
+    *("samples_per_usd", "unfinished", "misses"),
+)
+
+
+def options_body(found: JobCost) -> dict[str, Any]:
+    """For `--json`."""
+    first = found.chosen.outcome
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job": found.job.file,
+        "modelled": True,
+        "times": found.offers.source,
+        "market": found.market,
+        "catalogue": {
+            "on_demand_seen": found.offers.catalogue.on_demand_seen,
+            "spot_seen": found.offers.catalogue.spot_seen,
+        },
+        "seeds": found.seeds,
+        "deadline_h": _finite(found.deadline_h),
+        "budget_usd": _finite(found.budget_usd),
+        "lines": found.table.lines,
+        "options": [option_row(found, option) for option in found.rows],
+        "behind": [
+            {"option": line.name, "at_most_samples_per_usd": most}
+            for line, most in found.table.behind
+        ],
+        "do_not_fit": {
+            "lines": found.table.misfits.lines,
+            "nearest": found.table.misfits.nearest,
+            "types": dict(found.offers.too_large),
+        },
+        "too_slow": [line.name for line in found.table.too_slow],
+        "checkpoint_and_restart": None
+        if found.restarts is None
+        else {
+            "option": found.restarts.option.line.name,
+            "terms": terms_of_rivals()[CHECKPOINT_RESTART],
+        }
+        | _simulated(found, found.restarts),
+        "chosen": None if first is None else first.option.line.name,
+        "why": found.chosen.why,
+        "bought": None if first is None else _bought(found, first),
+        "break_even_per_node_hour": found.break_even.per_node_hour,
+        "break_even": found.break_even.says,
+        "redundancy": [
+            {
+                "case": case.name,
+                "with_samples_per_usd": case.with_value,
+                "without_samples_per_usd": case.without_value,
+                "pays": case.pays,
+            }
+            for case in found.cases
+        ],
+    }
+
+
+def option_row(found: JobCost, option: Option) -> dict[str, Any]:
+    """What the planner says of an option, and what became of it where it was simulated."""
+    line, plan = option.line, option.plan
+    outcome = next((one for one in found.outcomes if one.option == option), None)
+    return {
+        "option": line.name,
+        "instance_type": line.instance_type,
+        "gpu": option.gpu,
+        "market": line.market,
+        "resilience": line.mode,
+        "spread": line.spread,
+        "zones": dict(option.zones) if line.market != ON_DEMAND else {},
+        "pipelines": plan.choice.grid.pipelines,
+        "stages": plan.choice.grid.stages,
+        "cut": list(plan.choice.cut),
+        "microbatch": plan.choice.microbatch,
+        "nodes": plan.nodes,
+        "anchors": option.anchors,
+        "bytes_of_fullest_node": plan.choice.most_bytes,
+        "bytes_by_stage": [stage.total for stage in plan.choice.memory],
+        "usd_per_hour": plan.usd_per_hour,
+        "samples_per_s": plan.expected_samples_per_s,
+        "samples_per_usd": option.value,
+        "usd_per_million_tokens": option.usd_per_million_tokens(found.job.model.context),
+        "hours": option.hours,
+        "usd": option.usd,
+        "preemptions": option.preemptions,
+        "source": plan.source,
+        "launchable": line.launchable,
+        "simulated": None if outcome is None else _simulated(found, outcome),
+    }
+
+
+def options_csv(found: JobCost) -> str:
+    """A line for each option; what is simulated has columns of its own, empty where it was not."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*CSV_FIELDS, *(f"simulated_{name}" for name in SIMULATED_FIELDS)])
+    for option in found.rows:
+        row = option_row(found, option)
+        played = row["simulated"] or {}
+        writer.writerow(
+            [row[name] for name in CSV_FIELDS] + [played.get(f) for f in SIMULATED_FIELDS]
+        )
+    return out.getvalue()
+
+
+def options_text(found: JobCost) -> str:
+    """The table, what was played of it, and what to take."""
+    table = found.table
+    modelled = found.offers.modelled
+    doubt = "; no GPU has confirmed them" if modelled else ", the same for every type"
+    lines = [
+        f"{found.job.file}: {count(table.lines, 'option')}, {count(found.job.train.steps, 'step')} "
+        f"of {count(found.job.train.batch, 'sample')}",
+        *paragraph(f"step times {found.offers.source}{doubt}"),
+        *paragraph(f"market: {found.market}; all dollars are modelled"),
+        *_plans(found),
+        *_behind(found),
+        *_played(found),
+        *_verdict(found),
+        *_redundancy(found),
+        f"  on-demand prices as of {found.offers.catalogue.on_demand_seen}; spot is modelled from "
+        f"{found.offers.catalogue.spot_seen}",
+    ]
+    return "\n".join(lines)
+
+
+def _plans(found: JobCost) -> list[str]:
+    header = ("", "type", "market", "resilience", "zones", "nodes", "fullest", "$/h", "samples/s")
+    rows: list[tuple[str, ...]] = [(*header, "samples per $", "$ per M tokens")]
+    for place, option in enumerate(found.rows, start=1):
+        plan, grid = option.plan, option.plan.choice.grid
+        rows.append(
+            (
+                str(place),
+                option.line.instance_type,
+                option.line.market,
+                RESILIENCE.get(option.line.mode, option.line.mode),
+                option.line.spread,
+                f"{grid.pipelines} x {grid.stages}",
+                size(plan.choice.most_bytes),
+                usd(plan.usd_per_hour),
+                number(plan.expected_samples_per_s),
+                rate(option.value),
+                usd(option.usd_per_million_tokens(found.job.model.context)),
+            )
+        )
+    return columns(rows, right=frozenset({0, 5, 6, 7, 8, 9, 10}))
+
+
+def _behind(found: JobCost) -> list[str]:
+    table, lines = found.table, []
+    if table.behind:
+        most = max(value for _, value in table.behind)
+        many = len(table.behind)
+        verb = "is" if many == 1 else "are"
+        lines += [f"  {count(many, 'more option')} {verb} worth {rate(most)} samples per $ at most"]
+    if table.misfits.lines:
+        lines += paragraph(
+            f"{count(table.misfits.lines, 'option')} do not fit into memory; nearest: "
+            f"{table.misfits.nearest}"
+        )
+    for name, why in found.offers.too_large.items():
+        lines += paragraph(f"{name} is out: {why}")
+    if table.too_slow:
+        slow = count(len(table.too_slow), "option")
+        lines += [f"  {slow} would take longer than {found.deadline_h:g} h"]
+    return lines
+
+
+def _played(found: JobCost) -> list[str]:
+    """What was simulated, beside on-demand and checkpoint and restart."""
+    if not found.outcomes:
+        return []
+    places = list(found.rows)
+    header = ("", "simulated", "taken", "restores", "hours p50", "p90", "$ p50", "p90")
+    rows: list[tuple[str, ...]] = [(*header, "samples per $", "")]
+    ranked = sorted(found.outcomes, key=lambda one: -one.value)
+    named = [(str(places.index(o.option) + 1), _short(o.option), o) for o in ranked]
+    if found.restarts is not None:
+        named.append(("", f"{CHECKPOINT_RESTART}*, {_type(found.restarts.option)}", found.restarts))
+    for mark, name, one in named:
+        rows.append(
+            (
+                mark,
+                name,
+                number(round(one.preemptions)),
+                number(round(one.restores)),
+                _figure(one.hours_p50, number),
+                _figure(one.hours_p90, number),
+                _figure(one.usd_p50, usd),
+                _figure(one.usd_p90, usd),
+                rate(one.value),
+                _misses(found, one),
+            )
+        )
+    lines = columns(rows, right=frozenset({0, 2, 3, 4, 5, 6, 7, 8}))
+    if found.restarts is not None:
+        lines += paragraph(
+            f"* a model of another way to use the plan of {found.restarts.option.line.name}: "
+            f"{terms_of_rivals()[CHECKPOINT_RESTART]}"
+        )
+    return [*lines, f"  {count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1})"]
+
+
+def _verdict(found: JobCost) -> list[str]:
+    first = found.chosen.outcome
+    if first is None:
+        return paragraph(found.chosen.why)
+    lines = paragraph(f"take {first.option.line.name}: {found.chosen.why}")
+    fixed = next((o for o in found.outcomes if o.option.line.market == ON_DEMAND), None)
+    if fixed is not None and fixed is not first and fixed.value:
+        share = first.value / fixed.value
+        lines += [f"  that is {share:.2f} times the samples per dollar of the best on demand"]
+    better = next((o for o in found.rows if not o.line.launchable and o.value > first.value), None)
+    if better is not None:
+        lines += paragraph(
+            f"{better.line.name} would be worth {rate(better.value)}; a launch rents one market"
+        )
+    if found.restarts is not None and found.restarts.value > first.value:
+        lines += paragraph(
+            f"{CHECKPOINT_RESTART} is worth more here, as its checkpoints are free and frequent; "
+            "with less of checkpoint.every_steps and a longer cluster.patience_s so may be the "
+            "option with checkpoints only"
+        )
+    return [*lines, *_quota(first.option), *_tokens(found, first)]
+
+
+def _quota(option: Option) -> list[str]:
+    """What the account must allow for."""
+    nodes, line = option.plan.nodes, option.line
+    market = "spot " if line.market == SPOT else ""
+    return paragraph(
+        f"quota: the account must allow for the vCPUs of {count(nodes, 'instance')} of "
+        f"{line.instance_type} on {line.market}; a new account's {market}GPU quota is 0"
+    )
+
+
+def _tokens(found: JobCost, first: Outcome) -> list[str]:
+    """What the budget buys."""
+    bought = _bought(found, first)
+    if not bought:
+        return []
+    return paragraph(
+        f"${found.budget_usd:,.2f} buy {_many(bought['tokens_p50'])} tokens in half of the runs "
+        f"and {_many(bought['tokens_p90'])} in nine of ten; the job asks for "
+        f"{_many(bought['tokens_asked'])}"
+    )
+
+
+def _redundancy(found: JobCost) -> list[str]:
+    lines = paragraph(f"{found.break_even.says} (Modelled, by the plans of the table.)")
+    if not found.cases:
+        return lines
+    rows: list[tuple[str, ...]] = [("on spot, modelled", "with", "without", "redundancy")]
+    for case in found.cases:
+        pays = "pays" if case.pays else "does not pay"
+        rows.append((case.name, rate(case.with_value), rate(case.without_value), pays))
+    return [*lines, *columns(rows, indent=4, right=frozenset({1, 2}))]
+
+
+def _simulated(found: JobCost, one: Outcome) -> dict[str, Any]:
+    return {
+        "hours_p50": _finite(one.hours_p50),
+        "hours_p90": _finite(one.hours_p90),
+        "usd_p50": _finite(one.usd_p50),
+        "usd_p90": _finite(one.usd_p90),
+        "preemptions": one.preemptions,
+        "restores": one.restores,
+        "samples_per_usd": one.value,
+        "runs": one.runs,
+        "unfinished": one.unfinished,
+        "misses": _misses(found, one),
+    }
+
+
+def _bought(found: JobCost, first: Outcome) -> dict[str, float]:
+    """Tokens for the budget; empty without one."""
+    if isinf(found.budget_usd):
+        return {}
+    context = found.job.model.context
+    half, most = first.samples_for(found.budget_usd)
+    return {
+        "tokens_p50": half * context,
+        "tokens_p90": most * context,
+        "tokens_asked": first.samples * context,
+    }
+
+
+def _misses(found: JobCost, one: Outcome) -> str:
+    """Which limit it does not keep in nine runs of ten."""
+    if isinf(one.hours_p90):
+        return "is not done"
+    words = []
+    if one.hours_p90 > found.deadline_h:
+        words.append("misses the deadline")
+    if one.usd_p90 > found.budget_usd:
+        words.append("misses the budget")
+    return ", ".join(words)
+
+
+def _short(option: Option) -> str:
+    mode = RESILIENCE.get(option.line.mode, option.line.mode)
+    return f"{_type(option)} {option.line.market}, {mode}"
+
+
+def _type(option: Option) -> str:
+    grid = option.plan.choice.grid
+    return f"{grid.pipelines} x {grid.stages} {option.line.instance_type}"
+
+
+def _finite(figure: float) -> float | None:
+    return None if isinf(figure) else figure
+
+
+def _figure(figure: float, shown: Any) -> str:
+    return "never" if isinf(figure) else str(shown(figure))
+
+
+def _many(tokens: float) -> str:
+    for word, unit in (("billion", 1e9), ("million", 1e6)):
+        if tokens >= unit:
+            return f"{tokens / unit:.3g} {word}"
+    return f"{tokens:,.0f}"

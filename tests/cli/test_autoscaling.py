@@ -1,0 +1,346 @@
+"""What an autoscaled run makes of its decisions and steps, and what it asks of the fleet."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bamboo.config.tree import (
+    AutoscaleConfig,
+    BudgetConfig,
+    CloudConfig,
+    ClusterConfig,
+    JobConfig,
+    TrainConfig,
+)
+from bamboo.coord.ledger import decode_record, encode_record
+from bamboo.core.events import Event, NodesReleased, RebalanceAdvised
+from bamboo.core.machine import transition
+from bamboo.core.policy import GridTime, Policy
+from bamboo.core.state import State
+from bamboo.ids import NodeId
+from bamboo.planner.autoscale import Resize, Scaling
+from bamboo.planner.scaling_curve import LEAST
+from cli.autoscaling import SETTLING, Autoscaler, Turn, Watch, rule_of, scale, to_give_back
+from cli.books import RESIZED, SIZE_KEPT, Booked
+from cli.ledger import Accounts
+from cli.money import Rented
+from cli.ports import Ports
+from cli.progress import Progress
+from tests.cli.world import START_S, FakeBooks, World
+from tests.core.build import forming, joined, lost
+
+POLICY = Policy(cuts=((0, 4), (0, 2, 4)), virtual_nodes=4, pipelines=3, stages=2)
+
+
+def job(*, standbys: int = 0, budget: BudgetConfig | None = None, **autoscale: Any) -> JobConfig:
+    return JobConfig(
+        train=TrainConfig(steps=10_000, batch=10, virtual_nodes=4),
+        cluster=ClusterConfig(stages=2, max_pipelines=3, standbys=standbys),
+        cloud=CloudConfig(pool_out_s=30.0),
+        autoscale=AutoscaleConfig(enabled=True, **autoscale),
+        budget=budget or BudgetConfig(),
+    )
+
+
+def after(state: State, *events: Event) -> State:
+    for event in events:
+        state = transition(state, event, now_s=0.0, policy=POLICY).state
+    return state
+
+
+def trains(*names: str, stages: int = 2) -> State:
+    """Nodes that joined one by one; those beyond the first grid stand by or begin a new layout."""
+    return after(forming(1, stages), *(joined(name) for name in names))
+
+
+def of_three_pipelines() -> State:
+    state = forming(3, 2)
+    return after(state, *(joined(f"{name}.1") for name in "abcdef"))
+
+
+def rented(*instances: str) -> list[Rented]:
+    return [
+        Rented(
+            instance=instance,
+            instance_type="g4dn.xlarge",
+            zone="a",
+            market="spot",
+            started_at_s=START_S + number,
+            usd_per_hour=1.0,
+            on_demand_usd_per_hour=2.0,
+        )
+        for number, instance in enumerate(instances)
+    ]
+
+
+def progress(state: State, *, step: int = 0, now_s: float = START_S, usd: float = 0.0) -> Progress:
+    return Progress(
+        run="r",
+        steps=10_000,
+        tokens_per_step=80,
+        state=state,
+        started_at_s=START_S,
+        now_s=now_s,
+        step=step,
+        usd=usd,
+    )
+
+
+class Told:
+    """An autoscaler that is told of a run at a steady pace."""
+
+    def __init__(self, config: JobConfig | None = None, booked: Booked | None = None) -> None:
+        self.config = config or job()
+        self.scaler = Autoscaler(self.config, POLICY, booked or Booked())
+        self.now_s, self.step = START_S, 0
+
+    def trains(self, state: State, *, step_s: float, steps: int = LEAST + SETTLING + 1) -> None:
+        """So many steps in this state, which was decided just now."""
+        self.scaler.decided(state, self.now_s)
+        for _ in range(steps):
+            self.now_s += step_s
+            self.scaler.stepped(self.step, self.now_s)
+            self.step += 1
+
+    def turn(self, state: State, *instances: str, usd: float = 0.0) -> Turn:
+        here = instances or tuple(n.instance for n in state.live_nodes())
+        seen = progress(state, step=self.step, now_s=self.now_s, usd=usd)
+        return self.scaler.turn(seen, rented(*here), now_s=self.now_s)
+
+
+# ------------------------------------------------------------------------------ what is watched
+
+
+def times_of(watch: Watch, steps: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+    for step, at_s in steps:
+        watch.stepped(step, at_s)
+    return [(nodes, round(took_s, 6)) for nodes, took_s in watch.times()]
+
+
+def test_only_whole_steps_of_an_undisturbed_run_count() -> None:
+    calm = trains("a.1", "b.1")
+    hurt = after(calm, lost("a.1"))
+    watch = Watch()
+    watch.decided(calm, 10.0)
+    watch.decided(hurt, 20.0)
+    watch.decided(calm, 30.0)
+    steps = [(step, 9.0 + step) for step in range(30)]
+    found = times_of(watch, steps)
+    within = 2 * (10 - 1 - SETTLING) + 1  # 10 to 20; 30 to 38, to which the first pair is missing
+    assert found == [(2, 1.0)] * (within - 1)
+
+
+def test_steps_that_are_done_again_or_told_again_do_not_count() -> None:
+    watch = Watch()
+    watch.decided(trains("a.1", "b.1"), 0.0)
+    steps = [(0, 1.0), (1, 2.0), (2, 3.0), (2, 3.5), (3, 4.0), (1, 9.0), (2, 10.0), (3, 11.0)]
+    assert times_of(watch, steps) == [(2, 0.5), (2, 1.0), (2, 1.0)]
+
+
+def test_what_was_known_before_is_not_counted_again() -> None:
+    watch = Watch(after_s=5.0)
+    watch.decided(trains("a.1", "b.1"), 0.0)
+    assert len(times_of(watch, [(step, float(step)) for step in range(12)])) == 6 - SETTLING
+
+
+def test_steps_may_be_told_after_all_decisions() -> None:
+    """As a later launcher reads them: the log first, then the metrics."""
+    small, large = trains("a.1", "b.1"), of_three_pipelines()
+    watch = Watch()
+    for state, at_s in ((small, 0.0), (after(small, joined("c.1")), 50.0), (large, 100.0)):
+        watch.decided(state, at_s)
+    found = times_of(watch, [(step, 0.5 + step) for step in range(200)])
+    sizes = [nodes for nodes, _ in found]
+    assert {nodes: sizes.count(nodes) > 40 for nodes in (2, 3, 6)} == {2: True, 3: True, 6: True}
+
+
+# ------------------------------------------------------------------------------ which sizes
+
+
+def test_sizes_are_those_with_work_for_every_node() -> None:
+    assert rule_of(job(), POLICY).sizes == (2, 4, 6)
+    assert rule_of(job(max_nodes=5), POLICY).sizes == (2, 4)
+    assert rule_of(job(standbys=1), POLICY).sizes == (3, 5, 7)
+    idle = GridTime(pipelines=3, stages=2, step_s=0.5)
+    grids = (
+        GridTime(pipelines=1, stages=2, step_s=1.0),
+        GridTime(pipelines=2, stages=2, step_s=0.5),
+    )
+    assert rule_of(job(), replace(POLICY, grids=(*grids, idle))).sizes == (2, 4)
+
+
+# ------------------------------------------------------------------------------ what is asked for
+
+
+def test_it_wants_more_nodes_once_it_knows_the_size_of_now() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0, steps=LEAST)
+    assert told.turn(state) == Turn(nodes=2)
+    told.trains(state, step_s=1.0)
+    grown = told.turn(state)
+    assert (grown.nodes, grown.release, grown.spare) == (4, None, ())
+    assert grown.resize is not None
+    assert (grown.resize.before, grown.resize.nodes) == (2, 4)
+    assert told.turn(state) == Turn(nodes=4), "the wish stays, and is told once"
+
+
+def test_nothing_is_decided_while_anything_is_repaired() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    hurt = after(state, lost("b.1"))
+    assert told.turn(hurt) == Turn(nodes=2)
+    larger = after(state, joined("c.1"), joined("d.1"))
+    assert larger.reform is not None
+    assert told.turn(larger).resize is None
+
+
+def grown_in_vain() -> tuple[Told, State]:
+    """Four nodes train as slowly as two did."""
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    told.turn(state)
+    larger = after(forming(2, 2), *(joined(f"{name}.1") for name in "abcd"))
+    told.trains(larger, step_s=0.99)
+    return told, larger
+
+
+def test_it_gives_back_the_nodes_of_the_last_pipeline_and_ends_none_itself() -> None:
+    told, state = grown_in_vain()
+    turn = told.turn(state)
+    assert turn.resize is not None
+    assert (turn.resize.before, turn.resize.nodes) == (4, 2)
+    assert turn.release == NodesReleased(
+        reporter="launcher", nodes=(NodeId("d.1"), NodeId("c.1")), reason=turn.resize.reason
+    )
+    assert (turn.nodes, turn.spare) == (4, ()), "those who take part stay until they have left"
+    leaving = after(state, turn.release)
+    assert told.turn(leaving) == Turn(nodes=2)
+
+
+def test_standbys_are_given_back_before_others() -> None:
+    state = after(of_three_pipelines(), joined("g.1"), joined("h.1"))
+    assert list(to_give_back(state))[:4] == ["h.1", "g.1", "f.1", "e.1"]
+
+
+def test_a_node_for_an_advised_one_is_not_surplus() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    state = after(state, RebalanceAdvised(node=NodeId("a.1")), joined("c.1"))
+    turn = told.turn(state)
+    assert (turn.nodes, turn.release) == (3, None)
+
+
+def test_what_is_booting_in_vain_is_ended_the_youngest_first() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    assert told.turn(state, "a", "b", "x", "y").spare == ("y", "x")
+    assert told.turn(state, "a", "b").spare == ()
+
+
+def test_a_wish_that_nobody_fills_is_given_up_and_not_repeated_soon() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    assert told.turn(state).nodes == 4
+    told.turn(state)
+    told.now_s += 29.0
+    assert told.turn(state).resize is None
+    told.now_s += 2.0
+    given_up = told.turn(state)
+    assert given_up.resize is not None
+    assert given_up.resize.reason == "2 of 4 nodes could be had; not asked again for 60 s"
+    told.now_s += 50.0
+    assert told.turn(state).nodes == 2
+    told.now_s += 20.0
+    assert told.turn(state).nodes == 4
+
+
+def test_a_wish_is_not_given_up_while_nodes_boot() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    told.turn(state)
+    for _ in range(5):
+        told.now_s += 20.0
+        assert told.turn(state, "a", "b", "x").nodes == 4
+
+
+def test_it_never_grows_beyond_the_budget() -> None:
+    """10,000 steps of 1 s on two nodes at $1/h each come to $5.55, and a look at four to $0.04."""
+    for max_usd, nodes in ((5.57, 2), (5.6, 4)):
+        told, state = Told(job(budget=BudgetConfig(max_usd=max_usd))), trains("a.1", "b.1")
+        told.trains(state, step_s=1.0)
+        assert told.turn(state).nodes == nodes
+
+
+# ------------------------------------------------------------------------------ what is written
+
+
+def booked(told: Told, *, at_s: float, part: int = 1) -> Booked:
+    return Booked(scaling=told.scaler.scaling.to_body(), scaled_at_s=at_s, part=part)
+
+
+def test_a_successor_goes_on_from_the_books() -> None:
+    told, state = grown_in_vain()
+    first = told.turn(state)
+    later = Told(booked=booked(told, at_s=told.now_s))
+    later.now_s = told.now_s
+    later.scaler.decided(state, START_S)
+    assert later.scaler.scaling == told.scaler.scaling
+    turn = later.turn(state)
+    assert (turn.nodes, turn.resize) == (first.nodes, None)
+    assert turn.release is not None
+    assert first.release is not None
+    assert turn.release.nodes == first.release.nodes
+
+
+def test_a_resumed_run_knows_the_curve_and_begins_with_its_first_grid() -> None:
+    told, state = grown_in_vain()
+    told.turn(state)
+    known = told.scaler.scaling
+    resumed = Told(booked=booked(told, at_s=told.now_s, part=2)).scaler.scaling
+    assert resumed == Scaling(nodes=2, times_s=known.times_s)
+
+
+class _Screen:
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize("in_vain", [True, False])
+def test_each_resize_is_in_the_books_and_in_the_ledger(in_vain: bool) -> None:
+    told, state = grown_in_vain() if in_vain else (Told(job(max_nodes=2)), trains("a.1", "b.1"))
+    told.trains(state, step_s=0.99)
+    world, books, screen = World(told.config), FakeBooks(), _Screen()
+    said: list[Event] = []
+
+    def say(event: Event, *, deadline_s: float) -> None:
+        said.append(event)
+
+    ports = Ports(
+        store=world.store,
+        append=say,
+        fleet=world.fleet,
+        screen=screen,  # type: ignore[arg-type]
+        books=books,
+        now=lambda: told.now_s,
+        interrupts=lambda: 0,
+    )
+    accounts = Accounts(Booked(), books)
+    seen = progress(state, step=told.step, now_s=told.now_s)
+    scale(told.scaler, ports, seen, accounts)
+    ((kind, data),) = books.events
+    assert Scaling.of_body(data["scaling"]) == told.scaler.scaling
+    accounts.write(world.store, seen, (), samples_per_step=10)
+    ledger = [decode_record(r) for _, r in world.store.records("ledger", after_id="0", timeout_s=0)]
+    resizes = [record for record in ledger if isinstance(record, Resize)]
+    if not in_vain:
+        assert (kind, said, screen.notes, resizes) == (SIZE_KEPT, [], [], [])
+        return
+    assert kind == RESIZED
+    assert resizes == [Resize(**data["resize"])]
+    assert decode_record(encode_record(resizes[0])) == resizes[0]
+    assert screen.notes == [resizes[0].reason]
+    assert isinstance(said[0], NodesReleased)
+    assert world.fleet.terminated == ["i-3", "i-2", "i-1", "i-0"], "no node came from these"

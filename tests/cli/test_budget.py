@@ -1,0 +1,109 @@
+"""Limits of a run: refused before the start where the plan goes beyond them, kept during the run,
+and nothing is lost by a stop."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_launch import Bench
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+STEPS = 40
+SETS = (
+    "train.steps=40",
+    'cluster.device="virtual"',
+    "cluster.virtual_forward_ms=[15.0]",
+    "cluster.virtual_backward_ms=[30.0]",
+    'cloud.market="on-demand"',
+    'chaos.kill=[{step=6, stage=1, phase="forward"}]',
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def launch(bench: Bench, name: str, *options: str) -> Any:
+    sets = [part for override in SETS for part in ("--set", override)]
+    return bench.run("launch", "job.toml", "--run", name, *sets, *options)
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
+    # Four instances come to $0.0351 at least; the one that replaces a lost one makes it $0.0438.
+    done = launch(bench, "dear", "--max-cost", "0.04", "--max-instances", "5")
+    assert done.returncode == 4, done.stdout + done.stderr
+    folder = bench.home / "dear"
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert (receipt["outcome"], receipt["exit_code"]) == ("budget", 4)
+    assert "budget.max_usd = 0.04" in receipt["sentence"]
+    step = receipt["step"]
+    assert 6 < step < STEPS
+    assert steps_of(folder) == list(range(step))
+    # The job writes no checkpoints: that of the stop is there all the same.
+    assert receipt["newest_checkpoint"] == step
+    assert f"the newest checkpoint is of step {step}" in done.stdout
+    ends = [json.loads(line)["kind"] for line in (folder / "cloud.jsonl").read_text().splitlines()]
+    assert ends.count("start") == ends.count("end") == 5
+    assert not (folder / "endpoint.json").exists()
+
+    refused = bench.run("resume", "dear")
+    assert refused.returncode == 2
+    assert "budget.max_usd = 0.04: the run has cost $0.04" in refused.stderr
+    assert "already (modelled); raise it" in refused.stderr
+
+    done = bench.run("resume", "dear", "--max-cost", "1", "--set", "chaos.kill=[]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"dear goes on from the checkpoint of step {step}" in done.stdout
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert (receipt["outcome"], receipt["step"], receipt["parts"]) == ("done", STEPS, 2)
+    assert [one["steps_again"] for one in receipt["reconfigurations"]] == [0]
+    assert steps_of(folder) == list(range(STEPS))
+    assert bench.json("verify", "dear")["equal"] is True
+    assert bench.json("verify", "dear", "--samples")["equal"] is True
+    report = bench.json("report", "dear")
+    assert report["figures"]["preemptions"] == "1"
+    assert report["figures"]["lost steps"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--max-instances", "3"),
+            ("budget.max_instances = 3: the plan needs 4 instances, for a grid of 1 x 4",
+             "fewer cluster.stages"),
+        ),
+        (
+            ("--max-cost", "0.001"),
+            ("budget.max_usd = 0.001: the plan needs at least $0.0351 (modelled: 40 calm steps of",
+             "4 instances for $2.10/h", "budget.partial"),
+        ),
+        (
+            ("--max-hours", "0.0001"),
+            ("budget.max_hours = 0.0001: the plan needs at least 0.0", "40 calm steps of"),
+        ),
+        (("--max-cost", "0"), ("--max-cost 0 lets nothing run",)),
+        (("--max-hours", "nan"), ("--max-hours nan lets nothing run",)),
+        (("--max-instances", "-1"), ("--max-instances -1 lets nothing run",)),
+    ],
+)  # fmt: skip
+def test_a_plan_beyond_its_limits_is_refused(
+    bench: Bench, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    done = launch(bench, "never", *options)
+    assert done.returncode == 2, done.stdout
+    for some in words:
+        assert some in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert not (bench.home / "never").exists()
+    assert launch(bench, "never", "--dry-run", *options).returncode == 2

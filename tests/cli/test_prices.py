@@ -1,0 +1,324 @@
+"""`bamboo prices`, through the command line and the AWS code against the mock."""
+
+import errno
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
+from bamboo.config.resolve import resolve
+from bamboo.errors import InputError
+from bamboo.planner.auxiliary import auxiliary_parts, extras_of
+from bamboo.planner.catalogue import KnownQuota
+from bamboo.planner.origin import Origin
+from bamboo.planner.refreshed import catalogue_json
+from bamboo.ports import PricesSeen, TypeFacts
+from cli import main, prices
+from cli.look import catalogue_of
+from cli.runs import RunFolder
+from cli.spent import rented_of
+from cli.terms import save_terms, terms_of
+from cli.views.auxiliary import auxiliary_body, auxiliary_lines
+from cli.views.prices import prices_body, prices_text
+from cli.views.quota import quota_body, quota_lines
+from cloud.fake import FakePrices
+from cloud.local.faults import Market
+from cloud.local.metadata import MetadataService
+from cloud.local.mock_aws import MockAws
+from tests.cli.test_planning import JOB, plan
+from tests.cli.test_reading import folder_of
+
+NOW = datetime(2026, 12, 1, 10, tzinfo=UTC)
+SPOT = {
+    "g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.526},
+    "g5.xlarge": {"us-east-1a": 0.9054, "us-east-1c": 0.9053},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockAws]:
+    aws = MockAws(
+        metadata=MetadataService(),
+        market=Market(SPOT),
+        on_change=lambda: None,
+        quotas={"L-3819A6DF": 64.0},
+    )
+    aws.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    yield aws
+    aws.stop()
+
+
+@pytest.fixture
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main.run(["prices", "--json", *arguments]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert isinstance(body, dict)
+    return body
+
+
+def test_the_installed_prices_are_shown_with_age_and_source(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices"]) == 0
+    text = capsys.readouterr().out
+    first, second = text.splitlines()[:2]
+    assert first == "us-east-1 (by the installed catalogue)"
+    assert "quota All G and VT Spot Instance Requests (L-3819A6DF): 0 vCPUs in a new acc" in second
+    assert re.search(r"\[1\] 2026-07-20 \([\d,]+ days old\): list price of Linux on demand", text)
+    assert re.search(r"p3\.2xlarge +1 x V100 16 GiB +8 +2\.5 +\$3\.06  \[1\] .*12-24%", text)
+    assert max(map(len, text.splitlines())) <= 120
+    body = shown(capsys)
+    assert len(body["types"]) == len(installed_catalogue().types)
+    for kind in body["types"]:
+        for price in filter(None, (kind["on_demand"], kind["spot"])):
+            assert price["source"]
+            assert price["age_days"] > 100
+    assert not home.exists()
+
+
+def test_a_refresh_asks_keeps_and_is_what_everything_plans_with(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = shown(capsys, "--refresh")
+    kinds = {kind["type"]: kind for kind in body["types"]}
+    zones = kinds["g4dn.xlarge"]["spot"]["zones"]
+    assert [(z["zone_id"], z["zone"], z["usd_per_hour"], z["no_discount"]) for z in zones] == [
+        ("use1-az6", "us-east-1a", 0.2, False),
+        ("use1-az1", "us-east-1b", 0.526, True),
+    ]
+    assert [z["no_discount"] for z in kinds["g5.xlarge"]["spot"]["zones"]] == [False, True]
+    assert kinds["g4dn.xlarge"]["spot"]["age_days"] == 0
+    assert kinds["g4dn.xlarge"]["on_demand"]["age_days"] > 100
+    assert kinds["p4d.24xlarge"]["spot"]["range"] is None
+    assert not kinds["p3.2xlarge"]["offered"]
+    assert body["notes"] == ["not offered in us-east-1: p3.2xlarge, p3.8xlarge, p3.16xlarge"]
+    assert [(q["code"], q["vcpus"]) for q in body["quotas"]] == [
+        ("L-3819A6DF", 64),
+        ("L-7212CCBC", 0),
+        ("L-C4BD4855", 0),
+    ]
+    path = user_catalogue("us-east-1")
+    assert body["file"] == str(path)
+    assert [p.name for p in path.parent.iterdir()] == ["us-east-1.json"]
+
+    job = home.parent / "job.toml"
+    job.write_text('[cloud]\nzones = ["us-east-1a", "us-east-1b"]\n')
+    assert main.run(["cost", str(job), "--samples-per-s", "50", "--json"]) == 0
+    spot = json.loads(capsys.readouterr().out)["spot"]
+    assert spot["us-east-1b"]["usd_per_hour"] == pytest.approx(
+        spot["us-east-1a"]["usd_per_hour"] * 0.526 / 0.2
+    )
+    assert main.run(["prices"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"use1-az1 us-east-1b +\$0\.5260 +100%  no discount", text)
+    assert "p3.2xlarge     1 x V100 16 GiB" in text
+    assert "not in the region" in text
+
+
+def test_without_an_account_the_old_prices_stay_and_their_age_is_said(
+    home: Path, no_account: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices", "--refresh"]) == 2
+    asking, err = capsys.readouterr().err.split("\n", 1)
+    assert asking == "asking EC2 for what it has in us-east-1"
+    assert err.startswith("error: no newer prices: DescribeAvailabilityZones: no AWS credentials")
+    assert "aws configure" in err
+    assert re.search(r"still in use: on-demand as of 2026-07-20 \([\d,]+ days old\)", err)
+    assert err.rstrip().endswith("by the installed catalogue")
+    assert not home.exists()
+
+
+def answered(**changed: Any) -> PricesSeen:
+    body: dict[str, Any] = {
+        "region": "us-east-1",
+        "zone_ids": {"us-east-1a": "use1-az4"},
+        "facts": {},
+        "spot": {},
+        "quotas": {},
+    }
+    return PricesSeen(**{**body, **changed})
+
+
+def test_a_refusal_leaves_what_was_refreshed_before_byte_for_byte(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown(capsys, "--refresh")
+    before = user_catalogue("us-east-1").read_bytes()
+    for seen in (None, answered()):
+        with pytest.raises(Exception, match=r"no newer prices: .*still in use: .*\(today\)"):
+            prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    assert user_catalogue("us-east-1").read_bytes() == before
+
+
+def test_a_disk_that_fills_up_leaves_what_there_was(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = answered(facts={"g5.xlarge": facts()}, spot={"g5.xlarge": {"us-east-1a": 0.4}})
+    prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    path = user_catalogue("us-east-1")
+    before = path.read_bytes()
+
+    def full(aside: Path, data: bytes) -> int:
+        aside.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-12-01"):
+        prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_damaged_catalogue_is_refused_everywhere_until_it_is_written_anew(
+    home: Path, account: MockAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = user_catalogue("us-east-1")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    job = home.parent / "job.toml"
+    job.write_text("")
+    for verb in (["prices"], ["cost", str(job), "--samples-per-s", "50"]):
+        assert main.run(verb) == 2
+        assert f"error: {path} is damaged: " in capsys.readouterr().err
+    with pytest.raises(InputError, match="is damaged"):
+        prices.refresh(FakePrices(None), "us-east-1", now=NOW)
+    assert shown(capsys, "--refresh")["file"] == str(path)
+
+
+def test_a_region_without_prices_of_its_own_says_so(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["prices", "--region", "eu-west-1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("eu-west-1: no prices of its own yet, those of us-east-1 stand for them")
+    for region in ("..", "us-east-1/x", "nowhere", ""):
+        assert main.run(["prices", "--region", region]) == 2
+        assert "is no name of a region" in capsys.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_named(home: Path) -> None:
+    home.mkdir()
+    (home / "prices").write_text("a file")
+    seen = answered(facts={"g5.xlarge": facts()})
+    with pytest.raises(InputError, match=r"prices cannot be made: .*set BAMBOO_HOME"):
+        prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+
+
+def facts() -> TypeFacts:
+    return TypeFacts(gpu="A10G", gpus=1, gpu_memory_mib=22888, vcpus=4, network_gbps=2.5)
+
+
+def test_quotas_of_the_account_are_kept_and_shown(home: Path) -> None:
+    seen = answered(
+        facts={"g5.xlarge": facts()},
+        spot={"g5.xlarge": {"us-east-1a": 0.4}},
+        quotas={"L-3819A6DF": 64.0},
+    )
+    prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
+    catalogue = load_catalogue()
+    assert catalogue.quotas == {
+        "L-3819A6DF": KnownQuota(
+            vcpus=64.0,
+            origin=Origin(seen="2026-12-01T10:00:00Z", source="asked of EC2 in us-east-1"),
+        )
+    }
+    text = prices_text(prices_body(catalogue, region="us-east-1", today=NOW.date()))
+    assert "L-3819A6DF): 64 vCPUs in this account (today)" in text
+
+
+def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
+    folder: RunFolder = folder_of(home)
+    assert catalogue_of(folder) == installed_catalogue()
+    dear = {"g5.xlarge": {"us-east-1a": 0.4, "us-east-1b": 0.6}}
+    before = answered(facts={"g5.xlarge": facts()}, spot=dear)
+    prices.refresh(FakePrices(before), "us-east-1", now=NOW)
+    planned = plan()
+    assert planned.usd_per_hour == pytest.approx(4 * 0.4)
+    save_terms(folder, resolve(JOB), planned, started_s=1.0, detached=False)
+    user_catalogue("us-east-1").unlink()
+    later = plan()
+    assert later.usd_per_hour != planned.usd_per_hour
+    save_terms(folder, resolve(JOB), later, started_s=1.0, detached=False)
+    kept = terms_of(folder).catalogue
+    assert kept.spot_prices(["g5.xlarge"], ["us-east-1a"]) == {"g5.xlarge": {"us-east-1a": 0.4}}
+    assert kept.types == planned.catalogue.types
+
+
+def test_the_bill_of_a_run_is_by_its_own_prices(home: Path) -> None:
+    folder = folder_of(home)
+    folder.cloud.write_text(
+        '{"kind": "start", "t": 1.0, "instance": "i-1", "zone": "a", "instance_type": "g5.xlarge", '
+        '"market": "spot", "usd_per_hour": 0.4}\n'
+    )
+    (rented,) = rented_of(folder, [])
+    assert rented.on_demand_usd_per_hour == 1.006
+    kind = replace(installed_catalogue().find("g5.xlarge"), on_demand_usd_per_hour=2.0)
+    own = replace(installed_catalogue(), types={"g5.xlarge": kind})
+    folder.prices.write_text(catalogue_json(own))
+    (rented,) = rented_of(folder, [])
+    assert rented.on_demand_usd_per_hour == 2.0
+
+
+def test_the_prices_of_a_run_that_are_damaged_are_named(home: Path) -> None:
+    folder = folder_of(home)
+    folder.prices.write_text("{")
+    with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
+        catalogue_of(folder)
+
+
+def test_what_stands_beside_a_plan_is_said_in_words_and_as_json() -> None:
+    extras = extras_of(instances=8, step_s=6.0, crossing_bytes=1.7e9)
+    parts = auxiliary_parts(installed_catalogue().auxiliary, extras)
+    body = auxiliary_body(parts)
+    assert body["modelled"]
+    assert body["usd_per_hour"] == pytest.approx(sum(p["usd_per_hour"] for p in body["parts"]))
+    assert auxiliary_lines(parts) == [
+        "  beside the instances, modelled: $20.57/h",
+        "    disks        $0.1052  8 x 120 GiB of gp3 volumes at $0.08 per GB-month",
+        "    addresses    $0.0400  8 x public IPv4 address at $0.005 per hour",
+        "    coordinator  $0.0280  1 x t3.small on demand at $0.0208 per hour, with address and "
+        "disk",
+        "    transfer      $20.40  1,020.0 GB an hour of bytes between zones ($0.01 out and $0.01 "
+        "in) at $0.02 per GB",
+    ]
+
+
+def test_the_quota_of_a_plan_is_said_in_words_and_as_json(home: Path) -> None:
+    catalogue = load_catalogue()
+    plan = {"g5.xlarge": 3, "p3.2xlarge": 2}
+    lines = quota_lines(catalogue, plan, spot=True, region="eu-west-1")
+    assert lines[0].startswith("  quota: 3 g5.xlarge need 12 vCPUs of the quota `All G and VT Spot")
+    assert sum(line.startswith("  quota: ") for line in lines) == 2
+    assert "which is 0 in a new account: ask for them first" in " ".join(" ".join(lines).split())
+    (g, p) = quota_body(catalogue, plan, spot=False, region="eu-west-1")
+    assert (g["code"], g["vcpus"], g["has_vcpus"], g["enough"]) == ("L-DB2E81BA", 12, None, False)
+    assert (p["code"], p["instances"], p["region"]) == (
+        "L-417A185B",
+        {"p3.2xlarge": 2},
+        "eu-west-1",
+    )

@@ -1,0 +1,48 @@
+"""`bamboo report` of a run of real processes: while it goes on, and after all of it was killed."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from cloud.local.session import members
+from tests.cli.test_launch import Bench
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
+    with bench.launched("live") as launched:
+        page = launched.folder / "report.html"
+        # The first record of the ledger comes some seconds after the first step.
+        wait_until(
+            lambda: bench.run("cost", "live").returncode == 0, what="a ledger", timeout_s=60.0
+        )
+        body = bench.json("report", "live")
+        assert body["missing"] == []
+        assert body["cost"]["ended"] is False
+        assert body["figures"]["preemptions"] == "0"
+        assert page.read_text().count("<svg") == 5
+        steps = int(body["figures"]["steps"].replace(",", ""))
+        assert 0 < steps < 100_000
+        launched.process.kill()
+        for pid in members(launched.cloud_pid):
+            os.kill(pid, signal.SIGKILL)
+        launched.process.wait(timeout=30)
+        wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
+        body = bench.json("report", "live")
+        shutil.rmtree(launched.socket_dir)  # nobody was left to do it
+    assert body["cost"]["ended"] is True
+    assert int(body["figures"]["steps"].replace(",", "")) >= steps
+    assert body["missing"] == [
+        "preemptions, failovers and steps done again: the run was killed and left no receipt"
+    ]
+    assert "What is missing" in page.read_text()

@@ -1,0 +1,108 @@
+"""The one door to prices: the newest of the installed catalogue and the user's, or a refusal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bamboo.config.catalogue import (
+    installed_catalogue,
+    load_catalogue,
+    read_catalogue,
+    user_catalogue,
+)
+from bamboo.errors import InputError
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.refreshed import catalogue_json, refreshed
+from bamboo.ports import PricesSeen, TypeFacts
+
+T4 = TypeFacts(gpu="T4", gpus=1, gpu_memory_mib=16384, vcpus=4, network_gbps=5.0)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
+    return tmp_path
+
+
+def asked(region: str = "us-east-1", *, at: str = "2026-12-01T10:00:00Z") -> Catalogue:
+    seen = PricesSeen(
+        region=region,
+        zone_ids={f"{region}a": "z1"},
+        facts={"g4dn.xlarge": T4},
+        spot={"g4dn.xlarge": {f"{region}a": 0.111}},
+        quotas={},
+    )
+    return refreshed(installed_catalogue(), seen, at=at, source="asked")
+
+
+def keep(text: str, region: str = "us-east-1") -> Path:
+    path = user_catalogue(region)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_without_a_catalogue_of_the_user_the_installed_one_counts(home: Path) -> None:
+    for region in (None, "us-east-1", "eu-west-1"):
+        found = load_catalogue(region)
+        assert found.today is not None
+        assert replace(found, today=None) == installed_catalogue()
+    assert user_catalogue("eu-west-1") == home / "prices" / "eu-west-1.json"
+
+
+def test_a_newer_catalogue_of_the_user_counts_in_its_region_only() -> None:
+    path = keep(catalogue_json(asked()))
+    for region in (None, "us-east-1"):
+        found = load_catalogue(region)
+        assert found.file == str(path)
+        assert found.spot_prices(["g4dn.xlarge"], ["us-east-1a"])["g4dn.xlarge"] == {
+            "us-east-1a": 0.111
+        }
+    assert not load_catalogue("eu-west-1").find("g4dn.xlarge").spot_by_zone
+
+
+def test_an_older_catalogue_of_the_user_changes_no_price_that_was_seen_later() -> None:
+    keep(catalogue_json(asked(at="2019-01-01T00:00:00Z")))
+    types = load_catalogue().types
+    for name, kind in installed_catalogue().types.items():
+        assert types[name].on_demand_usd_per_hour == kind.on_demand_usd_per_hour
+        assert types[name].spot_usd_per_hour == kind.spot_usd_per_hour
+        assert types[name] == kind or kind.spot_from is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "Expecting value"),
+        ("[" * 100_000, ""),
+        ("[]", "no object"),
+        ('{"schema_version": 2}', "schema 2"),
+        ('{"schema_version": 1}', "lacks the key"),
+        ('{"schema_version": 1, "region": 1, "on_demand_seen": 1, "types": []}', "lacks the key"),
+        ("\0", "Expecting value"),
+        (catalogue_json(asked())[:-30], ""),
+        (catalogue_json(asked("eu-west-1")), "it is of eu-west-1"),
+        (catalogue_json(asked()).replace("0.111", "-0.111"), "does not lie below"),
+        (catalogue_json(asked()).replace("0.111", "NaN"), "no number"),
+        (catalogue_json(asked()).replace("2026-12-01T10:00:00Z", "soon"), "names no time"),
+    ],
+)
+def test_a_damaged_one_is_refused_by_name_with_the_remedy(text: str, why: str) -> None:
+    path = keep(text)
+    with pytest.raises(InputError) as caught:
+        load_catalogue()
+    assert str(caught.value).startswith(f"{path} is damaged: ")
+    assert why in str(caught.value)
+    assert str(caught.value).endswith("delete it, or write it anew with `bamboo prices --refresh`")
+
+
+def test_text_that_is_no_text_and_a_folder_are_refused(home: Path) -> None:
+    path = keep("")
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(InputError, match="is damaged"):
+        load_catalogue()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InputError, match=r"cannot be read: .*; put it back"):
+        read_catalogue(path, remedy="put it back")

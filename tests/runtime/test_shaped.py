@@ -1,0 +1,34 @@
+"""What the built-in GPT's layers have a device do, by formula: held against what is counted."""
+
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+
+from bamboo.planner.shaped import gpt_profile
+from bamboo.runtime.profile import Asked, Profiler
+from tests.jobs import tiny_job
+
+ASKED = Asked(device="cpu", limit_s=60.0, machine="here", seen="2026-11-21")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize(("width", "context", "vocabulary"), [(64, 16, 256), (32, 64, 1024)])
+def test_the_formulas_are_what_is_counted(
+    tmp_path: Path, dropout: float, width: int, context: int, vocabulary: int
+) -> None:
+    shape = {"width": width, "context": context, "vocabulary": vocabulary, "dropout": dropout}
+    job = tiny_job(tmp_path, [f"model.{key}={value}" for key, value in shape.items()])
+    counted = Profiler(job, ASKED, tell=lambda _done, _of_all: None).profile()
+    formula = gpt_profile(
+        job=counted.job, layers=2, heads=2, microbatch=job.train.microbatch, **shape
+    )
+    assert len(formula.layers) == len(counted.layers) == 4
+    for by_formula, measured in zip(formula.layers, counted.layers, strict=True):
+        assert by_formula.name == measured.name
+        assert by_formula.parameters == measured.parameters
+        assert by_formula.output_bytes == measured.output_bytes or by_formula.name == "Head"
+        assert by_formula.activation_bytes == pytest.approx(measured.activation_bytes, rel=0.05)
+        for kind in ("forward", "backward", "optimizer"):
+            ours, theirs = getattr(by_formula, kind), getattr(measured, kind)
+            assert astuple(ours) == pytest.approx(astuple(theirs), rel=0.02), (ours, theirs)
