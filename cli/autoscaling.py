@@ -58,7 +58,8 @@ def rule_of(job: JobConfig, policy: Policy) -> Rule:
     asked, standbys = job.autoscale, job.cluster.standbys
     begin = nodes_at_begin(job)
     least = min(begin, max(asked.min_nodes, job.cluster.stages + standbys))
-    most = max(begin, min(asked.max_nodes or nodes_of(job), nodes_of(job)))
+    limits = (asked.max_nodes, job.budget.max_instances, nodes_of(job))
+    most = max(begin, min(limit for limit in limits if limit))
     sizes = {n for n in range(least, most + 1) if grid_for(n, policy).size == n - standbys}
     return Rule(
         sizes=tuple(sorted(sizes | {begin})),

@@ -20,7 +20,7 @@ from cli.echo import echo
 
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
-    "cost": "Price a job, or say what a run cost, on-demand against spot.",
+    "cost": "Rank what a job could be rented as by samples per dollar, or say what a run cost.",
     "plan": "Lay a job out on paper: what each node holds and does, what it is worth, and why.",
     "profile": "Measure the layers of a job: times, parameters, activations, stash.",
     "simulate": "Simulate a job on a spot market: steps, losses, dollars and value.",

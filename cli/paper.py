@@ -74,7 +74,7 @@ def plan_on_paper(path: Path, asked: Asked) -> Shown:
     """Read the job, look at its layers, plan. Raises InputError, of which one is JobFitsNowhere."""
     _check(asked)
     job = load_job(path, asked.overrides)
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(job.cloud.region)
     pool, _ = cheapest_pool(job, catalogue)
     hazard = Hazard(
         stakes=stakes_of(job, catalogue, pool.instance_type),

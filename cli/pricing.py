@@ -25,9 +25,8 @@ from bamboo.planner.shaped import gpt_profile
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
-from cli import wiring
 from cli.planning import plan_job, zone_prices
-from cli.profiling import Told, Wanted, profile_job
+from cli.profiling import Told, Wanted, profile_job, seen_of
 from cli.settling import grid_of
 
 GIVEN = "given with --samples-per-s"
@@ -148,7 +147,7 @@ def _on(kind: InstanceType, profile: Profile, *, job: JobConfig) -> Workload:
 
 def _as_planned(job: JobConfig) -> Workload:
     """With the times that a launch on this machine plans with."""
-    return plan_job(job, wiring.run_preflight(job), run=RunId("cost"), now_s=0.0).workload
+    return plan_job(job, seen_of(job), run=RunId("cost"), now_s=0.0).workload
 
 
 def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
