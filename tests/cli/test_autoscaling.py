@@ -165,6 +165,7 @@ def test_steps_may_be_told_after_all_decisions() -> None:
 def test_sizes_are_those_with_work_for_every_node() -> None:
     assert rule_of(job(), POLICY).sizes == (2, 4, 6)
     assert rule_of(job(max_nodes=5), POLICY).sizes == (2, 4)
+    assert rule_of(job(budget=BudgetConfig(max_instances=5)), POLICY).sizes == (2, 4)
     assert rule_of(job(standbys=1), POLICY).sizes == (3, 5, 7)
     idle = GridTime(pipelines=3, stages=2, step_s=0.5)
     grids = (
