@@ -20,9 +20,7 @@ from bamboo.telemetry.schema import MetricRecord
 from cli import main, runs
 from cli.decisions import check_decisions, save_decisions
 from cli.look import status_of
-from cli.pricing import cost_of_job
 from cli.run_cost import cost_of_run
-from tests.cli.facts import seen
 from tests.cli.world import START_S, World, caught_up, finished, job, joined, left, lost, step
 
 
@@ -228,34 +226,6 @@ def test_all_records_come_in_order_however_they_are_portioned() -> None:
     for value in values:
         world.store.append("notes", value)
     assert list(all_records(world.store, "notes")) == values
-
-
-def test_the_price_of_a_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = home / "job.toml"
-    path.write_text("[cluster]\nstages = 4\n")
-    given = cost_of_job(path, overrides=(), samples_per_s=100.0)
-    assert given["samples_per_s_source"] == "given with --samples-per-s"
-    assert given["on_demand"]["usd_per_hour"] == pytest.approx(4 * 0.526)
-    assert given["on_demand"]["samples_per_usd"] == pytest.approx(100 * 3600 / (4 * 0.526))
-    for zone in given["spot"].values():
-        assert zone["usd_per_hour"] < given["on_demand"]["usd_per_hour"]
-        assert zone["samples_per_usd"] * zone["usd_per_hour"] == pytest.approx(360_000)
-    monkeypatch.setattr("cli.wiring.run_preflight", seen)
-    measured = cost_of_job(path, overrides=("cluster.stages=2",), samples_per_s=0.0)
-    assert measured["instances"] == 2
-    assert measured["samples_per_s_source"].startswith("measured")
-
-
-def test_cost_says_which_it_is(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = home / "job.toml"
-    path.write_text("")
-    assert main.run(["cost", str(path), "--samples-per-s", "50"]) == 0
-    out = capsys.readouterr().out
-    assert "50.0 samples/s, given with --samples-per-s" in out
-    assert "on-demand as of 2026-07-20; spot is modelled from" in out
-    assert main.run(["cost", str(path), "--samples-per-s", "-1"]) == 2
-    folder_of(home)
-    assert main.run(["cost", "r", "--set", "a.b=1"]) == 2
 
 
 def test_logs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
