@@ -25,7 +25,7 @@ from bamboo.planner.chosen import (
     value_at,
     value_in_short,
 )
-from bamboo.planner.option import ON_DEMAND, Offer, Option, Options, Question
+from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import again, options, together
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, RESTART_S
 from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
@@ -51,6 +51,8 @@ TIGHTER = 0.8
 LOW_HAZARDS = (0.1, 0.01)
 SHORT_H = 1.0
 SLOWER = 10.0
+Round = tuple[Options, tuple[Outcome, ...], Outcome | None]
+"""What was found, what became of it, and of checkpoint and restart."""
 Bar = Callable[[str], AbstractContextManager[Told]]
 
 
@@ -115,19 +117,19 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
     by_name = {offer.name: offer for offer in offers.offers}
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
     budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
+    rounds = []
     for tighter in (1.0, TIGHTER, TIGHTER**2):
-        question = replace(question, most_hours=deadline_h * tighter)
-        with bar("comparing plans") as told:
-            table = _searched(offers.offers, question, rows=asked.rows, told=told)
-        played = _to_play(table)
-        rows = [row_of(job, by_name[one.line.instance_type], one, terms) for one in played]
-        rival = _rival(job, by_name, played, terms)
-        with bar("simulating") as told:
-            found = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
-        ours = tuple(found[: len(rows)])
+        inside = replace(question, most_hours=deadline_h * tighter)
+        rounds.append(_round(job, by_name, inside, terms, asked=asked, bar=bar))
+        table, ours, rival = rounds[-1]
         chosen = _chosen(ours, table, deadline_h=deadline_h, budget_usd=budget_usd)
-        if chosen.outcome is not None or isinf(deadline_h):
+        if chosen.outcome is not None or not _late(ours, deadline_h, budget_usd):
             break
+    if chosen.outcome is None:
+        # Of all that was played, for what would be enough.
+        every = [outcome for _, found, _ in rounds for outcome in found]
+        table, ours, rival = rounds[0]
+        chosen = _chosen(every, table, deadline_h=deadline_h, budget_usd=budget_usd)
     return JobCost(
         job=job,
         offers=offers,
@@ -135,13 +137,40 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         market=market,
         table=table,
         outcomes=ours,
-        restarts=found[-1] if rival else None,
+        restarts=rival,
         chosen=chosen,
         break_even=break_even(table.found, question),
-        cases=tuple(_cases(table, by_name, question)),
+        cases=(*_as_simulated(ours), *_cases(table, by_name, question)),
         seeds=asked.seeds,
         deadline_h=deadline_h,
         budget_usd=budget_usd,
+    )
+
+
+def _round(
+    job: JobConfig,
+    offers: Mapping[str, Offer],
+    question: Question,
+    terms: MarketTerms,
+    *,
+    asked: CostAsked,
+    bar: Bar,
+) -> Round:
+    """Compare, and simulate the best."""
+    with bar("comparing plans") as told:
+        table = _searched(tuple(offers.values()), question, rows=asked.rows, told=told)
+    played = _to_play(table)
+    rows = [row_of(job, offers[one.line.instance_type], one, terms) for one in played]
+    rival = _rival(job, offers, played, terms)
+    with bar("simulating") as told:
+        found = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
+    return table, tuple(found[: len(rows)]), found[-1] if rival else None
+
+
+def _late(found: Sequence[Outcome], deadline_h: float, budget_usd: float) -> bool:
+    """Whether plans that are faster on average might keep the deadline."""
+    return not isinf(deadline_h) and any(
+        one.hours_p90 > deadline_h and one.usd_p90 <= budget_usd for one in found
     )
 
 
@@ -269,6 +298,17 @@ def _chosen(
     )
 
 
+def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:
+    """What was played, where both were."""
+    best = {True: 0.0, False: 0.0}
+    for one in found:
+        if one.option.line.market == SPOT:
+            redundant = one.option.line.redundant
+            best[redundant] = max(best[redundant], one.value)
+    if all(best.values()):
+        yield Case(name="as asked, simulated", with_value=best[True], without_value=best[False])
+
+
 def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> Iterator[Case]:
     """Where redundancy pays, and where it does not: the plans of the table elsewhere."""
     both = [on_spot(table.found, redundant=redundant) for redundant in (True, False)]
@@ -285,7 +325,7 @@ def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> I
         slow = replace(offer, workload=work, node_bytes_per_s=offer.node_bytes_per_s / SLOWER)
         return again(option, slow, question).value
 
-    yield case("as asked", lambda one: one.value)
+    yield case("as asked, by the planner", lambda one: one.value)
     for hazard in LOW_HAZARDS:
         if hazard < question.losses_per_node_hour:
             yield case(

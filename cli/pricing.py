@@ -87,7 +87,7 @@ def offers_of(
             except InputError as error:
                 too_large[kind.name] = str(error)
                 continue
-            found[kind.name] = _on(kind, on_gpu, job=job)
+            found[kind.name] = _on(kind, on_gpu, job=job, counted=profile)
         source = (
             f"modelled by published figures of each GPU ({table.seen}), from {_counted(profile)}"
         )
@@ -137,12 +137,15 @@ def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     )
 
 
-def _on(kind: InstanceType, profile: Profile, *, job: JobConfig) -> Workload:
+def _on(kind: InstanceType, profile: Profile, *, job: JobConfig, counted: Profile) -> Workload:
     """On a modelled GPU, with the links of the instance."""
     whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
     network = kind.network_gbps * 1e9 / 8
     flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
-    return replace(whole, bytes_per_s=flow, state_bytes_per_s=flow, store_bytes_per_s=network)
+    source = f"modelled for {profile.device} by published figures, from {_counted(counted)}"
+    return replace(
+        whole, source=source, bytes_per_s=flow, state_bytes_per_s=flow, store_bytes_per_s=network
+    )
 
 
 def _as_planned(job: JobConfig) -> Workload:

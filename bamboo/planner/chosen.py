@@ -197,7 +197,8 @@ def break_even(found: Sequence[Option], question: Question) -> BreakEven:
     if gain_at(found, LEAST_RATE, question) >= 0:
         return BreakEven(
             per_node_hour=None,
-            says="Redundancy pays at any rate of preemption: in calm steps it costs nothing here.",
+            says="Redundancy pays at any rate of preemption: even where no node is taken, the best "
+            "plan with it is worth no less than the best without.",
         )
     if gain_at(found, MOST_RATE, question) <= 0:
         return BreakEven(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, inf
 
 from bamboo.errors import InputError
-from bamboo.planner.candidates import Candidates, Choice, Room
+from bamboo.planner.candidates import Candidates, Choice, Room, grids_of
 from bamboo.planner.losses import Losses
 from bamboo.planner.option import (
     HOUR_S,
@@ -30,6 +30,7 @@ from bamboo.planner.option import (
 )
 from bamboo.planner.ranking import DIGITS, ROUNDING, Candidate, Judge
 from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
+from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, SPREADS
 
@@ -201,6 +202,8 @@ class _Table:
         self, offer: Offer, market: str, judge: Judge, fitting: Sequence[Choice]
     ) -> None:
         for mode in _modes(market, self._question.modes):
+            if not any(self._grids(offer.workload, mode)):
+                continue
             line = Line(
                 instance_type=offer.name, market=market, spread=judge.book.spread, mode=mode
             )
@@ -218,6 +221,11 @@ class _Table:
                     value = self._bound(line, judge, choice)
                     key = (-value, LEAST, len(self._queue))
                     self._queue.append(_Entry(key=key, line=line, judge=judge, choice=choice))
+
+    def _grids(self, work: Workload, mode: str) -> Iterator[Grid]:
+        """Those that a mode could have, if there were memory: `peer` needs a second pipeline."""
+        least = 2 if mode == "peer" else 1
+        return (g for g in grids_of(work, self._question.nodes) if g.pipelines >= least)
 
     def _bound(self, line: Line, judge: Judge, choice: Choice, *, fatal: bool = False) -> float:
         """The plan is worth no more: with the least step, and with the `fatal` losses alone."""

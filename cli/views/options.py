@@ -10,10 +10,10 @@ from math import isinf
 from typing import Any
 
 from bamboo.planner.chosen import Outcome
-from bamboo.planner.option import ON_DEMAND, SPOT, Option
+from bamboo.planner.option import HOUR_S, ON_DEMAND, SPOT, Option
 from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost
-from cli.views.quantities import columns, count, number, paragraph, rate, size, usd
+from cli.views.quantities import columns, count, duration, number, paragraph, rate, size, usd
 
 SCHEMA_VERSION = 1
 RESILIENCE = {"off": "checkpoints only", "peer": "other pipelines"}
@@ -150,7 +150,7 @@ def options_text(found: JobCost) -> str:
 
 
 def _plans(found: JobCost) -> list[str]:
-    header = ("", "type", "market", "resilience", "zones", "nodes", "fullest", "$/h", "samples/s")
+    header = ("", "type", "market", "resilience", "zones", "grid", "fullest", "$/h", "samples/s")
     rows: list[tuple[str, ...]] = [(*header, "samples per $", "$ per M tokens")]
     for place, option in enumerate(found.rows, start=1):
         plan, grid = option.plan, option.plan.choice.grid
@@ -197,7 +197,7 @@ def _played(found: JobCost) -> list[str]:
     if not found.outcomes:
         return []
     places = list(found.rows)
-    header = ("", "simulated", "taken", "restores", "hours p50", "p90", "$ p50", "p90")
+    header = ("", "simulated", "taken", "restores", "time p50", "p90", "$ p50", "p90")
     rows: list[tuple[str, ...]] = [(*header, "samples per $", "")]
     ranked = sorted(found.outcomes, key=lambda one: -one.value)
     named = [(str(places.index(o.option) + 1), _short(o.option), o) for o in ranked]
@@ -210,8 +210,8 @@ def _played(found: JobCost) -> list[str]:
                 name,
                 number(round(one.preemptions)),
                 number(round(one.restores)),
-                _figure(one.hours_p50, number),
-                _figure(one.hours_p90, number),
+                _figure(one.hours_p50, _time),
+                _figure(one.hours_p90, _time),
                 _figure(one.usd_p50, usd),
                 _figure(one.usd_p90, usd),
                 rate(one.value),
@@ -232,6 +232,11 @@ def _verdict(found: JobCost) -> list[str]:
     if first is None:
         return paragraph(found.chosen.why)
     lines = paragraph(f"take {first.option.line.name}: {found.chosen.why}")
+    planned = max((o.option for o in found.outcomes if o.option.line.launchable), key=_value)
+    if _value(planned) > _value(first.option):
+        lines += paragraph(
+            f"by the planner's figures {planned.line.name} is worth more; what was played decides"
+        )
     fixed = next((o for o in found.outcomes if o.option.line.market == ON_DEMAND), None)
     if fixed is not None and fixed is not first and fixed.value:
         share = first.value / fixed.value
@@ -248,6 +253,10 @@ def _verdict(found: JobCost) -> list[str]:
             "option with checkpoints only"
         )
     return [*lines, *_quota(first.option), *_tokens(found, first)]
+
+
+def _value(option: Option) -> float:
+    return option.value
 
 
 def _quota(option: Option) -> list[str]:
@@ -273,7 +282,7 @@ def _tokens(found: JobCost, first: Outcome) -> list[str]:
 
 
 def _redundancy(found: JobCost) -> list[str]:
-    lines = paragraph(f"{found.break_even.says} (Modelled, by the plans of the table.)")
+    lines = paragraph(f"{found.break_even.says} (By the planner, with the plans of the table.)")
     if not found.cases:
         return lines
     rows: list[tuple[str, ...]] = [("on spot, modelled", "with", "without", "redundancy")]
@@ -339,6 +348,10 @@ def _finite(figure: float) -> float | None:
 
 def _figure(figure: float, shown: Any) -> str:
     return "never" if isinf(figure) else str(shown(figure))
+
+
+def _time(hours: float) -> str:
+    return duration(hours * HOUR_S)
 
 
 def _many(tokens: float) -> str:

@@ -135,6 +135,14 @@ def test_everything_gone_it_waits_and_goes_on() -> None:
     assert parked.seconds == pytest.approx(700, abs=10)
 
 
+def test_the_last_node_of_all_leaves_its_newest_checkpoint() -> None:
+    """Nobody is left then who could tell of it, and it was there before."""
+    one = asked(stages=2, redundancy="off", every=10)
+    found = simulate(one, trace("0 +a b", "600 -a", "1500 -b", "1600 +c d"))
+    assert found.restores == 2
+    assert found.lost_steps < 2 * 20
+
+
 def test_one_decision_may_end_a_reconfiguration_and_begin_the_next() -> None:
     """Nodes come while the others are laid out anew: there are enough for yet another layout."""
     market = trace("0 +a b c d e f g h", "1000 -a f b d h", "1070 +i", "1075 +j", "1076 +k")

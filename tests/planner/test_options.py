@@ -1,0 +1,195 @@
+"""Options of a job: ranked by the definition of value, none left out, break-even a root."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bamboo.errors import InputError
+from bamboo.planner.chosen import Outcome, break_even, choose, gain_at
+from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
+from bamboo.planner.options import anchors, options, together
+from bamboo.planner.value import samples_per_usd
+from bamboo.topology.grid import Grid
+from tests.planner.workloads import workload
+
+QUESTION = Question(nodes=range(2, 5), steps=1000, checkpoint_every=50, losses_per_node_hour=0.6)
+
+
+FEW = replace(QUESTION, modes=("off", "stash"))
+
+
+def offer(name: str = "t", price: float = 1.0, *, spot: float = 0.4, memory: int = 10**6) -> Offer:
+    return Offer(
+        name=name,
+        gpu="G",
+        memory_bytes=memory,
+        workload=replace(workload(layers=4, microbatches=2), bytes_per_s=1e6),
+        node_bytes_per_s=0.0,
+        on_demand_usd_per_hour=price,
+        spot_usd_per_hour={"a": spot, "b": spot * 1.1} if spot else {},
+    )
+
+
+def found(*offers: Offer, most: int = 0, question: Question = QUESTION) -> Options:
+    return options(offers or (offer(),), question, most=most)
+
+
+def outcome(option: Option, *, hours: float = 1.0, usd: float = 2.0, worse: float = 1.0) -> Outcome:
+    return Outcome(
+        option=option,
+        hours_p50=hours,
+        hours_p90=hours * worse,
+        usd_p50=usd,
+        usd_p90=usd * worse,
+        preemptions=1.0,
+        restores=0.0,
+        runs=4,
+        unfinished=0,
+    )
+
+
+def test_every_line_is_there_and_in_order_of_value() -> None:
+    table = found()
+    values = [one.value for one in table.found]
+    assert values == sorted(values, reverse=True)
+    assert len(table.found) == table.lines
+    assert {one.line.market for one in table.found} == {ON_DEMAND, SPOT, MIXED}
+    assert {one.line.spread for one in table.found} == {"one", "pipelines", "neighbours"}
+    assert {one.line.mode for one in table.found} == set(QUESTION.modes)
+    for one in table.found:
+        plan = one.plan
+        assert one.value == samples_per_usd(plan.expected_samples_per_s, plan.usd_per_hour)
+        assert one.usd == pytest.approx(one.hours * plan.usd_per_hour)
+        assert one.usd_per_million_tokens(10) == pytest.approx(1e5 / one.value)
+
+
+def test_on_demand_nothing_is_lost_and_anchors_save_every_stage() -> None:
+    table = found()
+    for one in table.found:
+        if one.line.market == ON_DEMAND:
+            assert one.plan.losses.share == one.preemptions == 0
+        if one.line.market == MIXED:
+            assert one.anchors == anchors(one.plan.choice.grid)
+            assert one.plan.losses.fatal_per_hour == 0
+            assert one.plan.losses.survived_per_hour > 0
+    assert anchors(Grid(pipelines=1, stages=5)) == 3
+    assert anchors(Grid(pipelines=3, stages=5)) == 5
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    prices=st.lists(st.floats(min_value=0.5, max_value=5.0), min_size=1, max_size=2),
+    extra=st.floats(min_value=0.5, max_value=5.0),
+    most=st.integers(min_value=1, max_value=6),
+)
+def test_a_further_offer_never_lowers_what_is_first(
+    prices: list[float], extra: float, most: int
+) -> None:
+    offers = [offer(f"t{n}", price, spot=price * 0.5) for n, price in enumerate(prices)]
+    before = found(*offers, most=most, question=FEW)
+    more = offer("more", extra, spot=extra * 0.5)
+    after = found(*offers, more, most=most, question=FEW)
+    assert after.found[0].value >= before.found[0].value
+    whole = found(*offers, question=FEW)
+    assert [x.value for x in before.found[:most]] == [x.value for x in whole.found[:most]]
+    for line, at_most in before.behind:
+        exact = next(one.value for one in whole.found if one.line == line)
+        assert exact <= at_most * (1 + 1e-7)
+
+
+def test_in_parts_the_same_is_found() -> None:
+    offers = [offer("a"), offer("b", 1.5, spot=0.3), offer("c", 0.6, spot=0.5)]
+    at_once = found(*offers, most=4)
+    parts = together([found(*offers[::2], most=4), found(*offers[1::2], most=4)], most=4)
+    assert [one.line for one in parts.found[:4]] == [one.line for one in at_once.found[:4]]
+    assert parts.lines == at_once.lines
+
+
+def test_what_does_not_fit_is_counted_and_said() -> None:
+    table = found(offer("big"), offer("small", memory=4000))
+    assert table.misfits.lines > 0
+    assert "small (G): layer" in table.misfits.nearest
+    assert "bytes" in table.misfits.nearest
+    assert {one.line.instance_type for one in table.found} == {"big"}
+    nothing = found(offer("small", memory=4000))
+    assert nothing.found == ()
+    assert nothing.misfits.lines == nothing.lines
+    with pytest.raises(InputError, match="no instance type"):
+        options((), QUESTION, most=1)
+
+
+def test_what_is_too_slow_is_left_out() -> None:
+    table = found()
+    limit = sorted(one.hours for one in table.found)[len(table.found) // 2]
+    quick = found(question=replace(QUESTION, most_hours=limit))
+    assert quick.found
+    assert all(one.hours <= limit for one in quick.found)
+    none = found(question=replace(QUESTION, most_hours=table.least_hours / 2))
+    assert none.found == ()
+    assert len(none.too_slow) == none.lines
+
+
+def on_links_of(bytes_per_s: float) -> Offer:
+    whole = offer()
+    return replace(whole, workload=replace(whole.workload, bytes_per_s=bytes_per_s))
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "says"), [(1e6, "pays at any rate"), (2e3, "does not pay up to 20")]
+)
+def test_redundancy_that_always_pays_and_that_never_does(bytes_per_s: float, says: str) -> None:
+    even = break_even(found(on_links_of(bytes_per_s), question=FEW).found, FEW)
+    assert even.per_node_hour is None
+    assert says in even.says
+
+
+@settings(max_examples=10, deadline=None)
+@given(hazard=st.floats(min_value=0.05, max_value=5.0), every=st.integers(500, 1000))
+def test_the_break_even_is_a_root(hazard: float, every: int) -> None:
+    question = replace(FEW, losses_per_node_hour=hazard, checkpoint_every=every)
+    # So slow a link that a gradient takes longer than a step.
+    table = found(on_links_of(5e3), question=question)
+    even = break_even(table.found, question)
+    assert even.per_node_hour is not None, even.says
+    rate = even.per_node_hour
+    assert gain_at(table.found, rate, question) == pytest.approx(0, abs=1e-9)
+    assert gain_at(table.found, rate / 2, question) < 0
+    assert f"{rate:.3g}" in even.says
+
+
+def test_without_losses_there_is_no_break_even() -> None:
+    question = replace(QUESTION, losses_per_node_hour=0.0)
+    even = break_even(found(question=question).found, question)
+    assert even.per_node_hour is None
+    assert "nothing to save" in even.says
+    assert "no two plans" in break_even((), QUESTION).says
+
+
+def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them() -> None:
+    first, second, third = [one for one in found().found if one.line.launchable][:3]
+    fast = outcome(first, hours=1, usd=9)
+    cheap = outcome(second, hours=5, usd=3, worse=2)
+    some = [fast, cheap, outcome(third, hours=2, usd=5)]
+    assert choose(some).outcome is cheap
+    assert choose(some, budget_usd=5.5).outcome is some[2]
+    assert choose(some, deadline_h=1.5).outcome is fast
+    none = choose(some, deadline_h=1.5, budget_usd=4)
+    assert none.outcome is None
+    assert none.why.startswith("Not enough: no option is done within 1.5 h and for $4.00")
+    assert "enough would be $5.00 and 2.0 h" in none.why
+    lost = replace(fast, hours_p50=inf, hours_p90=inf, usd_p50=inf, usd_p90=inf)
+    assert lost.value == 0
+    assert choose([lost]).outcome is None
+    assert lost.samples_for(300.0) == (0.0, 0.0)
+
+
+def test_a_mixed_option_is_not_chosen_as_no_launch_can_rent_it() -> None:
+    table = found()
+    mixed = next(one for one in table.found if one.line.market == MIXED)
+    plain = next(one for one in table.found if one.line.market == ON_DEMAND)
+    chosen = choose([outcome(mixed, usd=1), outcome(plain, usd=2)])
+    assert chosen.outcome is not None
+    assert chosen.outcome.option is plain
