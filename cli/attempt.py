@@ -45,7 +45,7 @@ from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
-from cli.terms import terms_of
+from cli.terms import promised, terms_of
 from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ class _Attempt:
         )
         if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)
-        body["troubles"] = list(self._troubles)
+        body |= {"troubles": list(self._troubles), "planned": promised(self._folder)}
         save_receipt(self._folder, body)
         return body
 

@@ -61,6 +61,18 @@ class Planned:
     """Those that have parameters: what a checkpoint is to hold."""
     unigram_entropy_nats: float
 
+    def promised(self) -> dict[str, Any]:
+        """What the plan says that calm steps take and are worth. A launch, its receipt and its
+        report quote these figures; None where nobody knows how long a step takes."""
+        expected = self.plan.expected
+        return {
+            "usd_per_hour": self.usd_per_hour,
+            "step_s": expected.step_s if expected else None,
+            "samples_per_s": expected.samples_per_s if expected else None,
+            "samples_per_s_source": expected.source if expected else None,
+            "samples_per_usd": self.plan.samples_per_usd(self.usd_per_hour),
+        }
+
 
 def plan_job(
     job: JobConfig,

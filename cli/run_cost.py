@@ -18,6 +18,7 @@ from cli.parts import ended_at_s
 from cli.resizes import resizes_of
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
+from cli.terms import promised
 
 STALE_S = 15.0
 """A ledger that nobody wrote to for so long has no launcher."""
@@ -26,11 +27,12 @@ STALE_S = 15.0
 def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, Any]:
     """What a run came to, or has come to by now: by its ledger while it lives, by its receipt
     afterwards, and by its files where it was killed without one."""
+    planned = {"planned": promised(folder)}
     if folder.receipt.exists():
-        return _of_receipt(folder) | {"resizes": resizes_of(folder)}
+        return _of_receipt(folder) | {"resizes": resizes_of(folder)} | planned
     if _is_lost(folder):
-        return _of_files(folder) | {"resizes": resizes_of(folder)}
-    return _of_store(folder, now_s=time.time() if now_s is None else now_s)
+        return _of_files(folder) | {"resizes": resizes_of(folder)} | planned
+    return _of_store(folder, now_s=time.time() if now_s is None else now_s) | planned
 
 
 def _of_receipt(folder: RunFolder) -> dict[str, Any]:

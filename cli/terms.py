@@ -87,6 +87,7 @@ def save_terms(
         "part_started_s": part.started_s,
         "led_before_s": part.led_before_s,
         "detached": detached,
+        "planned": planned.promised(),
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "layers": planned.layers,
         "cuts": planned.cuts,
@@ -103,6 +104,12 @@ def save_terms(
         "job": json.loads(job_to_json(job))["job"],
     }
     runs.write_json(folder.resolved, body)
+
+
+def promised(folder: RunFolder) -> Mapping[str, Any] | None:
+    """What the newest plan of a run said that it is worth; None in runs of before it was kept."""
+    body: Mapping[str, Any] = folder.read_json(folder.resolved)
+    return body.get("planned")
 
 
 def terms_of(folder: RunFolder) -> Terms:

@@ -7,6 +7,16 @@ from cli.views.quantities import paragraph, rate, usd
 from cli.views.spent import spent_lines
 
 
+def planned_lines(planned: Mapping[str, Any] | None) -> list[str]:
+    """What the plan said of calm steps, to be seen beside what came of it."""
+    if planned is None or planned["samples_per_usd"] is None:
+        return []
+    return [
+        f"  planned, for calm steps: {rate(planned['samples_per_s'])} samples/s at "
+        f"{usd(planned['usd_per_hour'])}/h, {rate(planned['samples_per_usd'])} samples per dollar"
+    ]
+
+
 def run_cost_text(body: Mapping[str, Any]) -> str:
     """What the run came to, or has come to so far, and where it went."""
     when = "in all" if body["ended"] else f"so far, after step {body['step']}"
@@ -19,6 +29,7 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
         f"{rate(body['samples_per_usd'])} samples per dollar, "
         f"{rate(body['tokens_per_usd'])} tokens per dollar",
     ]
+    lines += planned_lines(body.get("planned"))
     spent = body.get("spent")
     if spent is not None:
         lines += spent_lines(spent, ended=body["ended"])

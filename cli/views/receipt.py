@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
+from cli.views.cost import planned_lines
 from cli.views.quantities import columns, count, duration, rate, size, usd
 from cli.views.trace import trace_line
 
@@ -120,6 +121,7 @@ def receipt_text(body: Mapping[str, Any]) -> str:
         share = bill["usd"] / bill["on_demand_usd"]
         total += f", {share:.0%} of {usd(bill['on_demand_usd'])} on-demand"
     lines.append(total)
+    lines += planned_lines(body.get("planned"))
     if body["tokens_per_usd"]:
         lines.append(
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "

@@ -107,6 +107,14 @@ def _money_figures(report: Report) -> Iterator[Figure]:
         value=rate(cost["samples_per_usd"]),
         note=f"{rate(cost['tokens_per_usd'])} tokens per dollar",
     )
+    planned = cost.get("planned")
+    if planned and planned["samples_per_usd"] is not None:
+        yield Figure(
+            label="samples per dollar, planned",
+            value=rate(planned["samples_per_usd"]),
+            note=f"calm steps: {rate(planned['samples_per_s'])} samples/s at "
+            f"{usd(planned['usd_per_hour'])}/h",
+        )
     paid, full = cost["usd"], cost["on_demand_usd"]
     yield Figure(
         label="dollars, modelled" if cost["modelled"] else "dollars",

@@ -1,5 +1,6 @@
 """`bamboo report` of a run of real processes: while it goes on, and after all of it was killed."""
 
+import json
 import os
 import shutil
 import signal
@@ -46,3 +47,20 @@ def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
         "preemptions, failovers and steps done again: the run was killed and left no receipt"
     ]
     assert "What is missing" in page.read_text()
+
+
+def test_receipt_cost_and_report_quote_one_value_and_that_of_the_plan(bench: Bench) -> None:
+    sets = ("train.steps=4", "cluster.device=virtual", "cluster.redundancy=stash")
+    own = [word for one in sets for word in ("--set", one)]
+    planned = bench.json("plan", "job.toml", *own)
+    (bench.folder / "plan.json").write_text(json.dumps(planned))
+    done = bench.run("launch", "job.toml", "--run", "one", "--strategy", "plan.json", *own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    receipt = json.loads((bench.home / "one" / "receipt.json").read_text())
+    cost, report = bench.json("cost", "one"), bench.json("report", "one")["cost"]
+    for name in ("step_s", "samples_per_s", "usd_per_hour", "samples_per_usd"):
+        for body in (receipt, cost, report):
+            assert body["planned"][name] == pytest.approx(planned[name], rel=1e-3)
+    for name in ("samples_per_s", "samples_per_usd", "tokens_per_usd"):
+        assert receipt[name] == cost[name] == report[name] > 0
+    assert "planned, for calm steps: " in bench.run("cost", "one").stdout
