@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import inf, isinf
 from pathlib import Path
 
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.planner.auxiliary import Part, auxiliary_parts, extras_of
 from bamboo.planner.chosen import (
     BreakEven,
     Case,
@@ -98,6 +100,23 @@ class JobCost:
         ranked = sorted(self.outcomes, key=lambda one: -one.value)
         first = [one.option for one in ranked]
         return (*first, *(one for one in self.table.found if one not in first))
+
+
+def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
+    """What stands beside the instances of an option, but for bytes between zones, which its price
+    has already."""
+    offer = next(one for one in found.offers.offers if one.name == option.line.instance_type)
+    choice, kept = option.plan.choice, found.job.checkpoint
+    extras = extras_of(
+        instances=option.plan.nodes,
+        step_s=option.plan.step_s,
+        checkpoint_bytes=[
+            offer.workload.state_bytes(range(first, stop)) for first, stop in pairwise(choice.cut)
+        ],
+        every_steps=kept.every_steps,
+        keep=kept.keep,
+    )
+    return auxiliary_parts(found.offers.catalogue.auxiliary, extras)
 
 
 def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: Bar) -> JobCost:

@@ -25,6 +25,7 @@ from bamboo.planner.shaped import gpt_profile
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import AUTO
 from cli.planning import plan_job, zone_prices
 from cli.profiling import Told, Wanted, profile_job, seen_of
 from cli.settling import grid_of
@@ -67,7 +68,7 @@ def offers_of(
 ) -> Offers:
     """All offers for a job. Raises InputError for a type that the catalogue does not know, and for
     a job that cannot be looked at."""
-    catalogue = load_catalogue()
+    catalogue = load_catalogue(job.cloud.region)
     alike = job.cluster.device == "virtual" or asked.here or asked.samples_per_s > 0
     names = asked.types or (job.cloud.instance_types if alike else tuple(catalogue.types))
     kinds = [catalogue.find(name) for name in dict.fromkeys(names)]
@@ -154,7 +155,8 @@ def _as_planned(job: JobConfig) -> Workload:
 
 
 def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
-    """So fast that the job as it is written does so much; layers as their flops are."""
+    """So fast that the job as it is written does so much, without redundancy where that is not
+    chosen yet; layers as their flops are."""
     if job.model.model == "gpt":
         model = job.model
         facts = gpt_facts(
@@ -182,7 +184,8 @@ def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
     work = _faster(work, unit)
     grid = grid_of(job)
     shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-    step_s = StepTimes(work, job.cluster.redundancy).calm_s(grid, shares)
+    mode = "off" if job.cluster.redundancy == AUTO else job.cluster.redundancy
+    step_s = StepTimes(work, mode).calm_s(grid, shares)
     return _faster(work, step_s / (job.train.batch / samples_per_s))
 
 

@@ -112,6 +112,15 @@ class Option:
     steps: int
     batch: int
 
+    def by_market(self) -> dict[bool, int]:
+        """Whether on spot -> so many nodes."""
+        fixed = self.plan.nodes if self.line.market == ON_DEMAND else self.anchors
+        return {
+            spot: nodes
+            for spot, nodes in ((True, self.plan.nodes - fixed), (False, fixed))
+            if nodes
+        }
+
     @property
     def value(self) -> float:
         """Samples per US dollar: `value.samples_per_usd`, what losses cost taken off."""

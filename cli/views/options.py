@@ -10,10 +10,12 @@ from math import isinf
 from typing import Any
 
 from bamboo.planner.chosen import Outcome
-from bamboo.planner.option import HOUR_S, ON_DEMAND, SPOT, Option
+from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
-from cli.costing import JobCost
+from cli.costing import JobCost, beside
+from cli.views.auxiliary import auxiliary_body, auxiliary_lines
 from cli.views.quantities import columns, count, duration, number, paragraph, rate, size, usd
+from cli.views.quota import quota_body, quota_lines
 
 SCHEMA_VERSION = 1
 RESILIENCE = {"off": "checkpoints only", "peer": "other pipelines"}
@@ -67,6 +69,8 @@ def options_body(found: JobCost) -> dict[str, Any]:
         "chosen": None if first is None else first.option.line.name,
         "why": found.chosen.why,
         "bought": None if first is None else _bought(found, first),
+        "quota": None if first is None else _quota_body(found, first.option),
+        "beside": None if first is None else auxiliary_body(beside(found, first.option)),
         "break_even_per_node_hour": found.break_even.per_node_hour,
         "break_even": found.break_even.says,
         "redundancy": [
@@ -136,6 +140,7 @@ def options_text(found: JobCost) -> str:
     lines = [
         f"{found.job.file}: {count(table.lines, 'option')}, {count(found.job.train.steps, 'step')} "
         f"of {count(found.job.train.batch, 'sample')}",
+        *_quota(found),
         *paragraph(f"step times {found.offers.source}{doubt}"),
         *paragraph(f"market: {found.market}; all dollars are modelled"),
         *_plans(found),
@@ -143,8 +148,7 @@ def options_text(found: JobCost) -> str:
         *_played(found),
         *_verdict(found),
         *_redundancy(found),
-        f"  on-demand prices as of {found.offers.catalogue.on_demand_seen}; spot is modelled from "
-        f"{found.offers.catalogue.spot_seen}",
+        *paragraph(found.offers.catalogue.sources([row.line.instance_type for row in found.rows])),
     ]
     return "\n".join(lines)
 
@@ -252,21 +256,40 @@ def _verdict(found: JobCost) -> list[str]:
             "with less of checkpoint.every_steps and a longer cluster.patience_s so may be the "
             "option with checkpoints only"
         )
-    return [*lines, *_quota(first.option), *_tokens(found, first)]
+    lines += auxiliary_lines(beside(found, first.option))
+    return [*lines, *_tokens(found, first)]
 
 
 def _value(option: Option) -> float:
     return option.value
 
 
-def _quota(option: Option) -> list[str]:
-    """What the account must allow for."""
-    nodes, line = option.plan.nodes, option.line
-    market = "spot " if line.market == SPOT else ""
-    return paragraph(
-        f"quota: the account must allow for the vCPUs of {count(nodes, 'instance')} of "
-        f"{line.instance_type} on {line.market}; a new account's {market}GPU quota is 0"
-    )
+def _quota_body(found: JobCost, option: Option) -> list[dict[str, Any]]:
+    catalogue, region = found.offers.catalogue, found.job.cloud.region
+    return [
+        need
+        for spot, nodes in option.by_market().items()
+        for need in quota_body(
+            catalogue, {option.line.instance_type: nodes}, spot=spot, region=region
+        )
+    ]
+
+
+def _quota(found: JobCost) -> list[str]:
+    """What the account must allow for, for the option that is taken."""
+    if found.chosen.outcome is None:
+        return []
+    option, catalogue = found.chosen.outcome.option, found.offers.catalogue
+    return [
+        line
+        for spot, nodes in option.by_market().items()
+        for line in quota_lines(
+            catalogue,
+            {option.line.instance_type: nodes},
+            spot=spot,
+            region=found.job.cloud.region,
+        )
+    ]
 
 
 def _tokens(found: JobCost, first: Outcome) -> list[str]:

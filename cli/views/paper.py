@@ -10,6 +10,8 @@ from cli.paper import Shown
 from cli.strategies import KEY
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
 from cli.views.quantities import columns, duration, paragraph, rate, size, usd
+from cli.views.quota import quota_body, quota_lines
+from cloud.provider import Market
 
 NODES = ("stage", "nodes", "layers", "replica of", "holds", "useful", "redundant", "bubble")
 NEXT = ("plan", "spread", "nodes", "step", "samples/s", "$/h", "overhead", "samples per $")
@@ -25,7 +27,18 @@ def paper_text(shown: Shown, *, cores: int | None) -> str:
         *_compared(shown),
         *(line for note in shown.notes for line in paragraph(note)),
     ]
-    return "\n".join([head, *lines])
+    return "\n".join([*quota_lines(**_needed(shown)), head, *lines])
+
+
+def _needed(shown: Shown) -> dict[str, Any]:
+    """The instances that an account must allow for."""
+    planned = shown.planned
+    return {
+        "catalogue": planned.catalogue,
+        "instances": {planned.plan.instance_type.name: planned.plan.instances},
+        "spot": planned.pool.market is Market.SPOT,
+        "region": planned.job.cloud.region,
+    }
 
 
 def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
@@ -122,6 +135,7 @@ def paper_body(shown: Shown) -> dict[str, Any]:
         "job": shown.name,
         **body,
         "nodes": [_node_body(node) for node in shown.nodes],
+        "quota": quota_body(**_needed(shown)),
         "losses_per_node_hour": shown.hazard.losses_per_node_hour,
         "expected": _candidate_body(shown.taken),
         "next": [{**_candidate_body(one), "why": why} for one, why in shown.others],

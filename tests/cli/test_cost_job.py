@@ -83,10 +83,12 @@ def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
         "2 runs a row (seeds 0 to 1)",
         "take g",
         "times the samples per dollar of the best on demand",
-        "GPU quota is 0",
+        "which is 0 in a new account: ask for them first",
+        "beside the instances, modelled: $",
         "Redundancy ",
         "does not pay",
-        "on-demand prices as of 2026-07-20; spot is modelled",
+        "on-demand as of 2026-07-20 (",
+        "; spot is modelled from",
     ):
         assert words in text, words
 

@@ -70,7 +70,8 @@ def test_every_node_the_value_and_the_next_three_on_paper(
     assert run(["plan", "job.toml"]) == 0
     text = capsys.readouterr().out
     words = " ".join(text.split())
-    assert text.splitlines()[0].endswith("1 pipeline of 4 stages, redundancy stash")
+    assert words.startswith("quota: 4 g4dn.xlarge need 16 vCPUs of the quota `All G and VT Spot")
+    assert "1 pipeline of 4 stages, redundancy stash" in text
     assert "redundancy auto is stash (0.611 losses per node-hour, modelled): " in words
     assert "    stage  nodes  layers  replica of " in text
     assert "    0      1  0 to 1  stage 1 " in text
