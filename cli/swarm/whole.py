@@ -49,7 +49,8 @@ def let_loose(
     heal_s = 2 * protected_s(config)
     if config.budget.max_hours == 0:  # should this process be killed, so ends the run
         longest_s = FIRST_STEP_S + 60 * minutes + heal_s + STOP_S + SPARE_S
-        overrides.append(f"budget.max_hours={longest_s / 3600:.3f}")
+        # No step of the last is meant to be reached: it is stopped long before.
+        overrides += [f"budget.max_hours={longest_s / 3600:.3f}", "budget.partial=true"]
     with Interrupts().listening(), led_run(job, run, overrides) as led:
         lasting = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
         tell(f"{run}: {count(len(faults), 'fault')} in {lasting}; {led.folder.path}")
