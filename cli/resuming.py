@@ -52,6 +52,44 @@ class Resumed:
     """The number of the part that it goes on from."""
 
 
+def settle(folder: RunFolder, screen: Screen) -> float:
+    """Write the receipt of a part that lost launcher and cloud at once; when it ended, in Unix
+    time. Only its store knows its last steps, and those before a checkpoint are not taken again,
+    so their losses and samples would stand nowhere.
+
+    Raises InputError when the run is going on, BooksUnwritable on a full disk; an interrupt is
+    raised when the receipt is written.
+    """
+    _refuse_unless_over(folder)
+    ended_s = parts.ended_at_s(folder)
+    endpoint = folder.live_endpoint()
+    if folder.receipt.exists() or endpoint is None or "cloud" not in endpoint:
+        return ended_s
+    held = lock.take(folder)
+    if held is None:
+        raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
+    if folder.receipt.exists():  # somebody else was faster
+        held.close()
+        return ended_s
+    interrupts = Interrupts()
+    interrupts.start_counting()
+    try:
+        with interrupts.listening():
+            attempt.take_up(folder, screen, Interrupts(detached=True), ready=lambda: None)
+    except BooksUnwritable:
+        raise
+    except BambooError as error:
+        screen.note(
+            f"{folder.id}: its store cannot be read any more ({error}); losses and samples of the "
+            "last steps before the end may be missing in its books"
+        )
+    finally:
+        held.close()
+    if interrupts.count:
+        raise KeyboardInterrupt
+    return ended_s
+
+
 def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     """Everything that can be found out before a start. Raises InputError when the run is going
     on, is done, or would not be the same run."""
@@ -89,9 +127,9 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     )
 
 
-def claim(folder: RunFolder, resumed: Resumed, screen: Screen) -> Lock:
-    """Be the run's launcher, settle the last part and put its files away. Raises InputError when
-    somebody else is faster, BooksUnwritable on a full disk."""
+def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
+    """Be the run's launcher and put the last part's files away; it ended at `ended_s`, as `settle`
+    said, if its receipt says nothing else. Raises InputError when somebody else is faster."""
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} has a launcher by now; `bamboo attach {folder.id}`")
@@ -105,9 +143,9 @@ def claim(folder: RunFolder, resumed: Resumed, screen: Screen) -> Lock:
         objects = wiring.checkpoints_of(folder, resumed.prepared.job)
         ours = resumed.prepared.planned.strategy.semantics.hash()
         forget_passed_over(objects, after=step, semantic_hash=ours)
-    ended_s = parts.ended_at_s(folder)
+    if folder.receipt.exists():
+        ended_s = parts.ended_at_s(folder)
     parts.end_bill(folder, ended_s=ended_s)
-    _settle(folder, screen)
     url = wiring.external_store_url()
     if url:
         named_store.give_up(folder, url)
@@ -124,23 +162,6 @@ def claim(folder: RunFolder, resumed: Resumed, screen: Screen) -> Lock:
         part=part,
     )
     return held
-
-
-def _settle(folder: RunFolder, screen: Screen) -> None:
-    """Book what only the store knows of a part that lost cloud and launcher at once: steps before
-    the checkpoint are not taken again, so their losses and samples would stand nowhere."""
-    endpoint = folder.live_endpoint()
-    if folder.receipt.exists() or endpoint is None or "cloud" not in endpoint:
-        return
-    try:
-        attempt.take_up(folder, screen, Interrupts(detached=True), ready=lambda: None)
-    except BooksUnwritable:
-        raise
-    except BambooError as error:
-        screen.note(
-            f"{folder.id}: its store cannot be read any more ({error}); losses and samples of the "
-            "last steps before the end may be missing in its books"
-        )
 
 
 def _with_checkpoints(folder: RunFolder, job: JobConfig) -> JobConfig:

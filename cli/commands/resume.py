@@ -7,7 +7,7 @@ import click
 
 from cli import launching, resuming, runs
 from cli.budget_options import limit_options
-from cli.screen import end_text, open_screen
+from cli.screen import PlainScreen, end_text, open_screen
 from cli.views.plan import plan_text
 
 
@@ -35,6 +35,7 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
     """
     folder = runs.find(runs.home(), run)
     click.echo("looking at model, data and checkpoints", err=True)
+    ended_s = resuming.settle(folder, PlainScreen(to_stderr=as_json))
     resumed = resuming.prepare(folder, overrides)
     for reason in resumed.rejected:
         click.echo(f"passed over: {reason}", err=True)
@@ -46,8 +47,8 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
     click.echo(f"{folder.id} goes on from {where}", err=as_json)
     if folder.trace.exists():
         click.echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
+    held = resuming.claim(folder, resumed, ended_s=ended_s)
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
-        held = resuming.claim(folder, resumed, screen)
         body = launching.run_attached(folder, screen)
     held.close()
     click.echo(json.dumps(body) if as_json else end_text(body))

@@ -99,6 +99,34 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
     assert (folder / "parts" / "1" / "store").is_dir()
     for check in ((), ("--samples",), ("--decisions",)):
         assert bench.json("verify", "gone", *check)["equal"] is True
+    before = json.loads((folder / "parts" / "1" / "receipt.json").read_text())
+    assert (before["outcome"], before["exit_code"]) == ("fault", 1)
+    assert before["ended_s"] <= min(begins[4:])
+    assert sum(instance["billed_s"] for instance in before["bill"]["instances"]) > 0
+
+
+def test_a_run_that_nobody_saw_finish_is_done(bench: Bench) -> None:
+    """Its launcher hangs while the nodes take the last step, and then all is killed."""
+    with bench.launched("over", *KEYS, "train.steps=12") as launched:
+        saved = launched.folder / "checkpoints"
+        wait_until(lambda: any(saved.glob("*/manifest.json")), what="a checkpoint", timeout_s=60.0)
+        os.kill(launched.process.pid, signal.SIGSTOP)
+        wait_until(
+            lambda: bench.json("status", "over")["phase"] == "finished",
+            what="the end",
+            timeout_s=60.0,
+        )
+        launched.process.kill()
+        for pid in members(launched.cloud_pid):
+            os.kill(pid, signal.SIGKILL)
+        launched.process.wait(timeout=30)
+        wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
+        done = bench.run("resume", "over")
+    assert done.returncode == 2
+    assert "run over is done: there is nothing to resume" in done.stderr
+    body = json.loads((launched.folder / "receipt.json").read_text())
+    assert (body["outcome"], body["step"]) == ("done", 12)
+    assert bench.json("verify", "over")["equal"] is True
 
 
 def test_of_a_store_that_cannot_be_read_it_is_said_what_may_be_missing(bench: Bench) -> None:
