@@ -280,7 +280,7 @@ class _Attempt:
         if not job.autoscale.enabled:
             return None
         policy = policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread)
-        autoscaler = Autoscaler(job, policy, booked)
+        autoscaler = Autoscaler(job, policy, booked, led_before_s=terms.part.led_before_s)
         self._screen.note(autoscaler.sentence)
         return autoscaler
 

@@ -12,7 +12,7 @@ that was known, so that a later launcher goes on from it.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -45,6 +45,8 @@ LEAST_WAIT_S = 5.0
 """So long more nodes are waited for at least, whatever `cloud.pool_out_s`."""
 LEAST_BAR_S = 60.0
 """And so long at least they are not wished for again."""
+PACED_BY = "paced_by"
+"""The field beside the step times that says what they hang on."""
 
 
 def nodes_at_begin(job: JobConfig) -> int:
@@ -153,27 +155,53 @@ class Turn:
     """Instances that no node has come from yet, and are not needed any more."""
 
 
-class Autoscaler:
-    """For one launcher; `booked` is what those before it wrote."""
+def paced_by(job: JobConfig) -> dict[str, Any]:
+    """What, beside the number of nodes, decides how long a step takes and a resume may change. As
+    JSON has it."""
+    cluster = job.cluster
+    return {
+        "stages": cluster.stages,
+        "cut": list(cluster.cut),
+        "standbys": cluster.standbys,
+        "redundancy": cluster.redundancy,
+        "device": cluster.device,
+        "instance_types": list(job.cloud.instance_types),
+    }
 
-    def __init__(self, job: JobConfig, policy: Policy, booked: Booked) -> None:
+
+class Autoscaler:
+    """For one launcher; `booked` is what those before it wrote, `led_before_s` how long the earlier
+    parts of the run went on."""
+
+    def __init__(
+        self, job: JobConfig, policy: Policy, booked: Booked, *, led_before_s: float = 0.0
+    ) -> None:
         self._job = job
+        self._led_before_s = led_before_s
         self._rule = rule_of(job, policy)
         self.scaling = Scaling(nodes=nodes_at_begin(job))
         if booked.scaling is not None:
             self.scaling = Scaling.of_body(booked.scaling)
             if booked.scaling_part != booked.part:  # it began anew, with what it begins with
-                begun = Scaling(nodes=nodes_at_begin(job))
-                self.scaling = replace(begun, times_s=self.scaling.times_s)
+                same = booked.scaling.get(PACED_BY) == paced_by(job)
+                times_s = self.scaling.times_s if same else ()
+                self.scaling = Scaling(nodes=nodes_at_begin(job), times_s=times_s)
         self._watch = Watch(after_s=booked.scaled_at_s)
         self._short_since_s: float | None = None
         self._why = ""
+        """The reason of the shrink that is under way; "": none is."""
+        self._ending: set[str] = set()
+        """Instances that the fleet was asked to end: no node is awaited from them any more."""
 
     @property
     def sentence(self) -> str:
         """Where it stands, for people."""
         sizes = ", ".join(map(str, self._rule.sizes))
         return f"autoscale: {self.scaling.nodes} nodes now, of {sizes}"
+
+    def to_body(self) -> dict[str, Any]:
+        """All that is known, and of which run, for `Booked.scaling`."""
+        return self.scaling.to_body() | {PACED_BY: paced_by(self._job)}
 
     def decided(self, state: State, at_s: float) -> None:
         """Every decision, in order."""
@@ -191,9 +219,8 @@ class Autoscaler:
         here = [one for one in rented if one.ended_at_s is None]
         resize, kept = None, False
         if state.assignment is not None and at_rest(state):
-            size, joined = trained_size(state), {node.instance for node in state.nodes}
-            booting = [one for one in here if one.instance not in joined]
-            resize = self._without_capacity(progress, size, booting=len(booting), now_s=now_s)
+            size, booting = trained_size(state), len(self._booting(state, here))
+            resize = self._without_capacity(progress, size, booting=booting, now_s=now_s)
             if resize is None and size == self.scaling.nodes and state.phase is Phase.RUNNING:
                 resize, kept = self._decided(progress, here, now_s=now_s)
         if resize is not None:
@@ -206,7 +233,7 @@ class Autoscaler:
         before = self.scaling
         situation = Situation(
             at_s=now_s,
-            passed_s=now_s - progress.started_at_s,
+            passed_s=self._led_before_s + now_s - progress.started_at_s,
             steps_left=progress.steps - progress.step,
             node_usd_per_hour=sum(one.usd_per_hour for one in here) / max(1, len(here)),
             spent_usd=progress.usd,
@@ -248,19 +275,26 @@ class Autoscaler:
     ) -> Turn:
         wanted = self.scaling.nodes + state.roll.advised
         usable = len(state.roll.usable)
-        joined = {node.instance for node in state.nodes}
-        booting = [one for one in here if one.instance not in joined]
+        booting = self._booting(state, here)
         booting.sort(key=lambda one: (one.started_at_s, one.instance), reverse=True)
         beyond = usable + len(booting) - wanted
         spare = tuple(InstanceId(one.instance) for one in booting[: max(0, beyond)])
+        self._ending.update(spare)
+        if usable <= wanted:
+            self._why = ""  # nothing is, or no more: what is too many later has its own reason
         release = None
         if usable > wanted and state.assignment is not None and at_rest(state):
             given = tuple(to_give_back(state))[: usable - wanted]
             reason = self._why or f"{usable} nodes are there, and {wanted} wanted"
-            release = NodesReleased(reporter="launcher", nodes=given, reason=reason)
+            release = NodesReleased(reporter="launcher", nodes=given, reason=reason, keep=wanted)
         # Those who take part are not surplus: they go when the run can do without them.
         nodes = max(wanted, usable)
         return Turn(nodes=nodes, resize=resize, kept=kept, release=release, spare=spare)
+
+    def _booting(self, state: State, here: Sequence[Rented]) -> list[Rented]:
+        """Instances that a node may still come from."""
+        joined = {node.instance for node in state.nodes}
+        return [one for one in here if one.instance not in joined | self._ending]
 
 
 def to_give_back(state: State) -> Iterable[NodeId]:
@@ -280,7 +314,7 @@ def scale(scaler: Autoscaler, ports: Ports, progress: Progress, accounts: Accoun
     turn = scaler.turn(progress, ports.fleet.rented(), now_s=ports.now())
 
     def book(kind: str, data: dict[str, Any]) -> None:
-        told = data | {"scaling": scaler.scaling.to_body()}
+        told = data | {"scaling": scaler.to_body()}
         ports.books.event(kind, progress, at_s=ports.now(), data=told)
 
     if turn.resize is not None:

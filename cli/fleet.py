@@ -170,7 +170,9 @@ class RunFleet:
                 self.terminate(instance, reason=f"no node came from it within {self._join_s:g} s")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """End one instance, now or as soon as the cloud answers."""
+        """End one instance, now or as soon as the cloud answers; once, however often it is said."""
+        if instance in self._asked:
+            return
         self._asked.add(instance)
         self._to_terminate[instance] = reason
         began_s = self._now()

@@ -23,6 +23,15 @@ def check_autoscale(job: JobConfig) -> None:
             problem="leaves autoscale.enabled nothing to choose from",
             remedy="raise it to the most pipelines that the run may have, or leave autoscale out",
         )
+    if cluster.standbys >= cluster.stages:
+        raise InputError.at(
+            file=job.file,
+            key="cluster.standbys",
+            value=cluster.standbys,
+            problem=f"is enough for a pipeline of cluster.stages = {cluster.stages}, which the run "
+            "makes of them: autoscale.enabled could not tell its sizes apart",
+            remedy="give fewer standbys than stages, or leave autoscale out",
+        )
     if 0 < asked.max_nodes < begin:
         remedy = f"give at least {begin}, or 0 for those of cluster.max_pipelines"
         raise _at(job, "max_nodes", asked.max_nodes, "is fewer than the run begins with", remedy)

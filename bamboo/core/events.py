@@ -198,6 +198,8 @@ class NodesReleased:
     reporter: str
     nodes: tuple[NodeId, ...]
     reason: str
+    keep: int = 0
+    """So many are to stay at least: others may have left meanwhile. 0: one whole pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

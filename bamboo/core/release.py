@@ -28,6 +28,8 @@ def release(state: State, event: NodesReleased, policy: Policy) -> Transition:
     staying = len(state.roll.usable) - len(named)
     if staying < policy.stages:
         return stale(state, f"{staying} nodes would stay, and a pipeline takes {policy.stages}")
+    if staying < event.keep:
+        return stale(state, f"{staying} nodes would stay, and {event.keep} are wanted")
     idle = [node for node in named if node.status is NodeStatus.READY]
     effects: list[Effect] = [End(to=node.id) for node in idle]
     effects += [give_back(node) for node in idle]

@@ -24,7 +24,7 @@ class Utility:
     kind: str = "none"
     usd: float = 0.0
     deadline_s: float = 0.0
-    """After the start of the run."""
+    """After the start of the run; time between its parts does not count."""
 
     def at(self, finish_s: float) -> float:
         """Of finishing so long after the start."""
@@ -38,7 +38,7 @@ class Rule:
     """What does not change during a run. Raises CoreMisuse for sizes that are none."""
 
     sizes: tuple[int, ...]
-    """Nodes that the run may have, ascending, without standbys."""
+    """Nodes that the run may have and pays for, ascending, standbys included."""
     batch: int
     """Samples in a step."""
     marginal: float = 0.1
@@ -60,7 +60,7 @@ class Situation:
     at_s: float
     """Unix time."""
     passed_s: float
-    """Since the start of the run."""
+    """Since the start of the run, as its deadline counts: what all of its parts have lasted."""
     steps_left: int
     node_usd_per_hour: float
     spent_usd: float = 0.0

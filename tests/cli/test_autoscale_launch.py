@@ -1,17 +1,20 @@
 """A launch that finds its own size on the virtual device: it loses a node, grows to look at twice
-its nodes, finds that they bring too little, gives them back, and ends with the calm run's bits."""
+its nodes, finds that they bring too little, gives them back, and is stopped with the calm run's
+bits."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_launch import Bench
+from tests.cli.test_launch import Bench, Launched
+from tests.support import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
+GOES_ON = re.compile(r"all go on from step \d+ on (\d+ x \d+)")
 KEYS = (
-    "train.steps=400",
     "train.batch=4",
     "train.virtual_nodes=2",
     "cluster.stages=2",
@@ -32,9 +35,26 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+def laid_out_anew(launched: Launched) -> list[str]:
+    """The grids, in order, that nodes were taken into or given back for."""
+    assert launched.process.poll() is None, launched.out.read_text()
+    path = launched.folder / "events" / "launcher.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    told = [json.loads(line)["data"] for line in lines if line.endswith("\n")]
+    return [found[0] for one in told if (found := GOES_ON.findall(str(one.get("reason"))))]
+
+
 def test_it_grows_and_shrinks_with_the_bits_of_the_calm_run(bench: Bench) -> None:
     with bench.launched("sized", *KEYS) as launched:
-        assert launched.process.wait(timeout=180) == 0, launched.out.read_text()
+        # However long new nodes take to come: the run has steps enough, and is stopped then.
+        wait_until(
+            lambda: laid_out_anew(launched)[:2] == ["2 x 2", "1 x 2"],
+            what="two nodes more, and two fewer",
+            timeout_s=150.0,
+        )
+        stopped = bench.run("stop", "sized")
+        assert stopped.returncode == 0, stopped.stderr
+        assert launched.wait() == 130
     folder = launched.folder
     resizes = bench.json("cost", "sized")["resizes"]
     sizes = [(one["before"], one["nodes"]) for one in resizes]

@@ -1,5 +1,6 @@
 """What an autoscaled run makes of its decisions and steps, and what it asks of the fleet."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -7,111 +8,32 @@ from typing import Any
 
 import pytest
 
-from bamboo.config.tree import (
-    AutoscaleConfig,
-    BudgetConfig,
-    CloudConfig,
-    ClusterConfig,
-    JobConfig,
-    TrainConfig,
-)
+from bamboo.config.tree import BudgetConfig
 from bamboo.coord.ledger import decode_record, encode_record
 from bamboo.core.events import Event, NodesReleased, RebalanceAdvised
-from bamboo.core.machine import transition
-from bamboo.core.policy import GridTime, Policy
-from bamboo.core.state import State
+from bamboo.core.policy import GridTime
 from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
 from bamboo.planner.scaling_curve import LEAST
-from cli.autoscaling import SETTLING, Autoscaler, Turn, Watch, rule_of, scale, to_give_back
+from cli.autoscaling import SETTLING, Turn, Watch, rule_of, scale, to_give_back
 from cli.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from cli.ledger import Accounts
-from cli.money import Rented
 from cli.ports import Ports
-from cli.progress import Progress
 from cli.resizes import resizes_of
 from cli.runs import RunFolder
+from tests.cli.sized import (
+    POLICY,
+    Told,
+    after,
+    booked,
+    grown_in_vain,
+    job,
+    of_three_pipelines,
+    progress,
+    trains,
+)
 from tests.cli.world import START_S, FakeBooks, World
 from tests.core.build import forming, joined, lost
-
-POLICY = Policy(cuts=((0, 4), (0, 2, 4)), virtual_nodes=4, pipelines=3, stages=2)
-
-
-def job(*, standbys: int = 0, budget: BudgetConfig | None = None, **autoscale: Any) -> JobConfig:
-    return JobConfig(
-        train=TrainConfig(steps=10_000, batch=10, virtual_nodes=4),
-        cluster=ClusterConfig(stages=2, max_pipelines=3, standbys=standbys),
-        cloud=CloudConfig(pool_out_s=30.0),
-        autoscale=AutoscaleConfig(enabled=True, **autoscale),
-        budget=budget or BudgetConfig(),
-    )
-
-
-def after(state: State, *events: Event) -> State:
-    for event in events:
-        state = transition(state, event, now_s=0.0, policy=POLICY).state
-    return state
-
-
-def trains(*names: str, stages: int = 2) -> State:
-    """Nodes that joined one by one; those beyond the first grid stand by or begin a new layout."""
-    return after(forming(1, stages), *(joined(name) for name in names))
-
-
-def of_three_pipelines() -> State:
-    state = forming(3, 2)
-    return after(state, *(joined(f"{name}.1") for name in "abcdef"))
-
-
-def rented(*instances: str) -> list[Rented]:
-    return [
-        Rented(
-            instance=instance,
-            instance_type="g4dn.xlarge",
-            zone="a",
-            market="spot",
-            started_at_s=START_S + number,
-            usd_per_hour=1.0,
-            on_demand_usd_per_hour=2.0,
-        )
-        for number, instance in enumerate(instances)
-    ]
-
-
-def progress(state: State, *, step: int = 0, now_s: float = START_S, usd: float = 0.0) -> Progress:
-    return Progress(
-        run="r",
-        steps=10_000,
-        tokens_per_step=80,
-        state=state,
-        started_at_s=START_S,
-        now_s=now_s,
-        step=step,
-        usd=usd,
-    )
-
-
-class Told:
-    """An autoscaler that is told of a run at a steady pace."""
-
-    def __init__(self, config: JobConfig | None = None, booked: Booked | None = None) -> None:
-        self.config = config or job()
-        self.scaler = Autoscaler(self.config, POLICY, booked or Booked())
-        self.now_s, self.step = START_S, 0
-
-    def trains(self, state: State, *, step_s: float, steps: int = LEAST + SETTLING + 1) -> None:
-        """So many steps in this state, which was decided just now."""
-        self.scaler.decided(state, self.now_s)
-        for _ in range(steps):
-            self.now_s += step_s
-            self.scaler.stepped(self.step, self.now_s)
-            self.step += 1
-
-    def turn(self, state: State, *instances: str, usd: float = 0.0) -> Turn:
-        here = instances or tuple(n.instance for n in state.live_nodes())
-        seen = progress(state, step=self.step, now_s=self.now_s, usd=usd)
-        return self.scaler.turn(seen, rented(*here), now_s=self.now_s)
-
 
 # ------------------------------------------------------------------------------ what is watched
 
@@ -200,27 +122,41 @@ def test_nothing_is_decided_while_anything_is_repaired() -> None:
     assert told.turn(larger).resize is None
 
 
-def grown_in_vain() -> tuple[Told, State]:
-    """Four nodes train as slowly as two did."""
-    told, state = Told(), trains("a.1", "b.1")
-    told.trains(state, step_s=1.0)
-    told.turn(state)
-    larger = after(forming(2, 2), *(joined(f"{name}.1") for name in "abcd"))
-    told.trains(larger, step_s=0.99)
-    return told, larger
-
-
 def test_it_gives_back_the_nodes_of_the_last_pipeline_and_ends_none_itself() -> None:
     told, state = grown_in_vain()
     turn = told.turn(state)
     assert turn.resize is not None
     assert (turn.resize.before, turn.resize.nodes) == (4, 2)
     assert turn.release == NodesReleased(
-        reporter="launcher", nodes=(NodeId("d.1"), NodeId("c.1")), reason=turn.resize.reason
+        reporter="launcher",
+        nodes=(NodeId("d.1"), NodeId("c.1")),
+        reason=turn.resize.reason,
+        keep=2,
     )
     assert (turn.nodes, turn.spare) == (4, ()), "those who take part stay until they have left"
     leaving = after(state, turn.release)
     assert told.turn(leaving) == Turn(nodes=2)
+
+
+def test_a_surplus_node_is_given_back_for_what_it_is() -> None:
+    """Neither a growth nor a shrink that is over is the reason that one too many goes."""
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    assert told.turn(state).resize is not None
+    larger = after(forming(2, 2), *(joined(f"{name}.1") for name in "abcd"))
+    five = after(larger, joined("e.1"))
+    release = told.turn(five).release
+    assert release is not None
+    assert release.reason == "5 nodes are there, and 4 wanted"
+    told.trains(larger, step_s=0.99)
+    shrink = told.turn(larger)
+    again = told.turn(larger)  # not decided yet: said again, with the same words
+    assert shrink.release == again.release is not None
+    assert "from 4 to 2" in shrink.release.reason
+    told.turn(state)
+    release = told.turn(after(state, joined("c.1"))).release
+    assert release is not None
+    assert release.reason == "3 nodes are there, and 2 wanted"
 
 
 def test_standbys_are_given_back_before_others() -> None:
@@ -238,7 +174,20 @@ def test_a_node_for_an_advised_one_is_not_surplus() -> None:
 def test_what_is_booting_in_vain_is_ended_the_youngest_first() -> None:
     told, state = Told(), trains("a.1", "b.1")
     assert told.turn(state, "a", "b", "x", "y").spare == ("y", "x")
-    assert told.turn(state, "a", "b").spare == ()
+    assert told.turn(state, "a", "b", "x", "y").spare == (), "asked for once, ended or not"
+
+
+def test_what_is_being_ended_is_not_waited_for() -> None:
+    """The journal does not show its end yet when more nodes are wished for."""
+    told, state = Told(), trains("a.1", "b.1")
+    assert told.turn(state, "a", "b", "x").spare == ("x",)
+    told.trains(state, step_s=1.0)
+    assert told.turn(state, "a", "b", "x").nodes == 4
+    told.turn(state, "a", "b", "x")
+    told.now_s += 31.0
+    given_up = told.turn(state, "a", "b", "x").resize
+    assert given_up is not None
+    assert given_up.reason.startswith("2 of 4 nodes could be had")
 
 
 def test_a_wish_that_nobody_fills_is_given_up_and_not_repeated_soon() -> None:
@@ -278,10 +227,6 @@ def test_it_never_grows_beyond_the_budget() -> None:
 # ------------------------------------------------------------------------------ what is written
 
 
-def booked(told: Told, *, at_s: float, part: int = 1) -> Booked:
-    return Booked(scaling=told.scaler.scaling.to_body(), scaled_at_s=at_s, part=part)
-
-
 def test_a_successor_goes_on_from_the_books() -> None:
     told, state = grown_in_vain()
     first = told.turn(state)
@@ -294,6 +239,31 @@ def test_a_successor_goes_on_from_the_books() -> None:
     assert turn.release is not None
     assert first.release is not None
     assert turn.release.nodes == first.release.nodes
+
+
+def test_the_deadline_does_not_begin_anew_with_a_resume() -> None:
+    """10,000 steps of 0.7 s come within 2.8 hours of the start, and not after 1.3 of them."""
+    goal = job(marginal=0.9, utility="step", utility_usd=1000.0, deadline_hours=2.8, max_nodes=4)
+    for led_before_s, nodes in ((0.0, 2), (1.3 * 3600, 4)):
+        told, state = Told(goal, led_before_s=led_before_s), trains("a.1", "b.1")
+        told.scaler.scaling = Scaling(nodes=2, times_s=((4, (0.5,) * 64),))
+        told.trains(state, step_s=0.7)
+        assert told.turn(state).nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("cluster", "known"),
+    [({}, True), ({"stages": 4}, False), ({"standbys": 1}, False), ({"redundancy": "off"}, False)],
+)
+def test_what_another_grid_took_is_not_taken_for_this_one(
+    cluster: dict[str, Any], known: bool
+) -> None:
+    told, state = grown_in_vain()
+    told.turn(state)
+    other = replace(told.config, cluster=replace(told.config.cluster, **cluster))
+    written = json.loads(json.dumps(told.scaler.to_body()))
+    later = Booked(scaling=written, scaled_at_s=told.now_s, part=2)
+    assert bool(Told(other, later).scaler.scaling.times_s) is known
 
 
 def test_a_resumed_run_knows_the_curve_and_begins_with_its_first_grid() -> None:
@@ -313,7 +283,7 @@ def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
     for _ in range(2):
         told.turn(state)
         books = FileBooks(folder, part=2)
-        body = {"scaling": told.scaler.scaling.to_body()}
+        body = {"scaling": told.scaler.to_body()}
         books.event(RESIZED, progress(state), at_s=told.now_s, data=body | {"resize": {"step": 7}})
         books.event("Duty", progress(state), at_s=told.now_s, data={"part": 2, "number": 0})
         books.close()

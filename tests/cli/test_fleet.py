@@ -168,6 +168,19 @@ def test_one_that_was_asked_for_by_its_effect_is_not_asked_for_again(parts: Part
     assert [v for name, v in parts.fleet.calls if name == "terminate"] == [node.instance]
 
 
+def test_however_often_an_end_is_asked_for_the_cloud_hears_it_once(parts: Parts) -> None:
+    """Also where it gave no answer at first: then the next turn asks, and no other."""
+    for instance in ("i-1", "i-2"):
+        parts.fleet.trouble = CloudUnavailable("no answer") if instance == "i-2" else None
+        for _ in range(3):
+            parts.made.terminate(InstanceId(instance), reason="no more nodes are wanted")
+    assert parts.fleet.calls == [("terminate", "i-1"), ("terminate", "i-2")]
+    parts.fleet.trouble = None
+    for _ in range(2):
+        parts.made.reconcile(state())
+    assert [v for name, v in parts.fleet.calls if name == "terminate"] == ["i-1", "i-2", "i-2"]
+
+
 def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) -> None:
     """It is there before a notice, takes the place after it, and is not started twice."""
     one, two = (node.id for node in state().nodes[:2])

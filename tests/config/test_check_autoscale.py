@@ -24,6 +24,10 @@ def test_off_by_default_and_unlimited(tmp_path: Path) -> None:
             ["cluster.max_pipelines=1"],
             "cluster.max_pipelines = 1: leaves autoscale.enabled",
         ),
+        (
+            ["cluster.standbys=2"],
+            "cluster.standbys = 2: is enough for a pipeline of cluster.stages = 2",
+        ),
         (["autoscale.max_nodes=1"], "autoscale.max_nodes = 1: is fewer than the run begins with"),
         (["autoscale.min_nodes=3"], "autoscale.min_nodes = 3: is more than the run begins with"),
         (["autoscale.marginal=1"], "autoscale.marginal = 1.0: is out of range"),
