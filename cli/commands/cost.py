@@ -64,7 +64,7 @@ def command(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Price a job, or say what a run cost, on-demand against spot."""
+    """Rank what a job could be rented as by samples per dollar, or say what a run cost."""
     path = Path(job_or_run)
     if path.suffix != ".toml" and not os.path.isfile(job_or_run):
         _refuse_for_a_run()
