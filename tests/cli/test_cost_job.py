@@ -55,8 +55,18 @@ def test_the_same_seeds_give_the_same_table(job: str, capsys: pytest.CaptureFixt
         if played:
             assert played["hours_p50"] <= played["hours_p90"]
             assert played["usd_p50"] <= played["usd_p90"]
+            assert played["whole_usd_p90"] > played["usd_p90"]
     assert one["checkpoint_and_restart"]["usd_p90"] > 0
     assert one["lines"] == len(one["options"]) + len(one["behind"]) + one["do_not_fit"]["lines"]
+    taken = next(row for row in one["options"] if row["option"] == one["chosen"])["simulated"]
+    for name in ("p50", "p90"):
+        assert taken[f"whole_usd_{name}"] - taken[f"usd_{name}"] == pytest.approx(
+            one["beside"]["usd_per_hour"] * taken[f"hours_{name}"]
+        )
+    # Bytes between zones are in the price of a spread already.
+    assert {part["name"] for part in one["beside"]["parts"]} == {
+        *("disks", "addresses", "object store", "coordinator")
+    }
 
 
 def test_a_given_figure_is_that_of_the_job_as_it_is_written(
@@ -85,6 +95,7 @@ def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
         "times the samples per dollar of the best on demand",
         "which is 0 in a new account: ask for them first",
         "beside the instances, modelled: $",
+        "$ with what stands beside the instances, samples per $ of instances alone",
         "Redundancy ",
         "does not pay",
         "on-demand as of 2026-07-20 (",
