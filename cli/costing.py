@@ -248,7 +248,6 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
     terms = MarketTerms(
         losses_per_node_hour=hazard, bulk=P3_BULK, spans=EC2_SPANS, back_s=BACK_S, boot_s=boot_s
     )
-    replace_s = RESTART_S
     words = f"{hazard:.3g} preemptions per node-hour, as many at once as in the published p3 trace"
     if asked.trace is not None:
         market = fit(read_trace(asked.trace))
@@ -259,7 +258,6 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
             back_s=market.back_s,
             boot_s=boot_s,
         )
-        replace_s = max(RESTART_S, market.back_s + boot_s)
         words = (
             f"made up like {asked.trace.name}: {terms.losses_per_node_hour:.3g} preemptions per "
             f"node-hour, a lost node back after {market.back_s / 60:.3g} min"
@@ -270,7 +268,8 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
         steps=job.train.steps,
         checkpoint_every=job.checkpoint.every_steps,
         losses_per_node_hour=terms.losses_per_node_hour,
-        replace_s=replace_s,
+        # As long as the market that is played takes.
+        replace_s=max(RESTART_S, terms.back_s + terms.boot_s),
         standbys=job.cluster.standbys,
     )
     return question, terms, words

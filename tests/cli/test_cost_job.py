@@ -9,7 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bamboo.config.load import load_job
+from bamboo.planner.zones import RESTART_S
 from cli import main
+from cli.costing import CostAsked, _question
+from cli.pricing import TimesAsked
 from tests.jobs import tiny_job
 
 FAST = ("--seeds", "2", "--rows", "4", "--type", "g4dn.xlarge", "--type", "g5.xlarge")
@@ -180,6 +184,17 @@ def test_a_market_like_a_trace(job: str, capsys: pytest.CaptureFixture[str]) -> 
     trace = str(EXAMPLES / "spot-market.csv")
     body = body_of(capsys, job, *FAST, "--trace", trace)
     assert body["market"].startswith("made up like spot-market.csv: ")
+
+
+def test_a_node_is_replaced_by_the_planner_as_late_as_by_the_market_that_is_played(
+    job: str,
+) -> None:
+    loaded = load_job(Path(job))
+    for trace in (None, EXAMPLES / "spot-market.csv"):
+        asked_for = CostAsked(times=TimesAsked(), trace=trace)
+        question, terms, _ = _question(loaded, asked_for)
+        assert question.replace_s == max(RESTART_S, terms.back_s + terms.boot_s)
+        assert trace or question.replace_s == 105
 
 
 def test_gpt2_xl_needs_no_model_in_memory(
