@@ -15,7 +15,8 @@ from pathlib import Path
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import Part, auxiliary_parts, extras_of
+from bamboo.planner.auxiliary import Part, auxiliary_parts, auxiliary_usd_per_hour, extras_of
+from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.chosen import (
     BreakEven,
     Case,
@@ -53,6 +54,8 @@ TIGHTER = 0.8
 LOW_HAZARDS = (0.1, 0.01)
 SHORT_H = 1.0
 SLOWER = 10.0
+TRANSFER = "transfer"
+"""The part that an option's price has already."""
 Round = tuple[Options, tuple[Outcome, ...], Outcome | None]
 """What was found, what became of it, and of checkpoint and restart."""
 Bar = Callable[[str], AbstractContextManager[Told]]
@@ -103,10 +106,17 @@ class JobCost:
 
 
 def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
+    """As `beside_option`, of what was found."""
+    offer = next(one for one in found.offers.offers if one.name == option.line.instance_type)
+    return beside_option(found.job, offer, option, found.offers.catalogue)
+
+
+def beside_option(
+    job: JobConfig, offer: Offer, option: Option, catalogue: Catalogue
+) -> tuple[Part, ...]:
     """What stands beside the instances of an option, but for bytes between zones, which its price
     has already."""
-    offer = next(one for one in found.offers.offers if one.name == option.line.instance_type)
-    choice, kept = option.plan.choice, found.job.checkpoint
+    choice, kept = option.plan.choice, job.checkpoint
     extras = extras_of(
         instances=option.plan.nodes,
         step_s=option.plan.step_s,
@@ -116,7 +126,8 @@ def beside(found: JobCost, option: Option) -> tuple[Part, ...]:
         every_steps=kept.every_steps,
         keep=kept.keep,
     )
-    return auxiliary_parts(found.offers.catalogue.auxiliary, extras)
+    parts = auxiliary_parts(catalogue.auxiliary, extras)
+    return tuple(part for part in parts if part.name != TRANSFER)
 
 
 def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: Bar) -> JobCost:
@@ -133,13 +144,12 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
     )
     if not offers.offers:
         raise InputError(f"no option fits: {next(iter(offers.too_large.values()))}")
-    by_name = {offer.name: offer for offer in offers.offers}
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
     budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
     rounds = []
     for tighter in (1.0, TIGHTER, TIGHTER**2):
         inside = replace(question, most_hours=deadline_h * tighter)
-        rounds.append(_round(job, by_name, inside, terms, asked=asked, bar=bar))
+        rounds.append(_round(job, offers, inside, terms, asked=asked, bar=bar))
         table, ours, rival = rounds[-1]
         chosen = _chosen(ours, table, deadline_h=deadline_h, budget_usd=budget_usd)
         if chosen.outcome is not None or not _late(ours, deadline_h, budget_usd):
@@ -159,7 +169,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         restarts=rival,
         chosen=chosen,
         break_even=break_even(table.found, question),
-        cases=(*_as_simulated(ours), *_cases(table, by_name, question)),
+        cases=(*_as_simulated(ours), *_cases(table, offers.by_name, question)),
         seeds=asked.seeds,
         deadline_h=deadline_h,
         budget_usd=budget_usd,
@@ -168,7 +178,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
 
 def _round(
     job: JobConfig,
-    offers: Mapping[str, Offer],
+    offers: Offers,
     question: Question,
     terms: MarketTerms,
     *,
@@ -176,20 +186,26 @@ def _round(
     bar: Bar,
 ) -> Round:
     """Compare, and simulate the best."""
+    by_name = offers.by_name
     with bar("comparing plans") as told:
-        table = _searched(tuple(offers.values()), question, rows=asked.rows, told=told)
+        table = _searched(offers.offers, question, rows=asked.rows, told=told)
     played = _to_play(table)
-    rows = [row_of(job, offers[one.line.instance_type], one, terms) for one in played]
-    rival = _rival(job, offers, played, terms)
+    rows = [row_of(job, by_name[one.line.instance_type], one, terms) for one in played]
+    rival = _rival(job, by_name, played, terms)
     with bar("simulating") as told:
-        found = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
+        alone = outcomes([*rows, *rival], seeds=asked.seeds, told=told) if rows else []
+    found = []
+    for one in alone:
+        offer = by_name[one.option.line.instance_type]
+        parts = beside_option(job, offer, one.option, offers.catalogue)
+        found.append(replace(one, beside_usd_per_hour=auxiliary_usd_per_hour(parts)))
     return table, tuple(found[: len(rows)]), found[-1] if rival else None
 
 
 def _late(found: Sequence[Outcome], deadline_h: float, budget_usd: float) -> bool:
     """Whether plans that are faster on average might keep the deadline."""
     return not isinf(deadline_h) and any(
-        one.hours_p90 > deadline_h and one.usd_p90 <= budget_usd for one in found
+        one.hours_p90 > deadline_h and one.whole_usd_p90 <= budget_usd for one in found
     )
 
 
@@ -232,7 +248,6 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
     terms = MarketTerms(
         losses_per_node_hour=hazard, bulk=P3_BULK, spans=EC2_SPANS, back_s=BACK_S, boot_s=boot_s
     )
-    replace_s = RESTART_S
     words = f"{hazard:.3g} preemptions per node-hour, as many at once as in the published p3 trace"
     if asked.trace is not None:
         market = fit(read_trace(asked.trace))
@@ -243,7 +258,6 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
             back_s=market.back_s,
             boot_s=boot_s,
         )
-        replace_s = max(RESTART_S, market.back_s + boot_s)
         words = (
             f"made up like {asked.trace.name}: {terms.losses_per_node_hour:.3g} preemptions per "
             f"node-hour, a lost node back after {market.back_s / 60:.3g} min"
@@ -254,7 +268,8 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
         steps=job.train.steps,
         checkpoint_every=job.checkpoint.every_steps,
         losses_per_node_hour=terms.losses_per_node_hour,
-        replace_s=replace_s,
+        # As long as the market that is played takes.
+        replace_s=max(RESTART_S, terms.back_s + terms.boot_s),
         standbys=job.cluster.standbys,
     )
     return question, terms, words

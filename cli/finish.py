@@ -9,6 +9,7 @@ from bamboo.checkpoint.final import write_manifest
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
+from bamboo.planner.value import per_usd_spent
 from cli import wiring
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
@@ -91,10 +92,10 @@ def receipt_body(
         "unigram_entropy_nats": unigram_entropy_nats,
         "tokens": progress.tokens,
         "tokens_per_s": progress.tokens / passed_s if passed_s > 0 else 0.0,
-        "tokens_per_usd": progress.tokens / usd if usd > 0 else 0.0,
+        "tokens_per_usd": per_usd_spent(progress.tokens, usd),
         "samples": samples,
         "samples_per_s": samples / passed_s if passed_s > 0 else 0.0,
-        "samples_per_usd": samples / usd if usd > 0 else 0.0,
+        "samples_per_usd": per_usd_spent(samples, usd),
         "final_note": final_note,
         "newest_checkpoint": max((c.step for c in progress.state.checkpoints), default=None),
         "preemptions": [

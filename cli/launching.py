@@ -21,6 +21,7 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
+from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
 from cli.autoscaling import nodes_at_begin
 from cli.budget import refuse_beyond
@@ -88,9 +89,14 @@ def prepare(
 
 
 def plan_again(
-    run: RunId, job: JobConfig, played: Replayed | None = None, given: Given | None = None
+    run: RunId,
+    job: JobConfig,
+    played: Replayed | None = None,
+    given: Given | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Prepared:
-    """As `prepare`, for a job that was launched before. Raises InputError."""
+    """As `prepare`, for a job that was launched before, by the prices of then where they are
+    given. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     if job.autoscale.enabled:
         if played is not None:
@@ -100,7 +106,9 @@ def plan_again(
         nodes = nodes_at_begin(job)
     wiring.check_checkpoints(job)
     seen = seen_of(job)
-    planned = plan_job(job, seen, run=run, now_s=time.time(), nodes=nodes, given=given)
+    planned = plan_job(
+        job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
+    )
     return Prepared(run=run, job=planned.job, planned=planned, trace=played)
 
 

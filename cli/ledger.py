@@ -29,6 +29,7 @@ from bamboo.ids import InstanceId, ZoneId
 from bamboo.planner.attribution import Work
 from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange, Roster
+from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
 from cli.books import DUTY, WORK, Booked
 from cli.busy import busy_of, busy_to_the_end
@@ -181,6 +182,6 @@ def ledger_records(
         step=progress.steps_done,
         usd=progress.usd,
         on_demand_usd=on_demand,
-        samples_per_usd=samples / progress.usd if progress.usd > 0 else 0.0,
+        samples_per_usd=per_usd_spent(samples, progress.usd),
         tokens_per_usd=progress.tokens_per_usd,
     )

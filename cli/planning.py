@@ -83,14 +83,16 @@ def plan_job(
     nodes: int | None = None,
     given: Given | None = None,
     losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
+    catalogue: Catalogue | None = None,
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with,
-    `given` the strategy that places it, `losses_per_node_hour` what redundancy is chosen for.
+    `given` the strategy that places it, `losses_per_node_hour` what redundancy is chosen for,
+    `catalogue` the prices that it has already; by default the newest.
 
     Raises InputError for an instance type that the catalogue does not know, or cannot price, and as
     `settle` does.
     """
-    catalogue = load_catalogue(job.cloud.region)
+    catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
     kind = catalogue.find(pool.instance_type)
     stakes = stakes_of(job, catalogue, pool.instance_type)

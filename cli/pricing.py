@@ -62,6 +62,11 @@ class Offers:
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
 
+    @property
+    def by_name(self) -> dict[str, Offer]:
+        """By instance type."""
+        return {offer.name: offer for offer in self.offers}
+
 
 def offers_of(
     job: JobConfig, path: Path, asked: TimesAsked, *, most_stages: int, progress: Progress

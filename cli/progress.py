@@ -14,6 +14,7 @@ from typing import Any
 from bamboo.core import events
 from bamboo.core.state import Node, Outcome, Phase, State
 from bamboo.ids import NodeId
+from bamboo.planner.value import per_usd_spent
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 from cli.pause import pause_parts_s
@@ -174,7 +175,7 @@ class Progress:
     @property
     def tokens_per_usd(self) -> float:
         """All tokens so far over all dollars so far; 0 while nothing was spent."""
-        return self.tokens / self.usd if self.usd > 0 else 0.0
+        return per_usd_spent(self.tokens, self.usd)
 
     @property
     def remaining_s(self) -> float | None:

@@ -83,7 +83,7 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
     with _noted(report, "where it stands"):
         report.status = _with_all(status_of(folder), STATUS)
     with _noted(report, "what it cost"):
-        report.cost = cost_of_run(folder)
+        report.cost = cost_of_run(folder, now_s=now_s)
     with _noted(report, "loss and throughput"):
         report.steps = read_metrics(folder.metrics)
     with _noted(report, "the instances"):

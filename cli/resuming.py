@@ -24,7 +24,7 @@ from cli import attempt, lock, named_store, parts, runs, wiring
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
-from cli.look import job_of, strategy_of
+from cli.look import catalogue_of, job_of, strategy_of
 from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
@@ -98,7 +98,9 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     after = runs.part_of(folder).number
     job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
     strategy = strategy_of(folder)
-    prepared = plan_again(folder.id, job)
+    _refuse_another_region(folder, job)
+    # By the prices that the whole run is billed by.
+    prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder))
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
     if ours != theirs:
         differ = _differences(strategy, prepared.planned.strategy)
@@ -215,6 +217,16 @@ def _refuse_unless_over(folder: RunFolder) -> None:
                 f"run {folder.id} goes on without a launcher; `bamboo attach {folder.id}`"
             )
         cloud.stop()  # sees that nothing is left of it
+
+
+def _refuse_another_region(folder: RunFolder, job: JobConfig) -> None:
+    """A run has the prices that it began with, and those are of one region."""
+    before = job_of(folder).cloud.region
+    if job.cloud.region != before:
+        raise InputError(
+            f"cloud.region = {job.cloud.region!r}, but run {folder.id} is billed by the prices of "
+            f"{before}; leave the setting as it was, or launch the job there as a run of its own"
+        )
 
 
 def _newest(

@@ -10,7 +10,7 @@ from typing import Any
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError
-from bamboo.planner.value import MICRO, samples_per_s, tokens_per_usd
+from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
 from cli import wiring
 from cli.live import live_store
 from cli.look import job_of, status_of, store_may_answer
@@ -73,7 +73,7 @@ def _of_files(folder: RunFolder) -> dict[str, Any]:
     usd = spent["bill_micro_usd"] / MICRO
     passed_s = max(part_of(folder).led_before_s + ended_s - part_of(folder).started_s, 1e-9)
     samples = step * job.train.batch
-    per_usd = samples / usd if usd else 0.0
+    per_usd = per_usd_spent(samples, usd)
     return {
         "run": folder.id,
         "ended": True,
@@ -89,6 +89,7 @@ def _of_files(folder: RunFolder) -> dict[str, Any]:
 
 
 def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
+    job = job_of(folder)
     with live_store(folder) as store:
         records = [decode_record(text) for text in all_records(store, STREAM)]
         values = [r for r in records if isinstance(r, ValueRecord)]
@@ -99,16 +100,19 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
         # One instant for all figures, unless nobody has written for a while: it costs on.
         at_s = now_s if now_s - newest.at_s > STALE_S else newest.at_s
         spent = spent_on(folder, store=store, steps=newest.step, now_s=at_s)
+    usd = spent["bill_micro_usd"] / MICRO if spent else newest.usd
+    # Of the dollars that are shown: the ledger's own are of when it was written to last.
+    per_usd = per_usd_spent(newest.step * job.train.batch, usd)
     return {
         "run": folder.id,
         "ended": False,
         "modelled": True,
-        "usd": spent["bill_micro_usd"] / MICRO if spent else newest.usd,
+        "usd": usd,
         "on_demand_usd": spent["on_demand_micro_usd"] / MICRO if spent else newest.on_demand_usd,
         "step": newest.step,
         "samples_per_s": rates[-1].samples_per_s,
-        "samples_per_usd": newest.samples_per_usd,
-        "tokens_per_usd": newest.tokens_per_usd,
+        "samples_per_usd": per_usd,
+        "tokens_per_usd": tokens_per_usd(per_usd, job.model.context),
         "spent": spent,
         "resizes": resizes_of(folder, records),
     }

@@ -46,7 +46,8 @@ class Books:
     part_began_s: float
     steps: int
     crossing_bytes: float
-    """Of a step, between zones, by the plan."""
+    """Of a step, between zones, by the plan of the newest part; earlier parts, and other grids that
+    a part came to, are counted alike."""
 
 
 def spent_on(

@@ -27,7 +27,8 @@ REMEDY = "delete it, or write it anew with `bamboo prices --refresh`"
 def load_catalogue(region: str | None = None) -> Catalogue:
     """The prices of a region, by default that of the installed catalogue: of each the newest of
     the installed catalogue and the user's. Without a user's catalogue of the region the installed
-    prices stand for it.
+    prices stand for it; on-demand prices are the installed ones either way, as no refresh asks for
+    them. The catalogue knows both, and `Catalogue.sources` says so.
 
     Raises InputError when the user's catalogue is damaged, ValueError when the installed one is.
     """
@@ -36,10 +37,12 @@ def load_catalogue(region: str | None = None) -> Catalogue:
     own = read_catalogue(user_catalogue(wanted))
     today = datetime.now(UTC).date()
     if own is None:
-        return replace(installed, today=today)
+        asked = "" if wanted == installed.region else wanted
+        return replace(installed, today=today, asked=asked)
     if own.region != wanted:
         raise _damaged(user_catalogue(wanted), f"it is of {own.region}")
-    return replace(newest(installed, own), today=today)
+    fixed = "" if own.region == installed.region else installed.region
+    return replace(newest(installed, own), today=today, on_demand_region=fixed)
 
 
 def user_catalogue(region: str) -> Path:

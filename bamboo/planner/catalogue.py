@@ -83,6 +83,10 @@ class Catalogue:
     """Quota code -> what the account has; empty: nobody asked."""
     file: str = "the installed catalogue"
     """What the newest prices were read from."""
+    asked: str = ""
+    """The region that the prices are to stand for; "": `region`."""
+    on_demand_region: str = ""
+    """Where on-demand prices are from; "": from `region`."""
     today: date | None = None
     """The day on which it was read, for ages; None: they are not said."""
 
@@ -148,13 +152,24 @@ class Catalogue:
         """When a type's spot prices were seen."""
         return kind.spot_from.seen if kind.spot_from else self.spot_seen
 
+    def _elsewhere(self, region: str) -> str:
+        """Words for prices of another region than the one they are to stand for."""
+        wanted = self.asked or self.region
+        return "" if region == wanted else f" in {region}, not in {wanted},"
+
     def sources(self, names: Iterable[str], *, spot: bool = True) -> str:
         """One line on the prices of some types: when they were seen, how old that is, whether spot
-        is the zones' own price or modelled from a range, and which file it was read from."""
+        is the zones' own price or modelled from a range, which file it was read from, and of which
+        region they are where that is not the one asked for."""
         kinds = [self.find(name) for name in names]
-        said = [f"on-demand as of {_aged((self.on_demand_origin(k) for k in kinds), self.today)}"]
+        aged = _aged((self.on_demand_origin(k) for k in kinds), self.today)
+        said = [f"on-demand{self._elsewhere(self.on_demand_region or self.region)} as of {aged}"]
         priced = [k for k in kinds if k.spot_usd_per_hour is not None] if spot else []
-        for by_zone, words in ((True, "spot as seen"), (False, "spot is modelled from")):
+        far = self._elsewhere(self.region)
+        for by_zone, words in (
+            (True, f"spot{far} as seen"),
+            (False, f"spot{far} is modelled from"),
+        ):
             origins = [
                 k.spot_from or Origin(seen=self.spot_seen, source=self.file)
                 for k in priced
@@ -196,6 +211,8 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
             taken=str(raw.get("taken", "")),
             zone_ids={str(zone): str(id_) for zone, id_ in raw.get("zone_ids", {}).items()},
             auxiliary={name: _auxiliary(name, b) for name, b in raw.get("auxiliary", {}).items()},
+            asked=str(raw.get("asked", "")),
+            on_demand_region=str(raw.get("on_demand_region", "")),
             quotas={code: _quota(code, body) for code, body in raw.get("quotas", {}).items()},
             file=file,
         )

@@ -35,6 +35,8 @@ class Outcome:
     runs: int
     unfinished: int
     """Runs that ended, or were not done by the end of what is simulated."""
+    beside_usd_per_hour: float = 0.0
+    """Of what stands beside the instances, and is in no figure above."""
 
     @property
     def samples(self) -> float:
@@ -42,8 +44,22 @@ class Outcome:
         return float(self.option.steps * self.option.batch)
 
     @property
+    def whole_usd_p50(self) -> float:
+        """With what stands beside the instances: what a budget is held against."""
+        return self.usd_p50 + self._beside_usd(self.hours_p50)
+
+    @property
+    def whole_usd_p90(self) -> float:
+        """As `whole_usd_p50`; never too little, also where the dearest run is not the longest."""
+        return self.usd_p90 + self._beside_usd(self.hours_p90)
+
+    def _beside_usd(self, hours: float) -> float:
+        # Nothing, however long it takes: 0 times infinity is no number.
+        return self.beside_usd_per_hour * hours if self.beside_usd_per_hour else 0.0
+
+    @property
     def value(self) -> float:
-        """Samples per dollar of the median run: 0, where that is not done."""
+        """Samples per dollar of instances in the median run: 0, where that is not done."""
         if isinf(self.usd_p50):
             return 0.0
         rate = self.samples / (self.hours_p50 * HOUR_S)
@@ -51,12 +67,12 @@ class Outcome:
 
     def keeps(self, *, deadline_h: float, budget_usd: float) -> bool:
         """In nine runs of ten."""
-        return self.hours_p90 <= deadline_h and self.usd_p90 <= budget_usd
+        return self.hours_p90 <= deadline_h and self.whole_usd_p90 <= budget_usd
 
     def samples_for(self, usd: float) -> tuple[float, float]:
         """That so many dollars buy: in half of the runs, and in nine of ten."""
         # Of infinitely many dollars none buys anything.
-        return self.samples * usd / self.usd_p50, self.samples * usd / self.usd_p90
+        return self.samples * usd / self.whole_usd_p50, self.samples * usd / self.whole_usd_p90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +98,7 @@ def choose(
         first = max(safe, key=lambda one: one.value)
         others = [one for one in safe if one is not first]
         return Chosen(outcome=first, why=_most_value(first, others))
-    first = min(safe, key=lambda one: (one.usd_p90, one.hours_p90))
+    first = min(safe, key=lambda one: (one.whole_usd_p90, one.hours_p90))
     limits = _limits(deadline_h, budget_usd)
     return Chosen(
         outcome=first,
@@ -118,11 +134,13 @@ def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -
     say = f"Not enough: no option is done {limits} in nine runs of ten"
     if not done:
         return f"{say}, nor at any price that was simulated; take checkpoints or on-demand nodes."
-    cheap = min(done, key=lambda one: one.usd_p90)
+    cheap = min(done, key=lambda one: one.whole_usd_p90)
     fast = min(done, key=lambda one: one.hours_p90)
-    ways = [f"${cheap.usd_p90:,.2f} and {cheap.hours_p90:,.1f} h ({cheap.option.line.name})"]
-    if fast is not cheap:
-        ways.append(f"${fast.usd_p90:,.2f} and {fast.hours_p90:,.1f} h ({fast.option.line.name})")
+    several = (cheap,) if fast is cheap else (cheap, fast)
+    ways = [
+        f"${one.whole_usd_p90:,.2f} and {one.hours_p90:,.1f} h ({one.option.line.name})"
+        for one in several
+    ]
     return f"{say}; enough would be {', or '.join(ways)}."
 
 

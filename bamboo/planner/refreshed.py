@@ -110,6 +110,8 @@ def catalogue_json(catalogue: Catalogue) -> str:
     body = {
         "schema_version": SCHEMA_VERSION,
         "region": catalogue.region,
+        "asked": catalogue.asked,
+        "on_demand_region": catalogue.on_demand_region,
         "taken": catalogue.taken,
         "on_demand_seen": catalogue.on_demand_seen,
         "spot_seen": catalogue.spot_seen,

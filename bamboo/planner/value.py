@@ -40,6 +40,14 @@ def tokens_per_usd(samples_per_usd: float, tokens_per_sample: int) -> float:
     return samples_per_usd * tokens_per_sample
 
 
+def per_usd_spent(trained: float, usd: float) -> float:
+    """The value of what a run came to: samples, or tokens, per US dollar that was spent on them; 0
+    while nothing was spent. Raises CoreMisuse for dollars below 0."""
+    if usd < 0:
+        raise CoreMisuse(f"{usd} USD cannot have been spent: it must be 0 or more")
+    return trained / usd if usd else 0.0
+
+
 @lru_cache(maxsize=1024)
 def micro_usd(usd: float) -> int:
     """A price as whole micro-dollars, to the nearest (ties up)."""

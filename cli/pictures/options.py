@@ -50,13 +50,13 @@ def _draw_outcomes(axes: "Axes", found: JobCost) -> None:
         hours = [outcome.hours_p50, outcome.hours_p90]
         axes.plot(
             hours,
-            [outcome.usd_p50, outcome.usd_p90],
+            [outcome.whole_usd_p50, outcome.whole_usd_p90],
             marker="o",
             markersize=4,
             linewidth=1.2,
             color=COLORS[option.line.market],
         )
-        at = (outcome.hours_p90, outcome.usd_p90)
+        at = (outcome.hours_p90, outcome.whole_usd_p90)
         axes.annotate(f" {place}", at, fontsize=8, va="center")
     if not isinf(found.budget_usd):
         axes.axhline(found.budget_usd, color=RED, linewidth=0.8, label="budget")

@@ -27,6 +27,7 @@ CSV_FIELDS = (
 )
 SIMULATED_FIELDS = (
     *("hours_p50", "hours_p90", "usd_p50", "usd_p90", "preemptions", "restores"),
+    *("whole_usd_p50", "whole_usd_p90"),
     *("samples_per_usd", "unfinished", "misses"),
 )
 
@@ -216,8 +217,8 @@ def _played(found: JobCost) -> list[str]:
                 number(round(one.restores)),
                 _figure(one.hours_p50, _time),
                 _figure(one.hours_p90, _time),
-                _figure(one.usd_p50, usd),
-                _figure(one.usd_p90, usd),
+                _figure(one.whole_usd_p50, usd),
+                _figure(one.whole_usd_p90, usd),
                 rate(one.value),
                 _misses(found, one),
             )
@@ -228,7 +229,11 @@ def _played(found: JobCost) -> list[str]:
             f"* a model of another way to use the plan of {found.restarts.option.line.name}: "
             f"{terms_of_rivals()[CHECKPOINT_RESTART]}"
         )
-    return [*lines, f"  {count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1})"]
+    lines += paragraph(
+        f"{count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1}); $ with what stands "
+        "beside the instances, samples per $ of instances alone"
+    )
+    return lines
 
 
 def _verdict(found: JobCost) -> list[str]:
@@ -298,7 +303,8 @@ def _tokens(found: JobCost, first: Outcome) -> list[str]:
     if not bought:
         return []
     return paragraph(
-        f"${found.budget_usd:,.2f} buy {_many(bought['tokens_p50'])} tokens in half of the runs "
+        f"${found.budget_usd:,.2f}, with what stands beside the instances, buy "
+        f"{_many(bought['tokens_p50'])} tokens in half of the runs "
         f"and {_many(bought['tokens_p90'])} in nine of ten; the job asks for "
         f"{_many(bought['tokens_asked'])}"
     )
@@ -321,6 +327,8 @@ def _simulated(found: JobCost, one: Outcome) -> dict[str, Any]:
         "hours_p90": _finite(one.hours_p90),
         "usd_p50": _finite(one.usd_p50),
         "usd_p90": _finite(one.usd_p90),
+        "whole_usd_p50": _finite(one.whole_usd_p50),
+        "whole_usd_p90": _finite(one.whole_usd_p90),
         "preemptions": one.preemptions,
         "restores": one.restores,
         "samples_per_usd": one.value,
@@ -350,7 +358,7 @@ def _misses(found: JobCost, one: Outcome) -> str:
     words = []
     if one.hours_p90 > found.deadline_h:
         words.append("misses the deadline")
-    if one.usd_p90 > found.budget_usd:
+    if one.whole_usd_p90 > found.budget_usd:
         words.append("misses the budget")
     return ", ".join(words)
 

@@ -122,7 +122,12 @@ def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
 def _beside(beside: Mapping[str, Any]) -> str:
     transfer = beside["transfer_micro_usd"]
     words = "beside the bill, modelled: transfer between zones "
-    words += f"{micro_text(transfer)} ({size(beside['transfer_bytes'])})" if transfer else "$0"
+    words += (
+        f"{micro_text(transfer)} ({size(beside['transfer_bytes'])}, steps at the planned grid of "
+        "the newest part)"
+        if transfer
+        else "$0"
+    )
     return f"{words}; coordinator and disks $0: the cloud's log has none"
 
 

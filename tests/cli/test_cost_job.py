@@ -9,7 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bamboo.config.load import load_job
+from bamboo.planner.zones import RESTART_S
 from cli import main
+from cli.costing import CostAsked, _question
+from cli.pricing import TimesAsked
 from tests.jobs import tiny_job
 
 FAST = ("--seeds", "2", "--rows", "4", "--type", "g4dn.xlarge", "--type", "g5.xlarge")
@@ -55,8 +59,18 @@ def test_the_same_seeds_give_the_same_table(job: str, capsys: pytest.CaptureFixt
         if played:
             assert played["hours_p50"] <= played["hours_p90"]
             assert played["usd_p50"] <= played["usd_p90"]
+            assert played["whole_usd_p90"] > played["usd_p90"]
     assert one["checkpoint_and_restart"]["usd_p90"] > 0
     assert one["lines"] == len(one["options"]) + len(one["behind"]) + one["do_not_fit"]["lines"]
+    taken = next(row for row in one["options"] if row["option"] == one["chosen"])["simulated"]
+    for name in ("p50", "p90"):
+        assert taken[f"whole_usd_{name}"] - taken[f"usd_{name}"] == pytest.approx(
+            one["beside"]["usd_per_hour"] * taken[f"hours_{name}"]
+        )
+    # Bytes between zones are in the price of a spread already.
+    assert {part["name"] for part in one["beside"]["parts"]} == {
+        *("disks", "addresses", "object store", "coordinator")
+    }
 
 
 def test_a_given_figure_is_that_of_the_job_as_it_is_written(
@@ -85,6 +99,7 @@ def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
         "times the samples per dollar of the best on demand",
         "which is 0 in a new account: ask for them first",
         "beside the instances, modelled: $",
+        "$ with what stands beside the instances, samples per $ of instances alone",
         "Redundancy ",
         "does not pay",
         "on-demand as of 2026-07-20 (",
@@ -169,6 +184,17 @@ def test_a_market_like_a_trace(job: str, capsys: pytest.CaptureFixture[str]) -> 
     trace = str(EXAMPLES / "spot-market.csv")
     body = body_of(capsys, job, *FAST, "--trace", trace)
     assert body["market"].startswith("made up like spot-market.csv: ")
+
+
+def test_a_node_is_replaced_by_the_planner_as_late_as_by_the_market_that_is_played(
+    job: str,
+) -> None:
+    loaded = load_job(Path(job))
+    for trace in (None, EXAMPLES / "spot-market.csv"):
+        asked_for = CostAsked(times=TimesAsked(), trace=trace)
+        question, terms, _ = _question(loaded, asked_for)
+        assert question.replace_s == max(RESTART_S, terms.back_s + terms.boot_s)
+        assert trace or question.replace_s == 105
 
 
 def test_gpt2_xl_needs_no_model_in_memory(

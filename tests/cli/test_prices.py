@@ -21,6 +21,7 @@ from bamboo.planner.refreshed import catalogue_json
 from bamboo.ports import PricesSeen, TypeFacts
 from cli import main, prices
 from cli.look import catalogue_of
+from cli.resuming import prepare
 from cli.runs import RunFolder
 from cli.spent import rented_of
 from cli.terms import save_terms, terms_of
@@ -31,6 +32,7 @@ from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from tests.cli.facts import seen as looked_at
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_reading import folder_of
 
@@ -128,11 +130,14 @@ def test_a_refresh_asks_keeps_and_is_what_everything_plans_with(
 
     job = home.parent / "job.toml"
     job.write_text('[cloud]\nzones = ["us-east-1a", "us-east-1b"]\n')
-    asked = ["cost", str(job), "--samples-per-s", "50", "--seeds", "1", "--rows", "1", "--json"]
-    assert main.run(asked) == 0
+    few = ("--samples-per-s", "50", "--type", "g4dn.xlarge", "--max-nodes", "2", "--seeds", "1")
+    assert main.run(["cost", str(job), *few, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["options"]
-    each = [row["usd_per_hour"] / row["nodes"] for row in rows if row["market"] == "spot"]
-    assert min(each) == pytest.approx(0.2)
+    spot = [row for row in rows if row["market"] == "spot" and row["spread"] == "one"]
+    assert spot
+    for row in spot:
+        assert row["zones"] == {"us-east-1a": row["nodes"]}
+        assert row["usd_per_hour"] == pytest.approx(0.2 * row["nodes"])
     assert main.run(["prices"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"use1-az1 us-east-1b +\$0\.5260 +100%  no discount", text)
@@ -251,7 +256,9 @@ def test_quotas_of_the_account_are_kept_and_shown(home: Path) -> None:
     assert "L-3819A6DF): 64 vCPUs in this account (today)" in text
 
 
-def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
+def test_a_run_keeps_the_prices_that_it_was_planned_with(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder: RunFolder = folder_of(home)
     assert catalogue_of(folder) == installed_catalogue()
     dear = {"g5.xlarge": {"us-east-1a": 0.4, "us-east-1b": 0.6}}
@@ -267,6 +274,17 @@ def test_a_run_keeps_the_prices_that_it_was_planned_with(home: Path) -> None:
     kept = terms_of(folder).catalogue
     assert kept.spot_prices(["g5.xlarge"], ["us-east-1a"]) == {"g5.xlarge": {"us-east-1a": 0.4}}
     assert kept.types == planned.catalogue.types
+    # A resume plans with the prices that it is billed by.
+    monkeypatch.setattr("cli.launching.seen_of", looked_at)
+    assert prepare(folder, ()).prepared.planned.usd_per_hour == planned.usd_per_hour
+
+
+def test_a_run_is_not_resumed_in_a_region_of_other_prices(home: Path) -> None:
+    folder: RunFolder = folder_of(home)
+    save_terms(folder, resolve(JOB), plan(), started_s=1.0, detached=False)
+    elsewhere = ("cloud.region=eu-west-1", 'cloud.zones=["eu-west-1a"]')
+    with pytest.raises(InputError, match="billed by the prices of us-east-1; leave the setting"):
+        prepare(folder, elsewhere)
 
 
 def test_the_bill_of_a_run_is_by_its_own_prices(home: Path) -> None:

@@ -169,13 +169,18 @@ def test_a_ledger_that_nobody_writes_to_any_more_costs_on(
     folder, world = folder_of(home), World(job())
     live(folder, world, monkeypatch)
     cloud_log(folder, {})
-    world.do([joined()])
+    world.do([joined(), step(0)])
     world.launcher.catch_up()
     world.launcher._to_ledger()
     soon = cost_of_run(folder, now_s=world.clock_s + 10)
     late = cost_of_run(folder, now_s=world.clock_s + 3590)
     assert soon["usd"] == pytest.approx(4 * 60 / 3600 * 0.36)
     assert late["usd"] == pytest.approx(4 * 0.36)
+    batch = job().train.batch
+    for body in (soon, late):
+        assert body["samples_per_usd"] == pytest.approx(body["step"] * batch / body["usd"])
+    assert late["step"] == 1
+    assert late["tokens_per_usd"] == pytest.approx(batch * job().model.context / late["usd"])
 
 
 def test_a_run_that_was_killed_without_a_receipt_is_read_from_its_files(home: Path) -> None:

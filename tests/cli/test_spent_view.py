@@ -87,4 +87,5 @@ def test_who_takes_no_part_is_named_up_to_eight() -> None:
 def test_what_is_beside_the_bill_is_called_modelled() -> None:
     some = {"transfer_micro_usd": 20_000, "transfer_bytes": 2**30}
     said = " ".join(text(beside=some).split())
-    assert "beside the bill, modelled: transfer between zones $0.020000 (1.0 GiB)" in said
+    assert "beside the bill, modelled: transfer between zones $0.020000 (1.0 GiB, " in said
+    assert "steps at the planned grid of the newest part)" in said

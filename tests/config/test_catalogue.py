@@ -1,5 +1,6 @@
 """The one door to prices: the newest of the installed catalogue and the user's, or a refusal."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from bamboo.config.catalogue import (
     user_catalogue,
 )
 from bamboo.errors import InputError
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.catalogue import Catalogue, catalogue_from
 from bamboo.planner.refreshed import catalogue_json, refreshed
 from bamboo.ports import PricesSeen, TypeFacts
 
@@ -47,7 +48,7 @@ def test_without_a_catalogue_of_the_user_the_installed_one_counts(home: Path) ->
     for region in (None, "us-east-1", "eu-west-1"):
         found = load_catalogue(region)
         assert found.today is not None
-        assert replace(found, today=None) == installed_catalogue()
+        assert replace(found, today=None, asked="") == installed_catalogue()
     assert user_catalogue("eu-west-1") == home / "prices" / "eu-west-1.json"
 
 
@@ -60,6 +61,26 @@ def test_a_newer_catalogue_of_the_user_counts_in_its_region_only() -> None:
             "us-east-1a": 0.111
         }
     assert not load_catalogue("eu-west-1").find("g4dn.xlarge").spot_by_zone
+
+
+def test_prices_of_another_region_than_the_one_asked_for_say_so() -> None:
+    plain = load_catalogue().sources(["g4dn.xlarge"])
+    assert "us-east-1" not in plain
+    assert load_catalogue("us-east-1").sources(["g4dn.xlarge"]) == plain
+    far = load_catalogue("eu-west-1").sources(["g4dn.xlarge"])
+    assert far.startswith("on-demand in us-east-1, not in eu-west-1, as of 2026-07-20 (")
+    assert "; spot in us-east-1, not in eu-west-1, is modelled from 2026" in far
+    keep(catalogue_json(replace(asked(), region="eu-west-1")), region="eu-west-1")
+    own = load_catalogue("eu-west-1")
+    said = own.sources(["g4dn.xlarge"])
+    assert said.startswith("on-demand in us-east-1, not in eu-west-1, as of 2026-07-20 (")
+    assert "; spot as seen " in said
+    # What a run keeps of them says so too.
+    kept = catalogue_from(json.loads(catalogue_json(own)))
+    assert "on-demand in us-east-1, not in eu-west-1," in kept.sources(["g4dn.xlarge"])
+    user_catalogue("eu-west-1").unlink()
+    kept = catalogue_from(json.loads(catalogue_json(load_catalogue("eu-west-1"))))
+    assert "spot in us-east-1, not in eu-west-1," in kept.sources(["g4dn.xlarge"])
 
 
 def test_an_older_catalogue_of_the_user_changes_no_price_that_was_seen_later() -> None:

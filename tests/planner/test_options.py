@@ -186,6 +186,23 @@ def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them()
     assert lost.samples_for(300.0) == (0.0, 0.0)
 
 
+def test_a_budget_is_held_against_what_stands_beside_the_instances_too() -> None:
+    first, second = [one for one in found().found if one.line.launchable][:2]
+    alone = outcome(first, hours=10, usd=3, worse=2)
+    one = replace(alone, beside_usd_per_hour=0.1)
+    assert (one.whole_usd_p50, one.whole_usd_p90) == (4.0, 8.0)
+    assert one.value == alone.value
+    assert choose([alone], budget_usd=7).outcome is alone
+    refused = choose([one], budget_usd=7)
+    assert refused.outcome is None
+    assert "enough would be $8.00 and 20.0 h" in refused.why
+    assert one.samples_for(8.0) == (2 * one.samples, one.samples)
+    # The slower pays longer for its disks: it is cheaper by its instances alone.
+    fast = replace(outcome(second, hours=1, usd=7), beside_usd_per_hour=0.1)
+    assert choose([one, fast], budget_usd=9).outcome is fast
+    assert choose([alone, fast], budget_usd=9).outcome is alone
+
+
 def test_a_mixed_option_is_not_chosen_as_no_launch_can_rent_it() -> None:
     table = found()
     mixed = next(one for one in table.found if one.line.market == MIXED)

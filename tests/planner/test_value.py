@@ -9,6 +9,7 @@ from bamboo.planner.value import (
     bill_micro_usd,
     billed_s,
     micro_usd,
+    per_usd_spent,
     samples_per_s,
     samples_per_usd,
     tokens_per_usd,
@@ -58,6 +59,9 @@ def test_value_is_samples_per_dollar() -> None:
     price = usd_per_hour([0.2] * 4)
     assert samples_per_usd(speed, price) == pytest.approx(16 / 0.66 * 3600 / 0.8)
     assert tokens_per_usd(2.0, 128) == 256
+    # A run of an hour is worth what its rate and its price say.
+    assert per_usd_spent(speed * 3600, price) == pytest.approx(samples_per_usd(speed, price))
+    assert per_usd_spent(48, 0.0) == 0.0
 
 
 def test_no_time_no_price_and_negative_time_are_misuse() -> None:
@@ -65,5 +69,7 @@ def test_no_time_no_price_and_negative_time_are_misuse() -> None:
         samples_per_s(1, 0)
     with pytest.raises(CoreMisuse, match="above 0"):
         samples_per_usd(1, 0)
+    with pytest.raises(CoreMisuse, match=r"-0\.1 USD cannot have been spent"):
+        per_usd_spent(1, -0.1)
     with pytest.raises(CoreMisuse, match="cannot have run -1"):
         billed_s(-1, spot=True, interrupted=False)
