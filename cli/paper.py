@@ -19,12 +19,14 @@ from bamboo.planner.bounded import FitsNowhere
 from bamboo.planner.candidates import Room
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.losses import Hazard
+from bamboo.planner.memory import memory_report
 from bamboo.planner.modes import choose_mode, lasting_modes
 from bamboo.planner.nodes import NodeShare, node_shares
 from bamboo.planner.plan import whole_cut
 from bamboo.planner.ranking import Candidate, against, ranked
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.profiling import seen_of
@@ -186,7 +188,11 @@ def _compared(
     cluster, kind = job.cluster, plan.instance_type
     grid = plan.largest
     here = range(grid.size, grid.size + 1)
-    alone = replace(_room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(grid,))
+    # It is the plan, whatever its grid needs: what the run begins with was settled to fit.
+    limit = max(kind.gpu_memory_bytes, _most_bytes(workload, grid, plan.mode))
+    alone = replace(
+        _room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(grid,), memory_bytes=limit
+    )
     standbys = plan.instances - grid.size
     (taken,) = ranked(workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys)
     room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
@@ -202,6 +208,13 @@ def _compared(
     except FitsNowhere:
         return taken, ()
     return taken, tuple(one for one in found if one.choice != taken.choice)[:NEXT]
+
+
+def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
+    """Of a node of the grid that needs most."""
+    cut = workload.cut(grid.stages)
+    memory = memory_report(workload.layers, cut=cut, grid=grid, shape=workload.shape, mode=mode)
+    return max(stage.total for stage in memory)
 
 
 def _notes(planned: Planned, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
+from cli import wiring
 from cli.main import run
 from cli.views.quantities import duration, rate
+from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets
 
 pytestmark = pytest.mark.timeout(120)
@@ -54,6 +56,35 @@ def test_the_text_of_a_run_that_grows_has_the_figures_of_one_grid(
     assert head in words
     assert f"all steps {duration(planned['step_s'] * 200)}, " in words
     assert "step, value and comparison are those of that grid" in words
+
+
+def test_a_run_whose_larger_grid_needs_more_memory_is_planned_all_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = sets("cluster.stages=2", "cluster.max_pipelines=2", "cluster.redundancy=off")
+
+    def most(pipelines: int) -> int:
+        at_once = [*own, *sets(f"cluster.pipelines={pipelines}")]
+        memory = body_of(capsys, "plan", "job.toml", "--json", *at_once)["memory"]
+        return max(int(stage["total"]) for stage in memory)
+
+    def of(parameters: int) -> None:
+        layers = {"parameters": parameters}
+        monkeypatch.setattr(
+            wiring,
+            "run_preflight",
+            lambda job: seen(job) | {"layers": [one | layers for one in seen(job)["layers"]]},
+        )
+
+    of(1_000_000)
+    one, two = most(1), most(2)
+    assert two > one
+    of(round(16 * 2**30 / ((one + two) / 2) * 1_000_000))
+    planned = body_of(capsys, "plan", "job.toml", "--json", *own)
+    assert planned["expected"]["grid"] == {"pipelines": 2, "stages": 2}
+    assert planned["expected"]["most_bytes"] > 16 * 2**30
+    assert planned["expected"]["cut"] == planned["cut"]
+    refused(capsys, ["plan", "job.toml", *own, *sets("cluster.pipelines=2")])
 
 
 def test_a_run_that_chooses_its_size_is_planned_at_the_size_that_it_is_launched_at(
