@@ -108,8 +108,10 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
     grown = plan.largest.pipelines
     of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""
     return [
-        f"  a calm step{of} takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
-        f"samples/s{worth}",
+        *paragraph(
+            f"a calm step{of} takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
+            f"samples/s{worth}"
+        ),
         *paragraph(f"{expected.source}{few}", indent=4),
         f"    bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
         f"{duration(expected.step_s * steps)}, "

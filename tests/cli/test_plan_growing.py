@@ -50,7 +50,9 @@ def test_the_text_of_a_run_that_grows_has_the_figures_of_one_grid(
 ) -> None:
     planned = body_of(capsys, "plan", "job.toml", "--json", *GROWING)
     assert run(["plan", "job.toml", *GROWING]) == 0
-    words = " ".join(capsys.readouterr().out.split())
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    words = " ".join(text.split())
     head = f"a calm step of all 4 pipelines takes {duration(planned['step_s'])}: "
     head += f"{rate(planned['samples_per_s'])} samples/s, {rate(planned['samples_per_usd'])} "
     assert head in words
