@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import NodesReleased
 from bamboo.core.place import grid_for
@@ -36,7 +37,6 @@ from cli.money import Rented
 from cli.planning import nodes_of
 from cli.ports import Ports
 from cli.progress import Progress
-from cli.settling import grid_of
 
 SETTLING = 2
 """So many steps after a new layout do not count."""
@@ -47,11 +47,6 @@ LEAST_BAR_S = 60.0
 """And so long at least they are not wished for again."""
 PACED_BY = "paced_by"
 """The field beside the step times that says what they hang on."""
-
-
-def nodes_at_begin(job: JobConfig) -> int:
-    """What an autoscaled run begins with: its first grid, and standbys."""
-    return grid_of(job).size + job.cluster.standbys
 
 
 def rule_of(job: JobConfig, policy: Policy) -> Rule:

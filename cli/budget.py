@@ -26,9 +26,10 @@ def refuse_beyond(
     budget = job.budget
     needed = planned.plan.instances
     if 0 < budget.max_instances < needed:
-        cluster = job.cluster
-        grid = f"{cluster.max_pipelines} x {cluster.stages}"
-        spare = f" and {count(cluster.standbys, 'standby')}" if cluster.standbys else ""
+        filled = planned.plan.largest
+        grid = f"{filled.pipelines} x {filled.stages}"
+        standbys = needed - filled.size
+        spare = f" and {count(standbys, 'standby')}" if standbys else ""
         raise _at(
             job,
             "max_instances",

@@ -23,7 +23,6 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
-from cli.autoscaling import nodes_at_begin
 from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
@@ -98,12 +97,10 @@ def plan_again(
     """As `prepare`, for a job that was launched before, by the prices of then where they are
     given. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
-    if job.autoscale.enabled:
-        if played is not None:
-            raise InputError(
-                "--trace and autoscale.enabled both say how many nodes there are; give one of them"
-            )
-        nodes = nodes_at_begin(job)
+    if job.autoscale.enabled and played is not None:
+        raise InputError(
+            "--trace and autoscale.enabled both say how many nodes there are; give one of them"
+        )
     wiring.check_checkpoints(job)
     seen = seen_of(job)
     planned = plan_job(

@@ -19,12 +19,14 @@ from bamboo.planner.bounded import FitsNowhere
 from bamboo.planner.candidates import Room
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.losses import Hazard
+from bamboo.planner.memory import memory_report
 from bamboo.planner.modes import choose_mode, lasting_modes
 from bamboo.planner.nodes import NodeShare, node_shares
 from bamboo.planner.plan import whole_cut
 from bamboo.planner.ranking import Candidate, against, ranked
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.profiling import seen_of
@@ -98,7 +100,7 @@ def plan_on_paper(path: Path, asked: Asked) -> Shown:
     if why:
         planned = replace(planned, redundancy_why=why)
     plan = planned.plan
-    taken, others = _compared(planned, hazard, asked.range or range(2, plan.grid.size + 1))
+    taken, others = _compared(planned, hazard, asked.range or range(2, plan.largest.size + 1))
     return Shown(
         name=Path(job.file).name,
         planned=planned,
@@ -106,7 +108,7 @@ def plan_on_paper(path: Path, asked: Asked) -> Shown:
         taken=taken,
         others=tuple((one, against(taken, one)) for one in others),
         hazard=hazard,
-        notes=_notes(planned.job, asked, kills),
+        notes=_notes(planned, asked, kills),
     )
 
 
@@ -178,15 +180,21 @@ def _first(workload: Workload, room: Room, hazard: Hazard, job: JobConfig) -> Ca
 def _compared(
     planned: Planned, hazard: Hazard, nodes: range
 ) -> tuple[Candidate, tuple[Candidate, ...]]:
-    """The plan as the ranking sees it, and the best others of so many nodes in the job's own
-    microbatches."""
+    """The plan as the ranking sees it, with the grid that its instances fill, and the best others
+    of so many nodes in the job's own microbatches."""
     job, plan = planned.job, planned.plan
     # Of other grids the cut is balanced by time.
     workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
     cluster, kind = job.cluster, plan.instance_type
-    here = range(plan.grid.size, plan.grid.size + 1)
-    alone = replace(_room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(plan.grid,))
-    taken = _first(workload, alone, hazard, job)
+    grid = plan.largest
+    here = range(grid.size, grid.size + 1)
+    # It is the plan, whatever its grid needs: what the run begins with was settled to fit.
+    limit = max(kind.gpu_memory_bytes, _most_bytes(workload, grid, plan.mode))
+    alone = replace(
+        _room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(grid,), memory_bytes=limit
+    )
+    standbys = plan.instances - grid.size
+    (taken,) = ranked(workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys)
     room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
     try:
         found = ranked(
@@ -202,8 +210,15 @@ def _compared(
     return taken, tuple(one for one in found if one.choice != taken.choice)[:NEXT]
 
 
-def _notes(job: JobConfig, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ...]:
-    notes = []
+def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
+    """Of a node of the grid that needs most."""
+    cut = workload.cut(grid.stages)
+    memory = memory_report(workload.layers, cut=cut, grid=grid, shape=workload.shape, mode=mode)
+    return max(stage.total for stage in memory)
+
+
+def _notes(planned: Planned, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ...]:
+    job, plan, notes = planned.job, planned.plan, []
     slots = {(slot.pipeline, slot.stage) for slot in grid_of(job).slots()}
     if any((kill.pipeline, kill.stage) not in slots for kill in kills):
         notes.append("chaos.kill names stages that are none of this grid: launch without them.")
@@ -213,9 +228,16 @@ def _notes(job: JobConfig, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ..
             f"train.virtual_nodes = {leaves} allows for no more than {leaves} pipelines; it is "
             "part of the training, so another number is another run."
         )
-    if job.cluster.max_pipelines > job.cluster.pipelines:
+    if plan.largest != plan.grid:
         notes.append(
-            "The run grows to cluster.max_pipelines while there are nodes; step, overhead and "
-            "comparison are those of the grid that it begins with."
+            "The run grows to cluster.max_pipelines while there are nodes: step, value and "
+            "comparison are those of that grid, what a node holds and how it spends a step those "
+            "of the grid that it begins with."
+        )
+    published = plan.losses_per_node_hour == LOSSES_PER_NODE_HOUR
+    if job.cluster.spread == AUTO and plan.chosen is not None and not published:
+        notes.append(
+            f"A launch chooses its spread for {LOSSES_PER_NODE_HOUR:.3g} losses per node-hour: "
+            f"give it --set cluster.spread={plan.spread} to have this one."
         )
     return tuple(notes)

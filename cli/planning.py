@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
-from bamboo.config.resolve import batch_shape
+from bamboo.config.resolve import batch_shape, nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
@@ -62,9 +62,10 @@ class Planned:
     unigram_entropy_nats: float
 
     def promised(self) -> dict[str, Any]:
-        """What the plan says that calm steps take and are worth. A launch, its receipt and its
-        report quote these figures; None where nobody knows how long a step takes."""
-        expected = self.plan.expected
+        """What the plan says that calm steps take and are worth, with the largest grid that the
+        instances fill: rate and price are of one fleet. A launch, its receipt and its report quote
+        these figures; None where nobody knows how long a step takes."""
+        expected = self.plan.full
         return {
             "usd_per_hour": self.usd_per_hour,
             "step_s": expected.step_s if expected else None,
@@ -85,9 +86,10 @@ def plan_job(
     losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
     catalogue: Catalogue | None = None,
 ) -> Planned:
-    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with,
-    `given` the strategy that places it, `losses_per_node_hour` what redundancy is chosen for,
-    `catalogue` the prices that it has already; by default the newest.
+    """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
+    (None: what the job begins with where it is placed), `given` the strategy that places it,
+    `losses_per_node_hour` what redundancy and spread are chosen for, `catalogue` the prices that
+    it has already; by default the newest.
 
     Raises InputError for an instance type that the catalogue does not know, or cannot price, and as
     `settle` does.
@@ -99,7 +101,8 @@ def plan_job(
     hazard = Hazard(stakes=stakes, losses_per_node_hour=losses_per_node_hour)
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
     job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
-    nodes = nodes_of(job) if nodes is None else nodes
+    if nodes is None:
+        nodes = nodes_at_begin(job) if job.autoscale.enabled else nodes_of(job)
     pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
     pipelines = max(pipelines, job.cluster.pipelines)
     standbys = nodes - pipelines * job.cluster.stages
@@ -117,6 +120,7 @@ def plan_job(
         max_pipelines=pipelines,
         stakes=stakes,
         spread=job.cluster.spread,
+        losses_per_node_hour=losses_per_node_hour,
         cut=cut[:-1],
         timing=timing_of(workload, cut),
     )

@@ -5,6 +5,7 @@ Rule: as in `check`; only what concerns [autoscale].
 
 from typing import Any
 
+from bamboo.config.resolve import nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 
@@ -14,7 +15,7 @@ def check_autoscale(job: JobConfig) -> None:
     asked, cluster = job.autoscale, job.cluster
     if not asked.enabled:
         return
-    begin = cluster.pipelines * cluster.stages + cluster.standbys
+    begin = nodes_at_begin(job)
     if cluster.max_pipelines < 2:
         raise InputError.at(
             file=job.file,

@@ -26,6 +26,12 @@ def resolve(job: JobConfig) -> JobConfig:
     return replace(job, train=train, cluster=cluster)
 
 
+def nodes_at_begin(job: JobConfig) -> int:
+    """What an autoscaled run begins with: its first grid, and standbys."""
+    cluster = job.cluster
+    return cluster.pipelines * cluster.stages + cluster.standbys
+
+
 def batch_shape(job: JobConfig) -> BatchShape:
     """How a resolved job's batch is cut into virtual nodes and microbatches."""
     train = job.train

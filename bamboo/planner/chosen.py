@@ -1,6 +1,7 @@
 """Which option to take, and when redundancy pays: choices over figures that are known already.
 
-Rule: without limits the most samples per dollar wins, under limits the cheapest of those that keep
+Rule: without limits the most samples per dollar wins, of values that are the same as far as anybody
+knows (`ranking.SAME`) that of the least redundancy; under limits the cheapest of those that keep
 them in nine runs of ten. What is said of other rates of preemption is modelled: the plans of the
 table with their losses scaled, nothing is played again.
 """
@@ -11,14 +12,13 @@ from math import exp, inf, isinf, log
 
 from bamboo.planner.option import HOUR_S, SPOT, Option, Question
 from bamboo.planner.options import at_rate
+from bamboo.planner.ranking import ROUNDING, SAME, least_redundant
 from bamboo.planner.value import samples_per_usd
 from bamboo.planner.zones import RESTART_S
 
 LEAST_RATE, MOST_RATE = 1e-6, 20.0
 """Preemptions per node-hour between which a break-even is looked for."""
 HALVINGS = 60
-SAME = 1e-6
-"""Values that differ by less are worth the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,9 @@ def choose(
     if not safe:
         return Chosen(outcome=None, why=_not_enough(able, deadline_h, budget_usd))
     if isinf(deadline_h) and isinf(budget_usd):
-        first = max(safe, key=lambda one: one.value)
+        first = least_redundant(
+            safe, value=lambda one: one.value, mode=lambda one: one.option.line.mode
+        )
         others = [one for one in safe if one is not first]
         return Chosen(outcome=first, why=_most_value(first, others))
     first = min(safe, key=lambda one: (one.whole_usd_p90, one.hours_p90))
@@ -122,8 +124,10 @@ def _most_value(first: Outcome, others: Sequence[Outcome]) -> str:
     second = max(others, key=lambda one: one.value)
     more = first.value / second.value - 1
     name = second.option.line.name
-    if more < SAME:
+    if abs(more) < ROUNDING:
         return f"The most samples per dollar, as many as {name}."
+    if abs(more) <= SAME:
+        return f"The most samples per dollar, to within {100 * SAME:.3g} % as many as {name}."
     return f"The most samples per dollar: {100 * more:.3g} % more than the next, {name}."
 
 

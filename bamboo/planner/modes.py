@@ -1,8 +1,8 @@
 """Which redundancy a grid takes where the job leaves it open (`redundancy = "auto"`), and why.
 
 Rule: the mode of the most samples per dollar by `ranking`, losses counted; of modes whose values
-are the same as far as anybody knows (`SAME`), the one with the least redundancy. A mode in which
-one loss would end the run is taken only where nothing can be lost, or nothing else fits.
+are the same as far as anybody knows (`ranking.SAME`), the one with the least redundancy. A mode in
+which one loss would end the run is taken only where nothing can be lost, or nothing else fits.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import BY_REDUNDANCY, SAME, Candidate, against, ranked
+from bamboo.planner.ranking import BY_REDUNDANCY, Candidate, against, least_redundant, ranked
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
@@ -61,8 +61,7 @@ def choose_mode(
     )
     found = ranked(workload, here, hazard, spread=spread, standbys=standbys)
     found = tuple(one for one in found if not cut or one.choice.cut == tuple(cut)) or found
-    alike = [one for one in found if one.value >= found[0].value * (1 - SAME)]
-    taken = min(alike, key=lambda one: BY_REDUNDANCY.index(one.choice.mode))
+    taken = least_redundant(found, value=lambda one: one.value, mode=lambda one: one.choice.mode)
     others = [one for one in found if one is not taken]
     left_out = [mode for mode in fitting if lasting and mode not in lasting]
     return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))

@@ -4,11 +4,12 @@ Rule: plain arguments in, one frozen value out; every figure says what it was ma
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 from bamboo.errors import InputError
+from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.cost import Expected, Timing, costs_for, expected, layout_for
 from bamboo.planner.memory import StageBytes, memory_report
@@ -16,7 +17,15 @@ from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
 from bamboo.planner.survival import Outcome, single_loss, survival
 from bamboo.planner.value import samples_per_usd, usd_per_hour
-from bamboo.planner.zones import Spread, Stakes, cheapest, laid_out, nodes_by_zone, price_spreads
+from bamboo.planner.zones import (
+    LOSSES_PER_NODE_HOUR,
+    Spread,
+    Stakes,
+    cheapest,
+    laid_out,
+    nodes_by_zone,
+    price_spreads,
+)
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -43,12 +52,18 @@ class Plan:
     spot_usd_per_hour: Mapping[str, float]
     """Zone -> all instances in that zone; empty where no spot price is known."""
     expected: Expected | None
-    """None: nobody has measured or given how long a microbatch takes."""
+    """With `grid`. None: nobody has measured or given how long a microbatch takes."""
+    largest: Grid
+    """That the instances fill, standbys apart: what they are paid for."""
+    full: Expected | None
+    """With `largest`."""
     spread: str
     """How the nodes lie over the zones, one of SPREADS."""
     spreads: tuple[Spread, ...]
     """The price of each that the zones and pipelines allow, with the most pipelines that the run
     may have; empty where nobody knows how long a step takes."""
+    losses_per_node_hour: float
+    """That the spreads are priced for."""
     assignment: Assignment
     """Who owns and shadows which slot at the start, the nodes named after their zones."""
     notes: tuple[str, ...]
@@ -60,10 +75,11 @@ class Plan:
         return next((one for one in self.spreads if one.name == self.spread), None)
 
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
-        """The value at a price of the whole fleet; None without an expected step time."""
-        if self.expected is None:
+        """The value at a price of the whole fleet, with the grid that it fills; None without an
+        expected step time."""
+        if self.full is None:
             return None
-        return samples_per_usd(self.expected.samples_per_s, usd_per_hour)
+        return samples_per_usd(self.full.samples_per_s, usd_per_hour)
 
 
 def make_plan(
@@ -81,44 +97,38 @@ def make_plan(
     max_pipelines: int = 0,
     stakes: Stakes,
     spread: str = "auto",
+    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
 ) -> Plan:
     """Plan a job on one instance type, one node an instance.
 
     `cut` names the first layer of each stage; empty: balanced by flops. `shape` is the batch in
     virtual nodes, `batch` its samples. `zone_spot_usd_per_hour` is per instance; `standbys` are
     instances beyond the grid of `max_pipelines` (0: of `grid`), paid like the others. `spread` is
-    one of SPREADS, or `auto` for the cheapest.
+    one of SPREADS, or `auto` for the cheapest where nodes are lost so often.
     Raises InputError when there are more stages than layers, or cut or spread do not fit.
     """
     whole = whole_cut(facts, grid, cut)
     memory = memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode)
     largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
     count = largest.size + standbys
-    step = None
+    step = full = None
     spreads: tuple[Spread, ...] = ()
     if timing is not None:
         calm = partial(_calm, facts, cut=whole, mode=mode, shape=shape, timing=timing)
         layout, costs, full = calm(largest, batch=batch)
         step = full if largest == grid else calm(grid, batch=batch)[2]
-        spreads = price_spreads(layout, costs, step_s=full.step_s, nodes=count, stakes=stakes)
+        spreads = price_spreads(
+            layout,
+            costs,
+            step_s=full.step_s,
+            nodes=count,
+            stakes=stakes,
+            losses_per_node_hour=losses_per_node_hour,
+        )
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
     assignment, zone_of = laid_out(name, zones or {"": count}, grid, mode)
-    every = min(stakes.checkpoint_every, stakes.steps)
-    notes = (
-        *survival(assignment, mode, checkpoint_every=every, zones=zone_of if zones else None),
-        *_memory_notes(memory, instance_type),
-        *_replica_notes(assignment),
-        *_spare_notes(
-            largest.size - grid.size,
-            standbys,
-            stakes.mean_usd_per_hour(zones),
-            without=_until_replaced(
-                mode, single_loss(assignment, mode, checkpoint_every=every), grid
-            ),
-        ),
-    )
-    return Plan(
+    found = Plan(
         grid=grid,
         mode=mode,
         cut=whole,
@@ -131,11 +141,15 @@ def make_plan(
             zone: usd_per_hour([price] * count) for zone, price in zone_spot_usd_per_hour.items()
         },
         expected=step,
+        largest=largest,
+        full=full,
         spread=name,
         spreads=spreads,
+        losses_per_node_hour=losses_per_node_hour,
         assignment=assignment,
-        notes=notes,
+        notes=(),
     )
+    return replace(found, notes=_notes(found, stakes, zones, zone_of))
 
 
 def whole_cut(
@@ -180,6 +194,27 @@ def _choose(spread: str, spreads: Sequence[Spread]) -> str:
             f"the spread {spread!r} is not possible here; take one of {', '.join(able)}"
         )
     return spread
+
+
+def _notes(
+    plan: Plan, stakes: Stakes, zones: Mapping[str, int], zone_of: Mapping[NodeId, str]
+) -> tuple[str, ...]:
+    """Of a plan without any; `zones` are empty where none has a price."""
+    every = min(stakes.checkpoint_every, stakes.steps)
+    loss = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
+    return (
+        *survival(
+            plan.assignment, plan.mode, checkpoint_every=every, zones=zone_of if zones else None
+        ),
+        *_memory_notes(plan.memory, plan.instance_type),
+        *_replica_notes(plan.assignment),
+        *_spare_notes(
+            plan.largest.size - plan.grid.size,
+            plan.instances - plan.largest.size,
+            stakes.mean_usd_per_hour(zones),
+            without=_until_replaced(plan.mode, loss, plan.grid),
+        ),
+    )
 
 
 def _replica_notes(assignment: Assignment) -> tuple[str, ...]:

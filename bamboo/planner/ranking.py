@@ -10,7 +10,9 @@ bounded by a step that no schedule can beat, and then by its own without losses.
 """
 
 import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from bamboo.errors import InputError
 from bamboo.planner.candidates import Candidates, Choice, Room
@@ -81,6 +83,19 @@ class Candidate:
     def overhead(self) -> float:
         """Expected: of redundancy in calm steps and of losses together, per useful time."""
         return (1 + self.redundancy_overhead) * (1 + self.losses.share) - 1
+
+
+T = TypeVar("T")
+
+
+def least_redundant(
+    found: Sequence[T], *, value: Callable[[T], float], mode: Callable[[T], str]
+) -> T:
+    """Of those that are worth the most as far as anybody knows (to within SAME) the one with the
+    least redundancy, and of those the one that is worth most."""
+    best = max(map(value, found))
+    alike = [one for one in found if value(one) >= best * (1 - SAME)]
+    return min(alike, key=lambda one: (BY_REDUNDANCY.index(mode(one)), -value(one)))
 
 
 def ranked(

@@ -84,7 +84,13 @@ class Spread:
 
 
 def price_spreads(
-    layout: Layout, costs: Costs, *, step_s: float, nodes: int, stakes: Stakes
+    layout: Layout,
+    costs: Costs,
+    *,
+    step_s: float,
+    nodes: int,
+    stakes: Stakes,
+    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
     grid's and the standbys."""
@@ -98,7 +104,10 @@ def price_spreads(
             continue
         assignment, zone_of = laid_out(name, zones, grid, layout.mode)
         crossing = crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
-        fatal = fatal_per_hour(assignment, zone_of, layout.mode) if stakes.preemptible else 0.0
+        fatal = 0.0
+        if stakes.preemptible:
+            fatal = fatal_per_hour(assignment, zone_of, layout.mode)
+            fatal *= losses_per_node_hour / LOSSES_PER_NODE_HOUR
         price = sum(count * stakes.zone_usd_per_hour[zone] for zone, count in zones.items())
         found.append(
             Spread(

@@ -8,7 +8,7 @@ from typing import Any
 from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, USD_PER_GB, Spread, cheapest
+from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
@@ -92,9 +92,9 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
 
 def _time(planned: Planned, *, cores: int | None) -> list[str]:
     plan = planned.plan
-    if plan.expected is None:
+    if plan.full is None:
         return []
-    expected = plan.expected
+    expected = plan.full
     steps = planned.strategy.semantics.steps
     value = plan.samples_per_usd(planned.usd_per_hour)
     worth = ""
@@ -103,11 +103,15 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
     few = "" if cores is None or cores >= plan.instances else f"; this machine has {cores}"
     if few and planned.job.cluster.device == "cpu":
-        here_s = shared_step_s(expected, nodes=plan.grid.size, cores=cores or 1)
+        here_s = shared_step_s(expected, nodes=plan.largest.size, cores=cores or 1)
         few += f": about {duration(here_s)} a step on them"
+    grown = plan.largest.pipelines
+    of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""
     return [
-        f"  a calm step takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
-        f"samples/s{worth}",
+        *paragraph(
+            f"a calm step{of} takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
+            f"samples/s{worth}"
+        ),
         *paragraph(f"{expected.source}{few}", indent=4),
         f"    bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
         f"{duration(expected.step_s * steps)}, "
@@ -160,10 +164,10 @@ def spread_sentence(plan: Plan) -> str:
             f"{best.name} would come to {usd(best.total_usd_per_hour)}/h"
         )
     return (
-        f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {LOSSES_PER_NODE_HOUR:.2f} losses "
-        "per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 trace; "
-        "fatal is what no live copy survives, and costs the work since the last checkpoint, or "
-        "half the run."
+        f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {plan.losses_per_node_hour:.3g} "
+        "losses per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 "
+        "trace; fatal is what no live copy survives, and costs the work since the last "
+        "checkpoint, or half the run."
     )
 
 

@@ -2,7 +2,6 @@
 value everywhere, and what is refused."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,53 +14,15 @@ from bamboo.topology.strategy import Strategy
 from cli import profiling, wiring
 from cli.main import run
 from tests.cli.facts import seen
+from tests.cli.on_paper import body_of, in_folder, refused, sets
 from tests.planner.profiles import layer, profile
 
 pytestmark = pytest.mark.timeout(120)
-JOB = """
-[model]
-layers = 6
-width = 64
-heads = 2
-context = 16
-[train]
-steps = 200
-batch = 16
-virtual_nodes = 2
-[cluster]
-stages = 4
-[checkpoint]
-every_steps = 50
-"""
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job, and a preflight that says what it is told to."""
-    monkeypatch.setattr(wiring, "run_preflight", seen)
-    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
-    monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    Path("job.toml").write_text(JOB)
-
-
-def body_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert run(list(arguments)) == 0
-    body = json.loads(capsys.readouterr().out)
-    assert isinstance(body, dict)
-    return body
-
-
-def sets(*overrides: str) -> list[str]:
-    return [part for override in overrides for part in ("--set", override)]
-
-
-def refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    capsys.readouterr()
-    assert run(list(arguments)) == 2
-    error = "error: " + capsys.readouterr().err.partition("error: ")[2]
-    assert error.count("\n") == 1
-    return error
+    in_folder(tmp_path, monkeypatch)
 
 
 def test_every_node_the_value_and_the_next_three_on_paper(

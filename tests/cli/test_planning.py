@@ -125,7 +125,7 @@ def test_the_prices_of_the_spreads_on_paper() -> None:
     assert "  expected price per hour of each spread over the zones of us-east-1:" in text
     assert "\n    one, taken  4 in a " in text
     assert "\n    neighbours  2 in a, 2 in b " in text
-    assert "0.61 losses per node-hour on spot" in " ".join(text.split())
+    assert "0.611 losses per node-hour on spot" in " ".join(text.split())
 
 
 def test_a_spread_over_zones_is_asked_for_zone_by_zone() -> None:

@@ -11,6 +11,7 @@ from bamboo.errors import InputError
 from bamboo.planner.chosen import Outcome, break_even, choose, gain_at
 from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import anchors, options, together
+from bamboo.planner.ranking import SAME
 from bamboo.planner.value import samples_per_usd
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import workload
@@ -210,3 +211,15 @@ def test_a_mixed_option_is_not_chosen_as_no_launch_can_rent_it() -> None:
     chosen = choose([outcome(mixed, usd=1), outcome(plain, usd=2)])
     assert chosen.outcome is not None
     assert chosen.outcome.option is plain
+
+
+def test_of_options_worth_the_same_the_one_with_less_redundancy_is_chosen() -> None:
+    table = [one for one in found().found if one.line.launchable]
+    redundant = next(one for one in table if one.line.redundant)
+    bare = next(one for one in table if not one.line.redundant)
+    near = [outcome(redundant, usd=2), outcome(bare, usd=2 * (1 + SAME / 2))]
+    chosen = choose(near)
+    assert chosen.outcome is near[1]
+    assert chosen.why.startswith("The most samples per dollar, to within 0.5 % as many as ")
+    far = [outcome(redundant, usd=2), outcome(bare, usd=2 * (1 + SAME * 2))]
+    assert choose(far).outcome is far[0]
