@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bamboo.config.catalogue import load_catalogue, load_gpus
-from bamboo.config.resolve import batch_shape
+from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue, InstanceType
 from bamboo.planner.option import Offer
 from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.profile import LayerFacts
 from bamboo.planner.profiled import Profile, profiled_workload
 from bamboo.planner.shaped import gpt_profile
 from bamboo.planner.step_time import StepTimes
@@ -162,16 +162,7 @@ def _as_planned(job: JobConfig) -> Workload:
 def _as_given(job: JobConfig, samples_per_s: float) -> Workload:
     """So fast that the job as it is written does so much, without redundancy where that is not
     chosen yet; layers as their flops are."""
-    if job.model.model == "gpt":
-        model = job.model
-        facts = gpt_facts(
-            layers=model.layers,
-            width=model.width,
-            context=model.context,
-            vocabulary=model.vocabulary,
-            microbatch=job.train.microbatch,
-            dropout=model.dropout,
-        )
+    if facts := shape_facts(job):
         cut = job.cluster.cut
         work = Workload(
             name=Path(job.file).name,

@@ -9,14 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.resolve import batch_shape
+from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.cost import Timing
 from bamboo.planner.memory import memory_report
 from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.profile import LayerFacts
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
@@ -32,16 +32,7 @@ def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[La
     A user's layers have no known flops: their measured time stands for it, since only the shares
     between layers count for the cut.
     """
-    if job.model.model == "gpt":
-        model = job.model
-        shaped = gpt_facts(
-            layers=model.layers,
-            width=model.width,
-            context=model.context,
-            vocabulary=model.vocabulary,
-            microbatch=job.train.microbatch,
-            dropout=model.dropout,
-        )
+    if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
     else:
         flops = [(layer["forward_ms"] + layer["backward_ms"]) / 3 for layer in layers]

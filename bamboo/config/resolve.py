@@ -8,6 +8,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.planner.profile import LayerFacts, gpt_facts
 from bamboo.topology.strategy import Semantics
 from bamboo.topology.virtual_nodes import BatchShape
 
@@ -30,6 +31,20 @@ def nodes_at_begin(job: JobConfig) -> int:
     """What an autoscaled run begins with: its first grid, and standbys."""
     cluster = job.cluster
     return cluster.pipelines * cluster.stages + cluster.standbys
+
+
+def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
+    """The layers of the built-in GPT by its shape, before any of it is built; none of a user's."""
+    if job.model.model != "gpt":
+        return ()
+    return gpt_facts(
+        layers=job.model.layers,
+        width=job.model.width,
+        context=job.model.context,
+        vocabulary=job.model.vocabulary,
+        microbatch=job.train.microbatch,
+        dropout=job.model.dropout,
+    )
 
 
 def batch_shape(job: JobConfig) -> BatchShape:

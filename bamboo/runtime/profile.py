@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from bamboo.config.load import job_from_json
-from bamboo.config.resolve import batch_shape, semantics
+from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.data import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS
-from bamboo.planner.profile import FLOAT_BYTES, LayerFacts, gpt_facts
+from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.answer import one_answer, tell_progress
 from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, Bench
@@ -101,7 +101,7 @@ class Profiler:
             ),
         )
         self._optimizer = AdamW(job.train)
-        self._shaped = _shaped(job)
+        self._shaped = shape_facts(job)
         self._deadline_s = time.perf_counter() + asked.limit_s
 
     def profile(self) -> Profile:
@@ -234,20 +234,6 @@ def _device(kind: str) -> torch.device:
         # Without it torch's strict mode refuses every matrix product on a GPU.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device(kind)
-
-
-def _shaped(job: JobConfig) -> tuple[LayerFacts, ...]:
-    """Facts of the built-in model before any of it is built; of a user's none."""
-    if job.model.model != "gpt":
-        return ()
-    return gpt_facts(
-        layers=job.model.layers,
-        width=job.model.width,
-        context=job.model.context,
-        vocabulary=job.model.vocabulary,
-        microbatch=job.train.microbatch,
-        dropout=job.model.dropout,
-    )
 
 
 def _least_bytes(facts: LayerFacts) -> int:

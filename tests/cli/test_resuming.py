@@ -1,5 +1,7 @@
 """What a resume looks for before it starts anything, and what it puts aside."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from bamboo.core.state import initial_state
 from bamboo.errors import InputError
 from bamboo.ids import NodeId, RunId
 from bamboo.topology.grid import Grid
+from cli import lock, resuming
 from cli.resuming import _newest, forget_passed_over
-from cli.runs import RunFolder
+from cli.runs import RunFolder, write_json
+from cli.screen import PlainScreen
 from cli.terms import Terms
 from tests.checkpoint.test_manifest import manifest
 from tests.cli.world import job
@@ -91,3 +95,25 @@ def test_the_one_before_is_taken_where_the_newest_cannot_be_read_after_all() -> 
         state = transition(state, event, now_s=0.0, policy=policy).state
         bases.append(None if state.reform is None else state.reform.base)
     assert bases == [None, None, None, 8, None, None, 4]
+
+
+def test_an_interrupt_while_the_last_part_is_settled_ends_the_resume_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The receipt is written whole; nothing is started after it."""
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    monkeypatch.setattr(resuming, "_refuse_unless_over", lambda folder: None)
+    monkeypatch.setattr(resuming.parts, "ended_at_s", lambda folder: 1.0)
+    write_json(folder.endpoint, {"cloud": {}})
+
+    def settled(*arguments: object, **more: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        folder.receipt.write_text("{}")
+
+    monkeypatch.setattr(resuming.attempt, "take_up", settled)
+    with pytest.raises(KeyboardInterrupt):
+        resuming.settle(folder, PlainScreen())
+    assert folder.receipt.exists()
+    held = lock.take(folder)
+    assert held is not None, "the run's lock is free again"
+    held.close()
