@@ -5,7 +5,6 @@ compared with, are played on simulated markets. Every dollar is modelled.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -37,10 +36,10 @@ from bamboo.sim.run import CHECKPOINT_RESTART
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import read_trace
 from bamboo.sim.world import Terms
+from cli.bar import Bar, Told
 from cli.outcomes import MarketTerms, Row, outcomes, row_of
 from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
-from cli.profiling import Told
 
 PARTS = 2
 """So many processes search the offers; always as many, so that the answer depends on no machine."""
@@ -58,7 +57,6 @@ TRANSFER = "transfer"
 """The part that an option's price has already."""
 Round = tuple[Options, tuple[Outcome, ...], Outcome | None]
 """What was found, what became of it, and of checkpoint and restart."""
-Bar = Callable[[str], AbstractContextManager[Told]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

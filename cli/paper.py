@@ -24,10 +24,12 @@ from bamboo.planner.modes import choose_mode, lasting_modes
 from bamboo.planner.nodes import NodeShare, node_shares
 from bamboo.planner.plan import whole_cut
 from bamboo.planner.ranking import Candidate, against, ranked
+from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
+from cli.bar import Bar, Told, no_bar
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.profiling import seen_of
 from cli.settling import grid_of
@@ -68,12 +70,15 @@ class Shown:
     taken: Candidate
     others: tuple[tuple[Candidate, str], ...]
     """The next best, with a sentence each, best first."""
+    resized: tuple[Resized, ...]
+    """The same plan in other microbatches, fastest first."""
     hazard: Hazard
     notes: tuple[str, ...]
 
 
-def plan_on_paper(path: Path, asked: Asked) -> Shown:
-    """Read the job, look at its layers, plan. Raises InputError, of which one is JobFitsNowhere."""
+def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
+    """Read the job, look at its layers, plan; `bar` shows how far each of these is. Raises
+    InputError, of which one is JobFitsNowhere."""
     _check(asked)
     job = load_job(path, asked.overrides)
     catalogue = load_catalogue(job.cloud.region)
@@ -82,7 +87,8 @@ def plan_on_paper(path: Path, asked: Asked) -> Shown:
         stakes=stakes_of(job, catalogue, pool.instance_type),
         losses_per_node_hour=LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard,
     )
-    seen = seen_of(job)
+    with bar("looking at model and data") as told:
+        seen = seen_of(job, told=told)
     given, why, kills = None, "", job.chaos.kill
     if asked.range is not None:
         # The listed losses are of the job's own grid: whoever launches another one is told so.
@@ -100,13 +106,18 @@ def plan_on_paper(path: Path, asked: Asked) -> Shown:
     if why:
         planned = replace(planned, redundancy_why=why)
     plan = planned.plan
-    taken, others = _compared(planned, hazard, asked.range or range(2, plan.largest.size + 1))
+    with bar("comparing plans") as told:
+        nodes = asked.range or range(2, plan.largest.size + 1)
+        taken, others = _compared(planned, hazard, nodes, told=told)
+    with bar("comparing microbatches") as told:
+        sizes = _resized(planned, taken, hazard, told=told)
     return Shown(
         name=Path(job.file).name,
         planned=planned,
         nodes=node_shares(plan, planned.workload, timing_of(planned.workload, plan.cut)),
         taken=taken,
         others=tuple((one, against(taken, one)) for one in others),
+        resized=sizes,
         hazard=hazard,
         notes=_notes(planned, asked, kills),
     )
@@ -178,7 +189,7 @@ def _first(workload: Workload, room: Room, hazard: Hazard, job: JobConfig) -> Ca
 
 
 def _compared(
-    planned: Planned, hazard: Hazard, nodes: range
+    planned: Planned, hazard: Hazard, nodes: range, *, told: Told
 ) -> tuple[Candidate, tuple[Candidate, ...]]:
     """The plan as the ranking sees it, with the grid that its instances fill, and the best others
     of so many nodes in the job's own microbatches."""
@@ -204,10 +215,26 @@ def _compared(
             most=NEXT + 1,
             spread=cluster.spread,
             standbys=cluster.standbys,
+            told=told,
         )
     except FitsNowhere:
         return taken, ()
     return taken, tuple(one for one in found if one.choice != taken.choice)[:NEXT]
+
+
+def _resized(
+    planned: Planned, taken: Candidate, hazard: Hazard, *, told: Told
+) -> tuple[Resized, ...]:
+    """The plan in other microbatches of the same batch and virtual nodes."""
+    plan, size = planned.plan, taken.choice.grid.size
+    workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
+    given = planned.job.cluster.device == "virtual"
+    room = Room(
+        memory_bytes=plan.instance_type.gpu_memory_bytes,
+        nodes=range(size, size + 1),
+        operation_s=least_operation_s(workload, given=given),
+    )
+    return resized(workload, taken, room, hazard, told=told)
 
 
 def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:

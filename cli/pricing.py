@@ -26,8 +26,9 @@ from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
+from cli.bar import Told
 from cli.planning import plan_job, zone_prices
-from cli.profiling import Told, Wanted, profile_job, seen_of
+from cli.profiling import Wanted, profile_job, seen_of
 from cli.settling import grid_of
 
 GIVEN = "given with --samples-per-s"
@@ -190,6 +191,7 @@ def _faster(work: Workload, factor: float) -> Workload:
         work,
         forward_s=tuple(time_s / factor for time_s in work.forward_s),
         backward_s=tuple(time_s / factor for time_s in work.backward_s),
+        optimizer_s=tuple(time_s / factor for time_s in work.optimizer_s),
     )
 
 

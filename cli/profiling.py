@@ -27,6 +27,7 @@ from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.topology.strategy import canonical_json
 from cli import wiring
+from cli.bar import Told
 from cli.new_file import write_new
 from cli.runs import home
 from cli.workload import PROFILED
@@ -40,7 +41,6 @@ VIRTUAL = (
     "the job is for a virtual device, whose figures are given; what is shown is what its layers "
     "take without it"
 )
-Told = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,11 @@ def profile_job(
     )
 
 
-def seen_of(job: JobConfig) -> dict[str, Any]:
+def seen_of(job: JobConfig, *, told: Told | None = None) -> dict[str, Any]:
     """What the preflight says of a job, with the times of its profile where one is kept: they are
-    medians of many passes. Raises InputError as the preflight does."""
-    seen = wiring.run_preflight(job)
+    medians of many passes. `told` is called with (done, of all). Raises InputError as the preflight
+    does."""
+    seen = wiring.run_preflight(job, told=told)
     if job.cluster.device == "virtual":
         return seen
     key = content_key(
@@ -137,7 +138,12 @@ def seen_of(job: JobConfig) -> dict[str, Any]:
     if profile is None or len(profile.layers) != len(seen["layers"]):
         return seen
     layers = [
-        {**layer, "forward_ms": there.forward_s * 1e3, "backward_ms": there.backward_s * 1e3}
+        {
+            **layer,
+            "forward_ms": there.forward_s * 1e3,
+            "backward_ms": there.backward_s * 1e3,
+            "optimizer_ms": there.optimizer_s * 1e3,
+        }
         for layer, there in zip(seen["layers"], profile.layers, strict=True)
     ]
     words = f" (profile of {profile.seen})"

@@ -84,13 +84,13 @@ def command(module: Sequence[str]) -> list[str]:
 
 
 def _listen(lines: IO[str], told: Callable[[int, int], None] | None) -> list[str]:
-    """All that is no progress, when the process has closed the pipe."""
+    """All that is no progress, which `told` hears, when the process has closed the pipe."""
     other: list[str] = []
     for line in lines:
         step = _step_told(line)
-        if step is None or told is None:
+        if step is None:
             other.append(line)
-        else:
+        elif told is not None:
             told(*step)
     return other
 

@@ -129,8 +129,11 @@ def bucket(url: str) -> ObjectStore:
 # ---------------------------------------------------------------- processes with torch
 
 
-def run_preflight(job: JobConfig) -> dict[str, Any]:
+def run_preflight(
+    job: JobConfig, *, told: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
+    `told` is called with (done, of all).
 
     Raises InputError with its one line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
@@ -139,6 +142,7 @@ def run_preflight(job: JobConfig) -> dict[str, Any]:
         ("bamboo.runtime.preflight",),
         job_to_json(job),
         what="the preflight",
+        told=told,
         deadline_s=PREFLIGHT_DEADLINE_S,
         too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
         "take less data.max_bytes or a smaller model",

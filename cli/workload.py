@@ -1,7 +1,8 @@
 """From a job and what the preflight saw of its layers to figures: facts, times, grids.
 
 Rule: a stage takes what its layers take, however the model is cut. Where the device is virtual, a
-layer takes an equal part of what its stage of the planned cut was given.
+layer takes an equal part of what its stage of the planned cut was given, and the optimizer no time:
+the device sleeps for forwards and backwards alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,17 +99,20 @@ def workload_of(
         source = "given: the virtual device's figures"
         forward_s = by_layer(cluster.virtual_forward_ms, cuts[-1])
         backward_s = by_layer(cluster.virtual_backward_ms, cuts[-1])
+        optimizer_s: tuple[float, ...] = ()
     else:
         source = "measured on this machine's CPU, with a core for every node"
         source += seen.get(PROFILED, "")
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
+        optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
     return Workload(
         name=Path(job.file).name,
         source=source,
         layers=layer_facts(job, layers),
         forward_s=forward_s,
         backward_s=backward_s,
+        optimizer_s=optimizer_s,
         shape=batch_shape(job),
         batch=job.train.batch,
         latency_s=cluster.virtual_link_latency_ms / 1e3 if cluster.device == "virtual" else 0.0,
@@ -125,6 +129,7 @@ def timing_of(workload: Workload, cut: Sequence[int]) -> Timing:
         source=workload.source,
         forward_s=workload.sums(workload.forward_s, cut),
         backward_s=workload.sums(workload.backward_s, cut),
+        step_s=workload.sums(workload.optimizer_s, cut),
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,
     )

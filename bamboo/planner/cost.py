@@ -27,6 +27,7 @@ class Timing:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     step_s: tuple[float, ...] = ()
+    """Of the optimizer, with which owner and replica end a step; empty: it takes no time."""
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""

@@ -163,6 +163,7 @@ def profiled_workload(profile: Profile, *, shape: BatchShape, batch: int) -> Wor
         layers=profile.facts(),
         forward_s=tuple(layer.forward_s for layer in profile.layers),
         backward_s=tuple(layer.backward_s for layer in profile.layers),
+        optimizer_s=tuple(layer.optimizer_s for layer in profile.layers),
         shape=shape,
         batch=batch,
     )

@@ -106,12 +106,14 @@ def ranked(
     most: int = 0,
     spread: str = "one",
     standbys: int = 0,
+    told: Callable[[int, int], None] | None = None,
 ) -> tuple[Candidate, ...]:
     """The `most` best plans (0: all) of a job, best first, each with its sentence.
 
     `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
     `hazard.stakes`, and plans that it does not allow are left out; with `auto` each plan has the
-    one that it is worth most with. `standbys` are paid.
+    one that it is worth most with. `standbys` are paid. `told` is called with (plans timed, of
+    all): not all of them need be.
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
@@ -142,6 +144,7 @@ def ranked(
     ]
     heapq.heapify(queue)
     found: dict[Choice, Candidate] = {}
+    timed = 0
     while queue and (not most or len(found) < most):
         _, level, order, number, candidate = heapq.heappop(queue)
         choice, name = plans[number]
@@ -152,6 +155,9 @@ def ranked(
             continue
         judge = judges[name]
         known = judge.calm(choice) if candidate is None else judge.with_losses(candidate)
+        timed += level
+        if told is not None:
+            told(timed, len(plans))
         value = float(f"{known.value:.{DIGITS}g}")
         heapq.heappush(queue, (-value, level + 1, order, number, known))
     best, *behind = found.values()

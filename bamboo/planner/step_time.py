@@ -37,8 +37,9 @@ BOTH_STEPS = 3
 SETTLED_STEPS = 8
 """The first half is left out."""
 IDLE_SHADOWS = ("off", "peer", "stash")
-"""Modes in which a shadow computes nothing until it has to: where bytes take no time either, a
-pipeline steps as if it had none, and each of its steps takes as long as the first."""
+"""Modes in which a shadow computes nothing until it has to: where neither bytes nor the optimizer
+take time either, a pipeline steps as if it had none, and each of its steps takes as long as the
+first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class StepTimes:
         self._workload, self._mode = workload, mode
         self._steps = max(steps, BOTH_STEPS) if mode == "full" else steps
         takes_time = workload.bytes_per_s or workload.latency_s or workload.far
-        self._idle = mode in IDLE_SHADOWS and not takes_time
+        self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.optimizer_s)
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
@@ -136,7 +137,7 @@ class StepTimes:
     def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """No calm step takes less: the first microbatch comes down to a stage and the last goes
         back up from it, all pass the stage, or the link behind it, one after the other; the first
-        stage exchanges last; and in the long run a gradient is shipped in a step."""
+        stage exchanges and steps last; and in the long run a gradient is shipped in a step."""
         work, cut = self._workload, self._cut(grid.stages)
         forward, backward = (work.sums(x, cut) for x in (work.forward_s, work.backward_s))
         gradient, count = self._gradient_bytes(grid.stages), max(shares) * work.shape.microbatches
@@ -150,8 +151,8 @@ class StepTimes:
                 beyond_s = forward[stage + 1] + backward[stage + 1]
                 least_s = max(least_s, around_s + (count - 1) * there_s + beyond_s)
         first = self._shape(self.calm(grid), 0, shares)
-        exchanged_s = self._exchange_s(gradient[0], first)
-        return max(least_s + exchanged_s, self.shipped_s(grid))
+        last_s = self._exchange_s(gradient[0], first) + work.sums(work.optimizer_s, cut)[0]
+        return max(least_s + last_s, self.shipped_s(grid))
 
     def shipped_s(self, grid: Grid) -> float:
         """What the largest gradient of a stage takes to its shadow; 0: there are none."""
@@ -344,6 +345,7 @@ class StepTimes:
             shape.stages,
             forward_s=_times(workload.sums(workload.forward_s, cut), slower),
             backward_s=_times(workload.sums(workload.backward_s, cut), slower),
+            step_s=_times(workload.sums(workload.optimizer_s, cut), slower),
             exchange_s=exchange_s,
             latency_s=workload.latency_s,
             bytes_per_s=workload.bytes_per_s,

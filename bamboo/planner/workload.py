@@ -31,6 +31,9 @@ class Workload:
     shape: BatchShape
     batch: int
     """Samples in a step."""
+    optimizer_s: tuple[float, ...] = ()
+    """Per layer, once a step: of its owner, and again of its replica. Empty: none of them takes
+    any."""
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
@@ -47,6 +50,8 @@ class Workload:
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s):
             raise ValueError("a workload has one forward and one backward time for each layer")
+        if len(self.optimizer_s) not in (0, len(self.layers)):
+            raise ValueError("a workload has one time of the optimizer for each layer, or none")
 
     @property
     def both_s(self) -> tuple[float, ...]:
@@ -76,7 +81,7 @@ class Workload:
         return sum(self.layers[x].parameters for x in layers) * FLOAT_BYTES * STATE_FLOATS
 
     def sums(self, figures: Sequence[float], cut: Sequence[int]) -> tuple[float, ...]:
-        """A figure per layer as one per stage."""
+        """A figure per layer as one per stage; none as zeros."""
         return tuple(sum(figures[first:stop]) for first, stop in itertools.pairwise(cut))
 
 
@@ -85,8 +90,8 @@ def with_microbatch(workload: Workload, samples: int, *, operation_s: float = 0.
 
     Bytes of a microbatch are taken to grow with its samples, and so are times but for
     `operation_s`, which each forward and each backward of a layer takes however small it is (where
-    it takes that long at all). The source says so. Raises ValueError when a virtual node is no
-    whole number of such microbatches.
+    it takes that long at all); the optimizer's do not change. The source says so. Raises
+    ValueError when a virtual node is no whole number of such microbatches.
     """
     slice_of = workload.batch // workload.shape.virtual_nodes
     if samples < 1 or slice_of % samples:

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from bamboo.planner.profiled import LayerProfile
-from bamboo.runtime.optimizer import AdamW, squares
+from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
 from bamboo.runtime.stage import Pending, Stage
 from bamboo.runtime.work import WorkCounter
 
 LEAST_REPEATS = 3
 MOST_REPEATS = 40
-CLIP_FACTOR = 0.9
-"""As in a step that is clipped."""
 GRADIENT_SHARE = 1e-3
 """Of the output, which stands for its gradient: as large, and of no special values."""
 STEP, MICROBATCH = 0, 0
@@ -110,8 +108,7 @@ class Bench:
     def _update(self) -> None:
         params = self._stage.params
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
-        squares(grads)
-        self._optimizer.step(params, grads, self._moments, step=STEP, clip_factor=self._clip_factor)
+        end_step(self._optimizer, params, grads, self._moments, clip_factor=self._clip_factor)
 
     def _timed(self, kind: str, work: Callable[[], T]) -> T:
         begin_s = self._idle_s()

@@ -16,6 +16,8 @@ from torch.optim.adamw import adamw
 
 from bamboo.config.tree import TrainConfig
 
+CLIP_FACTOR = 0.9
+"""As in a step that is clipped, where one is measured."""
 KERNEL = "adamw-fused"
 """The kernel's name in the numerics; another kernel gives other bits."""
 
@@ -90,6 +92,20 @@ class AdamW:
                 weight_decay=train.weight_decay if decays else 0.0,
                 eps=train.epsilon,
             )
+
+
+def end_step(
+    optimizer: AdamW,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    moments: Moments,
+    *,
+    clip_factor: float,
+) -> None:
+    """What the end of a step has an owner do, for whoever measures it: the squares for the norm,
+    the clipping, and AdamW."""
+    squares(grads)
+    optimizer.step(params, grads, moments, step=0, clip_factor=clip_factor)
 
 
 def squares(grads: Iterable[Tensor]) -> list[float]:

@@ -5,11 +5,14 @@ data's facts and the numerics; or {"error": line} and exit code 2 when the job c
 
 Rule: what would make bits depend on machines is refused here, by the layer's name. One microbatch
 runs twice through every layer, each on its own as though a stage began and ended there; outputs,
-gradients and buffers must not differ.
+gradients and buffers must not differ. Times are medians: layers that the same function makes, for
+an input of the same shape, are timed together. Progress goes to standard error.
 """
 
+import statistics
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +25,16 @@ from bamboo.data import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import ModelSpec, build_layer, build_model, run_layers
 from bamboo.models.build import USER_ERRORS
-from bamboo.runtime.answer import one_answer
+from bamboo.runtime.answer import one_answer, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
 
 SCHEMA_VERSION = 1
-REPEATS = 4
-"""How often each layer runs again after the first pass; the fastest time counts."""
+REPEATS = 8
+"""How often layers that are alike run again after the first pass, together; each of them at least
+once, whose bits are compared."""
+UPDATES = 3
+"""How often the end of a step is timed, for one of those that are alike."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +46,7 @@ class Pass:
     saved_bytes: int
     forward_ms: float
     backward_ms: float = 0.0
+    optimizer_ms: float = 0.0
     given: Tensor = field(default_factory=lambda: torch.empty(0))
     """Gradient of the output."""
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -57,8 +65,7 @@ def preflight(job: JobConfig) -> dict[str, Any]:
     _check_cut(job, spec)
     layers = [_build_twice(job, spec, i) for i in range(len(spec.factories))]
     passes = _run(job, spec, layers, data)
-    for index, layer in enumerate(layers):
-        _repeat(job, index, layer, passes[index])
+    _repeat_all(job, spec, layers, passes)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [
@@ -71,6 +78,7 @@ def preflight(job: JobConfig) -> dict[str, Any]:
                 "activation_bytes": passes[index].saved_bytes,
                 "forward_ms": passes[index].forward_ms,
                 "backward_ms": passes[index].backward_ms,
+                "optimizer_ms": passes[index].optimizer_ms,
             }
             for index, layer in enumerate(layers)
         ],
@@ -135,22 +143,64 @@ def _run(job: JobConfig, spec: ModelSpec, layers: list[nn.Module], data: Dataset
     for index, layer in enumerate(layers):
         passes.append(_forward(job, index, layer, x))
         x = passes[-1].output.detach()
+        tell_progress(index + 1, 2 * len(layers))
     gradient = _loss_gradient(job, spec, x, targets)
     for index in reversed(range(len(layers))):
         gradient = _backward(job, index, layers[index], passes[index], gradient)
     return passes
 
 
-def _repeat(job: JobConfig, index: int, layer: nn.Module, one: Pass) -> None:
-    """Run a layer again on the same values: the same bits, and a better measured time."""
-    forward_ms, backward_ms = [], []
-    for _ in range(REPEATS):
-        again = _forward(job, index, layer, one.input)
-        _backward(job, index, layer, again, one.given)
-        _compare(job, index, layer, one, again)
-        forward_ms.append(again.forward_ms)
-        backward_ms.append(again.backward_ms)
-    one.forward_ms, one.backward_ms = min(forward_ms), min(backward_ms)
+def _repeat_all(
+    job: JobConfig, spec: ModelSpec, layers: list[nn.Module], passes: list[Pass]
+) -> None:
+    """Run every layer again on the same values: the same bits, and times worth a plan."""
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, one in enumerate(passes):
+        kind = (id(spec.factories[index]), tuple(one.input.shape), one.input.dtype)
+        alike[kind].append(index)
+    done = 0
+    for indices in alike.values():
+        again: list[Pass] = []
+        for index in indices:
+            for _ in range(-(-REPEATS // len(indices))):
+                again.append(_repeat(job, index, layers[index], passes[index]))
+            done += 1
+            tell_progress(len(layers) + done, 2 * len(layers))
+        update_ms = _update_ms(job, layers[indices[0]], passes[indices[0]])
+        for index in indices:
+            passes[index].forward_ms = statistics.median(one.forward_ms for one in again)
+            passes[index].backward_ms = statistics.median(one.backward_ms for one in again)
+            passes[index].optimizer_ms = update_ms
+
+
+def _repeat(job: JobConfig, index: int, layer: nn.Module, one: Pass) -> Pass:
+    """Run a layer again, compare, and keep of it the times alone."""
+    again = _forward(job, index, layer, one.input)
+    _backward(job, index, layer, again, one.given)
+    _compare(job, index, layer, one, again)
+    empty = torch.empty(0)
+    return Pass(
+        input=empty,
+        output=empty,
+        saved_bytes=0,
+        forward_ms=again.forward_ms,
+        backward_ms=again.backward_ms,
+    )
+
+
+def _update_ms(job: JobConfig, layer: nn.Module, one: Pass) -> float:
+    """The end of a step, once: on copies, for the layer is to stay as it was built."""
+    params = [parameter.detach().clone() for parameter in layer.parameters()]
+    grads = [one.gradients[name] for name, _ in layer.named_parameters()]
+    optimizer = AdamW(job.train)
+    moments = optimizer.new_state(params)
+    clip_factor = CLIP_FACTOR if job.train.clip_norm > 0 else 1.0
+    seconds = []
+    for _ in range(UPDATES):
+        begin_s = time.perf_counter()
+        end_step(optimizer, params, grads, moments, clip_factor=clip_factor)
+        seconds.append(time.perf_counter() - begin_s)
+    return 1e3 * statistics.median(seconds)
 
 
 def _forward(job: JobConfig, index: int, layer: nn.Module, x: Tensor) -> Pass:

@@ -2,19 +2,16 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import Progress
 
 from bamboo.errors import InputError
 from cli import costing, run_cost, runs
+from cli.bar import bar
 from cli.costing import CostAsked
-from cli.echo import echo_result, progress_is_hidden
+from cli.echo import echo_result
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.options import options_svg
@@ -86,7 +83,7 @@ def command(
         seeds=seeds,
         rows=rows,
     )
-    found = costing.cost_of_job(path, asked, overrides=overrides, bar=_bar)
+    found = costing.cost_of_job(path, asked, overrides=overrides, bar=bar)
     if csv_file is not None:
         write_new(csv_file, options_csv(found).encode(), force=force)
     if plot is not None:
@@ -106,12 +103,3 @@ def _refuse_for_a_run() -> None:
             raise InputError(
                 f"{parameter.opts[0]} belongs to a job file, and a run has its own; leave it out"
             )
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, while somebody looks at it."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=progress_is_hidden()) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, of_all: bar.update(task, completed=done, total=of_all)

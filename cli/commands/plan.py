@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from cli.echo import echo_result
+from cli.bar import bar
+from cli.echo import echo_result, progress_is_hidden
 from cli.launching import cores_of
 from cli.paper import Asked, plan_on_paper
 from cli.views.paper import paper_body, paper_text
@@ -38,8 +39,9 @@ def command(
     JOB is laid out on its own grid, or with --nodes or --max-nodes on the best one. What --json
     prints is a file for `launch --strategy` and `simulate --strategy`.
     """
-    click.echo("looking at model, data and other plans", err=True)
+    if progress_is_hidden():
+        click.echo("looking at model, data and other plans", err=True)
     asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard)
-    shown = plan_on_paper(job, asked)
+    shown = plan_on_paper(job, asked, bar=bar)
     body, cores = paper_body(shown), cores_of(shown.planned.job)
     echo_result(json.dumps(body) if as_json else paper_text(shown, cores=cores))

@@ -1,15 +1,13 @@
 """`bamboo profile`: what each layer of a job takes, in time and bytes, here or on a named GPU."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
-from cli.echo import echo_result, progress_is_hidden
+from cli.bar import bar
+from cli.echo import echo_result
 from cli.profiling import Wanted, profile_job
 from cli.views.profile import profile_body, profile_text
 
@@ -46,14 +44,5 @@ def command(
 ) -> None:
     """Measure the layers of a job: times, parameters, activations, stash."""
     wanted = Wanted(device=device, gpu=gpu, limit_s=seconds, fresh=fresh)
-    found = profile_job(job, wanted, overrides=overrides, progress=_bar)
+    found = profile_job(job, wanted, overrides=overrides, progress=partial(bar, "measuring"))
     echo_result(json.dumps(profile_body(found)) if as_json else profile_text(found))
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, while somebody looks at it."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=progress_is_hidden()) as bar:
-        task = bar.add_task("measuring", total=None)
-        yield lambda done, of_all: bar.update(task, completed=done, total=of_all)

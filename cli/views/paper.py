@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bamboo.planner.nodes import NodeShare
 from bamboo.planner.ranking import Candidate
+from bamboo.planner.resized import worth_a_word
 from cli.paper import Shown
 from cli.strategies import KEY
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
@@ -14,6 +16,7 @@ from cli.views.quota import quota_body, quota_lines
 from cloud.provider import Market
 
 NODES = ("stage", "nodes", "layers", "replica of", "holds", "useful", "redundant", "bubble")
+KEY_OF_SIZE = "train.microbatch"
 NEXT = ("plan", "spread", "nodes", "step", "samples/s", "$/h", "overhead", "samples per $")
 
 
@@ -25,6 +28,7 @@ def paper_text(shown: Shown, *, cores: int | None) -> str:
         *_nodes(shown.nodes),
         *_expected(shown),
         *_compared(shown),
+        *_sizes(shown),
         *(line for note in shown.notes for line in paragraph(note)),
     ]
     return "\n".join([*quota_lines(**_needed(shown)), head, *lines])
@@ -103,6 +107,23 @@ def _compared(shown: Shown) -> list[str]:
     return lines
 
 
+def _sizes(shown: Shown) -> list[str]:
+    """Whether another microbatch would be faster: one that is set, not taken."""
+    own, better = shown.taken.choice, worth_a_word(shown.resized)
+    if better is None:
+        return paragraph(
+            f"microbatches of {own.microbatch}: no other size of the same batch that fits is "
+            "expected to be faster"
+        )
+    bytes_words = f"{size(abs(better.less_bytes))} {'less' if better.less_bytes >= 0 else 'more'}"
+    return paragraph(
+        f"microbatches of {better.microbatch} instead of {own.microbatch}: "
+        f"{_percent(better.faster)} faster, {size(better.most_bytes)} on the fullest node, "
+        f"{bytes_words}, modelled in proportion; it changes the numbers, so set it before the "
+        f"first launch: --set {KEY_OF_SIZE}={better.microbatch}"
+    )
+
+
 def _name(one: Candidate) -> str:
     grid = one.choice.grid
     return f"{grid.pipelines} x {grid.stages} {one.choice.mode}"
@@ -139,6 +160,9 @@ def paper_body(shown: Shown) -> dict[str, Any]:
         "losses_per_node_hour": shown.hazard.losses_per_node_hour,
         "expected": _candidate_body(shown.taken),
         "next": [{**_candidate_body(one), "why": why} for one, why in shown.others],
+        "microbatches": [
+            {**asdict(one), "set": f"{KEY_OF_SIZE}={one.microbatch}"} for one in shown.resized
+        ],
         "notes": [*body["notes"], *shown.notes],
         KEY: json.loads(planned.strategy.to_json()),
     }

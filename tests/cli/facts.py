@@ -1,5 +1,6 @@
 """What a preflight says, as fixed figures, for tests of plans and prices."""
 
+from collections.abc import Callable
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -7,9 +8,11 @@ from bamboo.config.tree import JobConfig
 NUMERICS = {"torch": "2.13.0", "device": "cpu", "cpu_capability": "AVX2", "threads": 1}
 
 
-def seen(job: JobConfig) -> dict[str, Any]:
+def seen(job: JobConfig, *, told: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """An embedding, `job.model.layers` blocks and a head, 4 ms and 8 ms a layer."""
     count = job.model.layers + 2
+    if told is not None:
+        told(count, count)
     return {
         "schema_version": 1,
         "layers": [
@@ -22,6 +25,7 @@ def seen(job: JobConfig) -> dict[str, Any]:
                 "activation_bytes": 65536,
                 "forward_ms": 4.0,
                 "backward_ms": 8.0,
+                "optimizer_ms": 0.0,
             }
             for index in range(count)
         ],

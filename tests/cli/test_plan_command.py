@@ -225,7 +225,7 @@ def test_where_nothing_is_lost_and_where_much_is_another_redundancy_is_taken(
     assert (said["redundancy"], said["redundancy_reason"]) == ("full", None)
 
 
-def large(job: JobConfig) -> dict[str, Any]:
+def large(job: JobConfig, **_: object) -> dict[str, Any]:
     """As `seen`, but each layer has 400 million parameters: 6.4 GB of state."""
     body = seen(job)
     return body | {"layers": [one | {"parameters": 400_000_000} for one in body["layers"]]}

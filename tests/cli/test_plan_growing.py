@@ -75,7 +75,7 @@ def test_a_run_whose_larger_grid_needs_more_memory_is_planned_all_the_same(
         monkeypatch.setattr(
             wiring,
             "run_preflight",
-            lambda job: seen(job) | {"layers": [one | layers for one in seen(job)["layers"]]},
+            lambda job, **_: seen(job) | {"layers": [one | layers for one in seen(job)["layers"]]},
         )
 
     of(1_000_000)
