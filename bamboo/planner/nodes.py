@@ -4,6 +4,7 @@ Rule: layers and replicas are those of the plan's assignment, bytes those of its
 times those of a dry run; nothing is worked out here a second way.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,6 +53,13 @@ def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeSha
         )
         for slot in plan.grid.slots()
     )
+
+
+def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:
+    """The one that holds most, and the one that idles least: as a run has one mode for all stages,
+    these two decide what redundancy may add. Of equal ones the first."""
+    most = max(nodes, key=lambda node: node.bytes.total)
+    return most, min(nodes, key=lambda node: node.figures.idle_s)
 
 
 def _zone(node: NodeId) -> str:

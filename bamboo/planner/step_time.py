@@ -19,7 +19,7 @@ from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import crossing_bytes
-from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.schedule.figures import STEADY_STEPS, plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.links import Far, Link
 from bamboo.schedule.one_f_one_b import one_f_one_b
@@ -32,8 +32,8 @@ from bamboo.topology.virtual_nodes import blocks_of
 Of = TypeVar("Of")
 DRY_STEPS = 2
 """The first is left out of the step time."""
-BOTH_STEPS = 3
-"""In `full`, where every other step is longer: the first is left out, and the two kinds count."""
+BOTH_STEPS = STEADY_STEPS
+"""In `full`, where steps are unlike each other: as many as the plan's own dry run counts."""
 SETTLED_STEPS = 8
 """The first half is left out."""
 IDLE_SHADOWS = ("off", "peer", "stash")
@@ -329,7 +329,7 @@ class StepTimes:
         timeline = plan_run(layout, self._costs(shape), steps=steps)
         self._known_ahead[shape] = _ahead(timeline, self._mode)
         commit_ns = timeline.commit_ns
-        if len(commit_ns) <= DRY_STEPS:
+        if len(commit_ns) <= BOTH_STEPS:
             return step_time_s(timeline)
         half = len(commit_ns) // 2
         return (commit_ns[-1] - commit_ns[half - 1]) / (len(commit_ns) - half) / 1e9

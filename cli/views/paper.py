@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.planner.nodes import NodeShare
+from bamboo.planner.nodes import NodeShare, tightest
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.resized import worth_a_word
 from cli.paper import Shown
@@ -26,6 +26,7 @@ def paper_text(shown: Shown, *, cores: int | None) -> str:
     lines = [
         "  a node of each stage: what it holds at most, and how it spends a calm step:",
         *_nodes(shown.nodes),
+        *_tightest(shown),
         *_expected(shown),
         *_compared(shown),
         *_sizes(shown),
@@ -65,6 +66,22 @@ def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
             )
         )
     return columns(rows, indent=4, right=frozenset({0, 1, *range(4, len(NODES))}))
+
+
+def _tightest(shown: Shown) -> list[str]:
+    """Redundancy is one for all stages, so the stage with the least to spare decides on it."""
+    memory, time = tightest(shown.nodes)
+    room = shown.planned.plan.instance_type.gpu_memory_bytes
+    share = time.figures.idle_s / _step_s(time)
+    return paragraph(
+        f"redundancy is the same for all stages: in memory stage {memory.slot.stage} decides, with "
+        f"{size(memory.bytes.total)} of {size(room)}, and in time stage {time.slot.stage}, of "
+        f"whose step {_percent(share)} is a bubble"
+    )
+
+
+def _step_s(node: NodeShare) -> float:
+    return node.figures.useful_s + node.figures.redundant_s + node.figures.idle_s
 
 
 def _between(seconds: Sequence[float]) -> str:
@@ -156,6 +173,10 @@ def paper_body(shown: Shown) -> dict[str, Any]:
         "job": shown.name,
         **body,
         "nodes": [_node_body(node) for node in shown.nodes],
+        "tightest": {
+            what: node.slot.stage
+            for what, node in zip(("memory", "time"), tightest(shown.nodes), strict=True)
+        },
         "quota": quota_body(**_needed(shown)),
         "losses_per_node_hour": shown.hazard.losses_per_node_hour,
         "expected": _candidate_body(shown.taken),

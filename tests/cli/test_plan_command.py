@@ -2,6 +2,8 @@
 value everywhere, and what is refused."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.topology.strategy import Strategy
 from cli import profiling, wiring
+from cli.bar import Told
 from cli.main import run
+from cli.paper import Asked, plan_on_paper
 from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets
 from tests.planner.profiles import layer, profile
@@ -78,11 +82,24 @@ def test_others_are_placed_by_it(bare: bool, capsys: pytest.CaptureFixture[str])
         assert launched[name] == planned[name]
 
 
+def stepping(job: JobConfig, **_: object) -> dict[str, Any]:
+    """As `seen`, but the optimizer takes its time, of each layer another."""
+    body = seen(job)
+    layers = [one | {"optimizer_ms": 0.7 * (one["index"] + 1)} for one in body["layers"]]
+    return body | {"layers": layers}
+
+
 @pytest.mark.parametrize("mode", ["off", "stash", "eager", "full"])
 @pytest.mark.parametrize("device", ["cpu", "virtual"])
+@pytest.mark.parametrize("steps", [False, True])
 def test_the_value_of_a_strategy_is_the_same_on_paper_in_a_launch_and_simulated(
-    device: str, mode: str, capsys: pytest.CaptureFixture[str]
+    device: str,
+    mode: str,
+    steps: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(wiring, "run_preflight", stepping if steps else seen)
     own = sets(f"cluster.redundancy={mode}", f"cluster.device={device}", "train.steps=20000")
     planned = body_of(capsys, "plan", "job.toml", "--json", *own)
     Path("plan.json").write_text(json.dumps(planned))
@@ -253,6 +270,77 @@ def test_a_cut_that_does_not_fit_is_refused_with_one_that_does(
     error = refused(capsys, ["plan", "job.toml", *uneven])
     assert "cluster.cut = [0, 1, 2, 3]: does not fit the 16 GiB of a T4" in error
     assert "take [0, 2, 4, 6]" in error
+
+
+def test_the_optimizers_time_is_part_of_a_step_but_on_the_virtual_device(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step_s(device: str) -> float:
+        own = sets("cluster.redundancy=off", f"cluster.device={device}")
+        return float(body_of(capsys, "plan", "job.toml", "--json", *own)["step_s"])
+
+    without_s, given_s = step_s("cpu"), step_s("virtual")
+    monkeypatch.setattr(wiring, "run_preflight", stepping)
+    of_first_s = 0.7e-3 * (1 + 2)
+    assert step_s("cpu") == pytest.approx(without_s + of_first_s, abs=0.01)
+    assert step_s("cpu") >= without_s + of_first_s * 0.99
+    assert step_s("virtual") == given_s
+
+
+def test_the_stage_that_decides_on_redundancy_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = sets("cluster.cut=[0, 1, 2, 5]", "cluster.redundancy=eager")
+    body = body_of(capsys, "plan", "job.toml", "--json", *own)
+    nodes = body["nodes"]
+    fullest = max(nodes, key=lambda node: node["bytes"]["total"])
+    busiest = min(nodes, key=lambda node: node["bubble_s"])
+    assert body["tightest"] == {"memory": fullest["stage"], "time": busiest["stage"]}
+    assert run(["plan", "job.toml", *own]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"in memory stage {fullest['stage']} decides" in words
+    assert f"and in time stage {busiest['stage']}, of" in words
+
+
+def test_it_tells_how_far_it_is() -> None:
+    heard: dict[str, list[tuple[int, int]]] = {}
+
+    @contextmanager
+    def bar(what: str) -> Iterator[Told]:
+        heard[what] = []
+        yield lambda done, of_all: heard[what].append((done, of_all))
+
+    plan_on_paper(Path("job.toml"), Asked(), bar=bar)
+    assert list(heard) == [
+        "looking at model and data",
+        "comparing plans",
+        "comparing microbatches",
+    ]
+    for told in heard.values():
+        assert told
+        assert all(0 <= done <= of_all for done, of_all in told)
+        assert told == sorted(told)
+
+
+def test_another_microbatch_is_named_and_never_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the virtual device an operation takes as long for any microbatch: fewer are faster."""
+    own = sets("cluster.device=virtual", "train.microbatch=2")
+    body = body_of(capsys, "plan", "job.toml", "--json", *own)
+    best = body["microbatches"][0]
+    assert {one["microbatch"] for one in body["microbatches"]} == {1, 4, 8}
+    assert best["set"] == f"train.microbatch={best['microbatch']}"
+    assert best["faster"] == pytest.approx(body["expected"]["step_s"] / best["step_s"] - 1)
+    assert body["expected"]["microbatch"] == 2
+    assert run(["plan", "job.toml", *own]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"microbatches of {best['microbatch']} instead of 2: " in words
+    assert "it changes the numbers, so set it before the first launch: --set" in words
+    taken = sets("cluster.device=virtual", best["set"])
+    there = body_of(capsys, "plan", "job.toml", "--json", *taken)
+    assert there["expected"]["step_s"] == pytest.approx(best["step_s"], rel=1e-3)
+    assert all(one["faster"] <= 0.005 for one in there["microbatches"])
+    assert run(["plan", "job.toml", *taken]) == 0
+    assert "no other size of the same batch" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_kept_profile_is_used_and_named(

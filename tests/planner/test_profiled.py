@@ -126,11 +126,14 @@ def test_a_planner_takes_the_times() -> None:
     assert work.source == one.source
     assert work.forward_s == (0.001, 0.002, 0.002, 0.004)
     assert work.backward_s == (0.002, 0.004, 0.004, 0.008)
+    assert work.optimizer_s == tuple(layer.optimizer_s for layer in one.layers)
+    assert sum(work.optimizer_s) > 0
     assert work.cut(2) == (0, 3, 4)
     assert [facts.parameters for facts in work.layers] == [1000, 2000, 2000, 4000]
     grid = Grid(pipelines=1, stages=2)
     step_s = StepTimes(work, "off").calm_s(grid, (SHAPE.virtual_nodes,))
     longest_s, total_s = 0.015, 0.027
+    step_s -= sum(work.optimizer_s)
     assert SHAPE.total * longest_s <= step_s <= SHAPE.total * total_s
     # Links are for whoever knows them.
     slow = replace(work, latency_s=0.5)

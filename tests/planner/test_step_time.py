@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.cost import Timing, costs_for, expected, layout_for
 from bamboo.planner.step_time import SETTLED_STEPS, StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.schedule.figures import plan_run, step_time_s
@@ -43,6 +44,34 @@ def test_a_calm_grid_takes_what_its_dry_run_takes(pipelines: int, stages: int, m
     costs = Costs.of(stages, forward_s=[F_S * layers], backward_s=[B_S * layers])
     whole_s = step_time_s(plan_run(layout, costs, steps=2))
     assert StepTimes(workload(), mode).calm_s(grid, shares) == pytest.approx(whole_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["off", "stash", "eager", "gap", "full"])
+def test_owner_and_replica_take_the_optimizers_time(mode: str) -> None:
+    """Each stage that of its layers, as the plan's own dry run has it."""
+    grid, shares = Grid(pipelines=1, stages=4), equal_shares(4, 1)
+    without = workload()
+    layers_s = tuple(0.001 * (number + 1) for number in range(8))
+    work = replace(without, optimizer_s=layers_s)
+    step_s = StepTimes(work, mode).calm_s(grid, shares)
+    of_first_s, of_last_s = sum(layers_s[:2]), sum(layers_s[6:])
+    longer_s = step_s - StepTimes(without, mode).calm_s(grid, shares)
+    assert of_first_s * 0.99 <= longer_s
+    # In `full` what is computed ahead has the optimizer's time, too, to fill.
+    assert longer_s <= 2 * of_last_s or mode == "full"
+    assert StepTimes(work, mode).floor_s(grid, shares) <= step_s * 1.0001
+    cut = work.cut(4)
+    timing = Timing(
+        source="given",
+        forward_s=work.sums(work.forward_s, cut),
+        backward_s=work.sums(work.backward_s, cut),
+        step_s=work.sums(work.optimizer_s, cut),
+    )
+    layout = layout_for(grid, shape=work.shape, mode=mode)
+    costs = costs_for(work.layers, cut=cut, grid=grid, shape=work.shape, timing=timing)
+    planned = expected(layout, costs, batch=work.batch, source="given")
+    assert step_s == pytest.approx(planned.step_s, rel=1e-3)
+    assert (planned.redundant > 0) is (mode != "off"), "a replica steps, too"
 
 
 def test_gradients_that_take_longer_than_a_step_are_seen_after_more_steps() -> None:

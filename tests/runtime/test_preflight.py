@@ -259,7 +259,9 @@ def test_the_profile_of_the_built_in_model(tmp_path: Path) -> None:
     assert block["output_bytes"] == 2 * 8 * 16 * 4
     assert head["output_bytes"] == 2 * 8 * 256 * 4
     assert block["activation_bytes"] > 4 * block["output_bytes"]
-    assert all(layer["forward_ms"] > 0 and layer["backward_ms"] > 0 for layer in result["layers"])
+    for figure in ("forward_ms", "backward_ms", "optimizer_ms"):
+        assert all(layer[figure] > 0 for layer in result["layers"])
+        assert block[figure] == result["layers"][2][figure], "those that are alike, together"
     assert result["tied"] == [[0, "tokens.weight", 3, "vocabulary.weight"]]
     assert set(result["numerics"]) == {"torch", "device", "cpu_capability", "threads", "optimizer"}
     assert len(result["data_digest"]) == 64
@@ -293,6 +295,7 @@ def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["layers"]) == 5
     assert "loaded" in done.stderr
+    assert json.dumps({"step": 10, "steps": 10}) in done.stderr, "how far it is"
 
 
 def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path) -> None:
