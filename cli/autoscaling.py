@@ -120,7 +120,7 @@ class Autoscaler:
             passed_s=self._led_before_s + now_s - progress.started_at_s,
             step=progress.step,
             steps=progress.steps,
-            usd=progress.usd,
+            usd=progress.usd + progress.beside_usd,
         )
         hired = [
             Hired(

@@ -5,7 +5,7 @@ one reads what is there (`read_booked`) and writes the rest. Decisions are count
 of a run, so those after the first say which part is theirs. On a full disk they wait in memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,8 @@ class Booked:
     """Of which decisions and duties are."""
     duties: int = 0
     """Changes of duties of this part."""
+    crossed_bytes: int = 0
+    """Of replicas that were made over the border of a zone, in all parts."""
     reached: tuple[tuple[int, float], ...] = ()
     """(steps finished, Unix time), where the time was noted."""
     scaling: Mapping[str, Any] | None = None
@@ -91,6 +93,7 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
             (int(d["number"]) + 1 for kind, d in data if kind == DUTY and _is_of(d, part)),
             default=0,
         ),
+        crossed_bytes=_crossed_bytes(data),
         reached=tuple((m.step + 1, m.at_s) for m in metrics if m.at_s is not None),
         scaling=scaled[-1].data["scaling"] if scaled else None,
         scaled_at_s=scaled[-1].t_s if scaled else 0.0,
@@ -148,6 +151,16 @@ class FileBooks:
 def _decided_in(data: Mapping[str, Any], part: int) -> bool:
     """Whether this is a decision of that part of the run."""
     return "version" in data and _is_of(data, part)
+
+
+def _crossed_bytes(data: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
+    """A change that was written down again, by its number, counts once."""
+    duties = [d for kind, d in data if kind == DUTY]
+    return sum(
+        {
+            (int(d.get(PART, 1)), int(d["number"])): int(d.get("crossed_bytes", 0)) for d in duties
+        }.values()
+    )
 
 
 def _is_of(data: Mapping[str, Any], part: int) -> bool:

@@ -51,6 +51,8 @@ class Accounts:
         self._roster = Roster()
         for steps, at_s in booked.reached:
             self._roster.stepped(steps, at_s)
+        self.crossed_bytes = booked.crossed_bytes
+        """Of replicas that were made over the border of a zone, as far as the books have them."""
         self._part = booked.part
         self._in_books, self._in_ledger = booked.duties, 0
         self._prices: dict[InstanceId, bool] = {}
@@ -110,6 +112,7 @@ class Accounts:
         """Write duties and work that are due into the books. `last`: nothing may wait."""
         changes = self._roster.changes(after=self._in_books)
         for change in changes:
+            self.crossed_bytes += change.crossed_bytes
             self._books.event(DUTY, progress, at_s=change.at_s, data=record_body(change))
         self._in_books = len(self._roster)
         for work in self._work_due(progress.now_s, changed=bool(changes), last=last):
