@@ -30,6 +30,8 @@ DUTY, WORK = "Duty", "Work"
 """The events that say what instances are there for, and how busy they were, as the ledger does."""
 RESIZED, SIZE_KEPT = "Resized", "SizeKept"
 """The events that say how many nodes the autoscaler wants from now on, and that it is content."""
+FINISHED = "NodeFinished"
+"""The decision that a member has written its part of the final state."""
 PART = "part"
 """The field of an event that says which part of the run it is of; absent in the first."""
 
@@ -54,6 +56,8 @@ class Booked:
     """Changes of duties of this part."""
     crossed_bytes: int = 0
     """Of replicas that were made over the border of a zone, in all parts."""
+    finished: bool = False
+    """Whether the part before ended in order: its members wrote the state that they came to."""
     reached: tuple[tuple[int, float], ...] = ()
     """(steps finished, Unix time), where the time was noted."""
     scaling: Mapping[str, Any] | None = None
@@ -93,6 +97,7 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
             (int(d["number"]) + 1 for kind, d in data if kind == DUTY and _is_of(d, part)),
             default=0,
         ),
+        finished=any(k == FINISHED and _is_of(d, part - 1) for k, d in data),
         crossed_bytes=_crossed_bytes(data),
         reached=tuple((m.step + 1, m.at_s) for m in metrics if m.at_s is not None),
         scaling=scaled[-1].data["scaling"] if scaled else None,

@@ -79,6 +79,8 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     assert steps_of(folder) == list(range(STEPS))
     assert bench.json("verify", "dear")["equal"] is True
     assert bench.json("verify", "dear", "--samples")["equal"] is True
+    uses = {one["use"] for one in bench.json("cost", "dear")["spent"]["uses"]}
+    assert "lost work" not in uses, "it went on from where it had stopped"
     report = bench.json("report", "dear")
     assert report["figures"]["preemptions"] == "1"
     assert report["figures"]["lost steps"] == "0"
