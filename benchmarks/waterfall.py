@@ -100,7 +100,7 @@ def by_paper(
         world, stages=STAGES, pipelines=PIPELINES, step_s=step_s, terms=terms
     )
     world.play(rules)
-    return figures_of(world, one, prices=one.prices, spot=True, transitions=0)
+    return figures_of(world, one, prices=one.prices, spot=True)
 
 
 def rows(trace: Trace) -> list[tuple[str, str, Figures]]:

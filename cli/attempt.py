@@ -45,6 +45,7 @@ from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
+from cli.spending import spending_of
 from cli.terms import promised, terms_of
 from cloud.local.room import full_disk
 
@@ -266,6 +267,7 @@ class _Attempt:
             booked=booked,
             market=self._market(booked),
             autoscaler=self._autoscaler(booked),
+            spending=spending_of(self._terms),
         )
 
     def _market(self, booked: Booked) -> Market | None:
@@ -373,10 +375,11 @@ class _Attempt:
         )
         now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
-        self.progress = self.progress.at(now_s=now_s, usd=total.usd)
+        self.progress = (spending := spending_of(terms)).at(self.progress, rented, now_s=now_s)
         body = receipt_body(
             self.progress,
             total,
+            beside=spending.beside_body(self.progress, rented, now_s=now_s),
             samples_per_step=self._job.train.batch,
             unigram_entropy_nats=terms.unigram_entropy_nats,
             final_note=save_manifest(self._folder, self.progress),

@@ -5,7 +5,7 @@ one reads what is there (`read_booked`) and writes the rest. Decisions are count
 of a run, so those after the first say which part is theirs. On a full disk they wait in memory.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ DUTY, WORK = "Duty", "Work"
 """The events that say what instances are there for, and how busy they were, as the ledger does."""
 RESIZED, SIZE_KEPT = "Resized", "SizeKept"
 """The events that say how many nodes the autoscaler wants from now on, and that it is content."""
+FINISHED = "NodeFinished"
+"""The decision that a member has written its part of the final state."""
 PART = "part"
 """The field of an event that says which part of the run it is of; absent in the first."""
 
@@ -52,6 +54,10 @@ class Booked:
     """Of which decisions and duties are."""
     duties: int = 0
     """Changes of duties of this part."""
+    crossed_bytes: int = 0
+    """Of replicas that were made over the border of a zone, in all parts."""
+    finished: bool = False
+    """Whether the part before ended in order: its members wrote the state that they came to."""
     reached: tuple[tuple[int, float], ...] = ()
     """(steps finished, Unix time), where the time was noted."""
     scaling: Mapping[str, Any] | None = None
@@ -91,6 +97,8 @@ def read_booked(folder: RunFolder, *, part: int = 1) -> Booked:
             (int(d["number"]) + 1 for kind, d in data if kind == DUTY and _is_of(d, part)),
             default=0,
         ),
+        finished=any(k == FINISHED and _is_of(d, part - 1) for k, d in data),
+        crossed_bytes=_crossed_bytes(data),
         reached=tuple((m.step + 1, m.at_s) for m in metrics if m.at_s is not None),
         scaling=scaled[-1].data["scaling"] if scaled else None,
         scaled_at_s=scaled[-1].t_s if scaled else 0.0,
@@ -148,6 +156,16 @@ class FileBooks:
 def _decided_in(data: Mapping[str, Any], part: int) -> bool:
     """Whether this is a decision of that part of the run."""
     return "version" in data and _is_of(data, part)
+
+
+def _crossed_bytes(data: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
+    """A change that was written down again, by its number, counts once."""
+    duties = [d for kind, d in data if kind == DUTY]
+    return sum(
+        {
+            (int(d.get(PART, 1)), int(d["number"])): int(d.get("crossed_bytes", 0)) for d in duties
+        }.values()
+    )
 
 
 def _is_of(data: Mapping[str, Any], part: int) -> bool:

@@ -1,12 +1,14 @@
 """Whether a plan can be finished within the limits of its job; asked before anything is started.
 
 Rule: what is compared is the least that the plan can come to: all steps calm, on the fastest grid,
-at the price of now. A job that goes beyond its limits even so is refused with both figures; one
-that may be stopped at them says `budget.partial`.
+at the price of now, with what stands beside the instances, as the receipt counts it. A job that
+goes beyond its limits even so is refused with both figures; one that may be stopped at them says
+`budget.partial`.
 """
 
 from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
+from bamboo.planner.auxiliary import Beside, beside_run
 from bamboo.planner.value import MICRO, bill_micro_usd
 from cli.planning import Planned
 from cli.views.quantities import count, duration, usd
@@ -52,19 +54,35 @@ def _refuse_beyond_time(
     steps = job.train.steps - from_step
     seconds = steps * step_s
     rate = planned.usd_per_hour
-    cost = spent_usd + bill_micro_usd(seconds, usd_per_hour=rate, spot=False) / MICRO
+    instances_usd = bill_micro_usd(seconds, usd_per_hour=rate, spot=False) / MICRO
+    beside_usd = beside_plan(planned, steps=steps, step_s=step_s).usd
+    cost = spent_usd + instances_usd + beside_usd
     from_what = (
         f"modelled: {count(steps, 'calm step')} of {duration(step_s)}, "
         f"{count(planned.plan.instances, 'instance')} for {usd(rate)}/h"
     )
     remedy = "raise it, take fewer train.steps, or set budget.partial to be stopped at it"
     if 0 < budget.max_usd < cost:
-        before = f", {usd(spent_usd)} of it spent before" if spent_usd else ""
-        what = f"the plan needs at least {usd(cost)}{before} ({from_what})"
+        before = f", {usd(spent_usd)} spent before" if spent_usd else ""
+        parts = f"{usd(instances_usd)} for instances, {usd(beside_usd)} beside them{before}"
+        what = f"the plan needs at least {usd(cost)}: {parts} ({from_what})"
         raise _at(job, "max_usd", what, remedy)
     if 0 < budget.max_hours < seconds / 3600:
         what = f"the plan needs at least {seconds / 3600:.3g} h ({from_what})"
         raise _at(job, "max_hours", what, remedy)
+
+
+def beside_plan(planned: Planned, *, steps: int, step_s: float) -> Beside:
+    """What stands beside the instances while so many calm steps are taken."""
+    chosen = planned.plan.chosen
+    crossing = 0.0 if chosen is None else chosen.crossing_bytes
+    seconds = steps * step_s
+    return beside_run(
+        planned.catalogue.auxiliary,
+        instance_s=planned.plan.instances * seconds,
+        lasted_s=seconds,
+        crossed_bytes=steps * crossing,
+    )
 
 
 def _at(job: JobConfig, name: str, problem: str, remedy: str) -> InputError:

@@ -98,6 +98,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         **dict.fromkeys(("preemptions", "reconfigurations", "nodes", "bill.instances"), _LIST),
         **dict.fromkeys(("preemptions[]", "reconfigurations[]", "bill", "status"), _OBJECT),
         **dict.fromkeys(("bill.usd", "bill.on_demand_usd", "bill.instance_seconds"), _NUMBER),
+        **dict.fromkeys(("bill.beside.usd", "bill.beside.micro_usd", "bill.whole_usd"), _NUMBER),
         "bill.instances[]": _OBJECT,
         **dict.fromkeys(
             (

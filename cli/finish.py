@@ -2,6 +2,7 @@
 by an end that is no good end: whatever is known by then is written.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -68,9 +69,11 @@ def receipt_body(
     final_note: str,
     part: Part | None = None,
     launched_s: float | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of `receipt.json`, from which summary and receipt are printed. `part`: the one
-    that ends; `wall_s` is what all parts lasted. `launched_s`: when the first began."""
+    that ends; `wall_s` is what all parts lasted. `launched_s`: when the first began; `beside`: what
+    stood beside the instances."""
     usd = bill.usd
     part = part or Part(number=1, started_s=progress.started_at_s)
     passed_s = part.led_before_s + progress.now_s - part.started_s
@@ -117,9 +120,16 @@ def receipt_body(
         "reconfigurations": [relaid.body() for relaid in progress.relaid],
         "trace": None if progress.trace is None else asdict(progress.trace),
         "nodes": node_rows(progress),
-        "bill": bill.to_body(),
+        "bill": bill.to_body() | _with_beside(usd, beside),
         "status": status_body(progress),
     }
+
+
+def _with_beside(usd: float, beside: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What stood beside the instances, and all together: what the run's limit is held against."""
+    if beside is None:
+        return {}
+    return {"beside": dict(beside), "whole_usd": round(usd + float(beside["usd"]), 6)}
 
 
 def save_receipt(folder: RunFolder, body: dict[str, Any]) -> None:

@@ -20,18 +20,18 @@ from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.telemetry.samples import SamplesRecord
 from bamboo.telemetry.schema import MetricRecord
 from cli.autoscaling import Autoscaler
-from cli.books import PREEMPTION_ORDERED, Booked
+from cli.books import Booked
 from cli.chaos import Chaos
 from cli.ledger import Accounts
 from cli.market import Market
 from cli.missing import missing
-from cli.money import bill
 from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.pause import with_kill_stamp
-from cli.playing import nodes_wanted
+from cli.playing import nodes_wanted, order_chaos
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
+from cli.spending import LEAVING_S, Spending, short_of
 from cli.stopping import stop_event
 
 TURN_S = 0.2
@@ -39,8 +39,6 @@ LEASES_EVERY_S = 0.5
 FLEET_EVERY_S = 0.5
 LEDGER_EVERY_S = 3.0
 PACE_EVERY_S = 5.0
-LEAVING_S = 5.0
-"""How long finished workers get to leave in order and send their last records."""
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
@@ -65,6 +63,7 @@ class Launcher:
         booked: Booked | None = None,
         market: Market | None = None,
         autoscaler: Autoscaler | None = None,
+        spending: Spending | None = None,
     ) -> None:
         self._ports = ports
         self._follower = follower
@@ -76,6 +75,8 @@ class Launcher:
         self._patience = Patience(patience_s=job.cluster.patience_s, park_s=job.cluster.park_s)
         self._market = market
         self._autoscaler = autoscaler
+        self._spending = spending or Spending()
+        self._missing = 0
         self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"
         self._losses = set(self._booked.losses)
@@ -168,7 +169,7 @@ class Launcher:
         if changed:
             self._due_at_s.pop("fleet", None)
         if self._due("fleet", FLEET_EVERY_S):
-            self._ports.fleet.reconcile(self.progress.state, nodes=nodes)
+            self._ports.fleet.reconcile(self.progress.state, nodes=self._within_limit(nodes))
             self._spent()
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
@@ -176,7 +177,7 @@ class Launcher:
         if self._due("pace", PACE_EVERY_S):
             for found in self._pace.due(self.progress.state):
                 self._ports.append(found, deadline_s=APPEND_DEADLINE_S)
-        self._order_chaos()
+        order_chaos(self._chaos, self._ports, self.progress)
         self._ask_to_stop()
         self._watch_deadlines()
 
@@ -265,9 +266,18 @@ class Launcher:
     def _spent(self) -> None:
         """What ending now would cost, the 60 s minimum of every instance included: the screen,
         the ledger, the budget and at the end the receipt say the same."""
-        now_s = self._ports.now()
-        usd = bill(self._ports.fleet.rented(), now_s=now_s, modelled=True).usd
-        self.progress = self.progress.at(now_s=now_s, usd=usd)
+        rented, now_s = self._ports.fleet.rented(), self._ports.now()
+        progress = replace(self.progress, crossed_bytes=self._accounts.crossed_bytes)
+        self.progress = self._spending.at(progress, rented, missing=self._missing, now_s=now_s)
+
+    def _within_limit(self, nodes: int | None) -> int | None:
+        """Nothing more is rented by a run that is to stop, or has to for what that would cost."""
+        rented, state = self._ports.fleet.rented(), self.progress.state
+        here, self._missing = short_of(self._job, state, rented, wanted=nodes)
+        if state.assignment is not None:
+            self._spent()
+            self._ask_to_stop()
+        return here if self._asked_to_stop else nodes
 
     def _miss_nodes(self) -> None:
         state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
@@ -283,18 +293,6 @@ class Launcher:
         if self._market is not None:
             trace = self._market.told(self._ports.now())
             self.progress = replace(self.progress, trace=trace)
-
-    def _order_chaos(self) -> None:
-        orders = self._chaos.due(
-            self.progress.state, steps_finished=self.progress.step, now_s=self._ports.now()
-        )
-        for order in orders:
-            if order.listed is not None:
-                told = {"listed": order.listed, "instance": order.instance}
-                self._ports.books.event(
-                    PREEMPTION_ORDERED, self.progress, at_s=self._ports.now(), data=told
-                )
-            self._ports.fleet.preempt(order.instance, notice_s=order.notice_s)
 
     def _ask_to_stop(self) -> None:
         if self._asked_to_stop:

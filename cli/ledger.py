@@ -51,6 +51,11 @@ class Accounts:
         self._roster = Roster()
         for steps, at_s in booked.reached:
             self._roster.stepped(steps, at_s)
+        self.crossed_bytes = booked.crossed_bytes
+        """Of replicas that were made over the border of a zone, as far as the books have them."""
+        newest = max((steps for steps, _ in booked.reached), default=0)
+        self._finished_at = newest if booked.finished else None
+        """The step that the part before ended after, in order; None: it did not."""
         self._part = booked.part
         self._in_books, self._in_ledger = booked.duties, 0
         self._prices: dict[InstanceId, bool] = {}
@@ -80,7 +85,8 @@ class Accounts:
                 self._in_books = 0
             elif self._part > 1:
                 step = max((c.step for c in before.checkpoints), default=0)
-                self._roster.resumed(step, first.at_s)
+                whole = self._finished_at is not None and step >= self._finished_at
+                self._roster.resumed(step, first.at_s, whole=whole)
         if isinstance(decision.event, StoreRefilled):
             # Lost with the store: what is rented, and for what, is written down again.
             self._prices, self._in_ledger = {}, 0
@@ -110,6 +116,7 @@ class Accounts:
         """Write duties and work that are due into the books. `last`: nothing may wait."""
         changes = self._roster.changes(after=self._in_books)
         for change in changes:
+            self.crossed_bytes += change.crossed_bytes
             self._books.event(DUTY, progress, at_s=change.at_s, data=record_body(change))
         self._in_books = len(self._roster)
         for work in self._work_due(progress.now_s, changed=bool(changes), last=last):

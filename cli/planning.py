@@ -4,7 +4,7 @@ Rule: nothing is started here and no clock is read; the dry run and the launch s
 same values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,15 +14,17 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
-from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.catalogue import Catalogue, InstanceType
 from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
+from bamboo.planner.profile import LayerFacts
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli.settling import grid_of, settle
 from cli.strategies import Given
-from cli.workload import cuts_of, grids_of, timing_of, workload_of
+from cli.workload import cuts_of, grids_of, most_bytes, timing_of, workload_of
 from cloud.ec2.requests import Ec2Settings, run_instances
 from cloud.fleet import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Pool
@@ -56,7 +58,10 @@ class Planned:
     cuts: tuple[tuple[int, ...], ...]
     """For each smaller number of stages that fits, and for the job's."""
     grids: tuple[GridTime, ...]
-    """Every grid that the run may have."""
+    """Every grid that the run may have, each within an instance's memory."""
+    too_large: tuple[tuple[Grid, int], ...]
+    """Grids that the job would allow, with the bytes of the node that needs most: more than an
+    instance has, so that the run never has them."""
     layers: tuple[int, ...]
     """Those that have parameters: what a checkpoint is to hold."""
     unigram_entropy_nats: float
@@ -101,11 +106,8 @@ def plan_job(
     hazard = Hazard(stakes=stakes, losses_per_node_hour=losses_per_node_hour)
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
     job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
-    if nodes is None:
-        nodes = nodes_at_begin(job) if job.autoscale.enabled else nodes_of(job)
-    pipelines = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
-    pipelines = max(pipelines, job.cluster.pipelines)
-    standbys = nodes - pipelines * job.cluster.stages
+    job, too_large = _within_memory(job, facts, cut, kind=kind)
+    pipelines, standbys = _filled(job, nodes)
     cuts = cuts_of(facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
     plan = make_plan(
@@ -140,10 +142,59 @@ def plan_job(
         catalogue=catalogue,
         workload=workload,
         cuts=cuts,
-        grids=grids_of(workload, mode=plan.mode, cuts=cuts, pipelines=job.cluster.max_pipelines),
+        grids=_grids(job, facts, workload, cuts=cuts, kind=kind),
+        too_large=too_large,
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
+
+
+def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:
+    """The pipelines that so many nodes fill, at least those of the start, and how many nodes are
+    left over; None: as many as the job begins with."""
+    if nodes is None:
+        nodes = nodes_at_begin(job) if job.autoscale.enabled else nodes_of(job)
+    filled = min(job.cluster.max_pipelines, nodes // job.cluster.stages)
+    pipelines = max(filled, job.cluster.pipelines)
+    return pipelines, nodes - pipelines * job.cluster.stages
+
+
+def _grids(
+    job: JobConfig,
+    facts: Sequence[LayerFacts],
+    workload: Workload,
+    *,
+    cuts: Sequence[tuple[int, ...]],
+    kind: InstanceType,
+) -> tuple[GridTime, ...]:
+    """Every grid that an instance has the memory for; the one of the start was settled to fit."""
+    begin = (job.cluster.pipelines, job.cluster.stages)
+
+    def fits(pipelines: int, cut: tuple[int, ...]) -> bool:
+        if (pipelines, len(cut) - 1) == begin:
+            return True
+        return most_bytes(facts, cut, pipelines, job=job) <= kind.gpu_memory_bytes
+
+    mode, most = job.cluster.redundancy, job.cluster.max_pipelines
+    return grids_of(workload, mode=mode, cuts=cuts, pipelines=most, fits=fits)
+
+
+def _within_memory(
+    job: JobConfig, facts: Sequence[LayerFacts], cut: tuple[int, ...], *, kind: InstanceType
+) -> tuple[JobConfig, tuple[tuple[Grid, int], ...]]:
+    """The job with no more pipelines than an instance has the memory for, and the grids beyond; the
+    one that it begins with was settled to fit."""
+    cluster = job.cluster
+    needs = {
+        several: most_bytes(facts, cut, several, job=job)
+        for several in range(cluster.pipelines + 1, cluster.max_pipelines + 1)
+    }
+    beyond = {several: need for several, need in needs.items() if need > kind.gpu_memory_bytes}
+    most = max(needs.keys() - beyond.keys(), default=cluster.pipelines)
+    too_large = tuple(
+        (Grid(pipelines=several, stages=cluster.stages), need) for several, need in beyond.items()
+    )
+    return replace(job, cluster=replace(cluster, max_pipelines=most)), too_large
 
 
 def _specs(run: RunId, pool: Pool, wanted: Mapping[str, int], *, now_s: float) -> list[LaunchSpec]:

@@ -1,5 +1,5 @@
 """How many nodes a launcher is to keep, turn by turn: what the trace leaves the run, or what the
-autoscaler wants; and what the trace takes, the cloud takes.
+autoscaler wants; and what the trace takes, or the job's own list, the cloud takes.
 
 Rule: written down first, then ordered; and ordered again until the instance is seen to be gone.
 """
@@ -10,7 +10,8 @@ from typing import Any
 
 from bamboo.ids import InstanceId
 from cli.autoscaling import Autoscaler, scale
-from cli.books import SEAT_LOST, SEAT_TAKEN
+from cli.books import PREEMPTION_ORDERED, SEAT_LOST, SEAT_TAKEN
+from cli.chaos import Chaos
 from cli.ledger import Accounts
 from cli.market import Market, Turn
 from cli.ports import Ports
@@ -54,3 +55,13 @@ def play(market: Market, ports: Ports, progress: Progress) -> tuple[Turn, int]:
     # One that could not be taken yet counts: the fleet would end another one as surplus.
     here = {one.instance for one in ports.fleet.rented() if one.ended_at_s is None}
     return turn, turn.nodes + sum(loss.instance in here for loss in turn.losses)
+
+
+def order_chaos(chaos: Chaos, ports: Ports, progress: Progress) -> None:
+    """What is due, written down where it is of the list, and asked of the fleet."""
+    now_s = ports.now()
+    for one in chaos.due(progress.state, steps_finished=progress.step, now_s=now_s):
+        if one.listed is not None:
+            told = {"listed": one.listed, "instance": one.instance}
+            ports.books.event(PREEMPTION_ORDERED, progress, at_s=ports.now(), data=told)
+        ports.fleet.preempt(one.instance, notice_s=one.notice_s)

@@ -113,6 +113,13 @@ class Progress:
     """(Unix time, step) from which all went on in a new layout: what was finished beyond it before
     then does not count."""
     usd: float = 0.0
+    """Of instances."""
+    beside_usd: float = 0.0
+    """Of what stands beside them, modelled."""
+    reserve_usd: float = 0.0
+    """That a stop in order would add."""
+    crossed_bytes: int = 0
+    """Of replicas that were made over the border of a zone."""
     work: Mapping[NodeId, NodeWork] = field(default_factory=dict)
     preemptions: tuple[Preemption, ...] = ()
     relaid: tuple[Relaid, ...] = ()

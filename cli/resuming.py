@@ -24,15 +24,16 @@ from cli import attempt, lock, named_store, parts, runs, wiring
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, plan_again
 from cli.lock import Lock
-from cli.look import catalogue_of, job_of, strategy_of
+from cli.look import begun_progress, catalogue_of, job_of, strategy_of
 from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.semantics import differences
 from cli.signals import Interrupts
+from cli.spending import spending_of
 from cli.spent import rented_of
-from cli.terms import save_terms
+from cli.terms import save_terms, terms_of
 
 STILL_S = 3.0
 """A store in which no node has beaten for so long has none that lives."""
@@ -179,7 +180,15 @@ def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
     """What the parts before this one came to; of one that was killed, until it was seen last."""
     if not job.budget.max_usd:
         return 0.0
-    return bill(rented_of(folder, ()), now_s=parts.ended_at_s(folder), modelled=True).usd
+    rented, ended_s = rented_of(folder, ()), parts.ended_at_s(folder)
+    usd = bill(rented, now_s=ended_s, modelled=True).usd
+    if folder.receipt.exists():
+        billed = folder.read_json(folder.receipt)["bill"]
+        if "beside" in billed:
+            return usd + float(billed["beside"]["usd"])
+    spending = spending_of(terms_of(folder))
+    seen = begun_progress(folder, job)
+    return usd + spending.beside_usd(seen, rented, now_s=ended_s)
 
 
 def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:

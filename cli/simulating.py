@@ -13,14 +13,17 @@ from pathlib import Path
 from bamboo.config.load import load_job
 from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
+from bamboo.core.policy import Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant, read_prices
 from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
+from bamboo.sim.sizing import Sizes
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
+from cli.autoscaling import terms_of
 from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
 from cli.planning import Planned, nodes_of, plan_job
@@ -80,14 +83,16 @@ def prepare(
     planned = plan_job(job, seen_of(job), run=RunId("simulated"), now_s=0.0, given=given)
     job = planned.job
     scale = market.time_scale
+    policy = policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread)
     asked = Asked(
         workload=linked(planned.workload, market),
-        policy=policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread),
+        policy=policy,
         grid=grid_of(job),
         redundancy=job.cluster.redundancy,
         standbys=job.cluster.standbys,
         patience_s=job.cluster.patience_s,
         park_s=job.cluster.park_s,
+        sizes=_sizes(job, policy, endless=endless),
         terms=replace(terms, boot_s=terms.boot_s / scale, notice_s=terms.notice_s / scale),
         pauses=Pauses(),
         prices=_prices(market, planned, job),
@@ -104,6 +109,19 @@ def prepare(
         market=makes,
         random=market.trace is None,
         source=source,
+    )
+
+
+def _sizes(job: JobConfig, policy: Policy, *, endless: bool) -> Sizes | None:
+    """What its size is chosen by, where the job leaves it open; a run without an end has no bill
+    that a limit could be held against."""
+    if not job.autoscale.enabled:
+        return None
+    terms = terms_of(job, policy)
+    return Sizes(
+        terms=replace(terms, max_usd=0.0) if endless else terms,
+        steps=job.train.steps,
+        endless=endless,
     )
 
 

@@ -9,8 +9,8 @@ are equal to the micro-dollar, or `planner.attribution` refuses them.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -19,11 +19,12 @@ from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
 from bamboo.errors import CoreMisuse, InputError, UnreadableRecord
 from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Spent, Tenure, Use, attribute
+from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.duties import Duty, DutyChange, last_duties
 from bamboo.planner.value import MICRO, bill_micro_usd
-from bamboo.planner.zones import USD_PER_GB
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
+from cli.beside import beside_body, beside_of
 from cli.look import catalogue_of, job_of
 from cli.money import Rented, rented_from_journal
 from cli.runs import RunFolder, part_of
@@ -48,6 +49,8 @@ class Books:
     crossing_bytes: float
     """Of a step, between zones, by the plan of the newest part; earlier parts, and other grids that
     a part came to, are counted alike."""
+    prices: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
+    """Of what stands beside the instances."""
 
 
 def spent_on(
@@ -80,6 +83,7 @@ def spent_on(
         part_began_s=part_of(folder).started_s,
         steps=steps,
         crossing_bytes=float(body.get("crossing_bytes") or 0.0),
+        prices=catalogue_of(folder).auxiliary,
     )
     return spent_body(books) | {"unknown": unknown}
 
@@ -96,6 +100,8 @@ def spent_body(books: Books) -> dict[str, Any]:
         parts = sum(one.bill_micro_usd for one in spent)
         if parts != bill:
             raise CoreMisuse(f"the parts come to {parts} micro-dollars and the bill to {bill}")
+    crossed = books.steps * books.crossing_bytes + sum(change.crossed_bytes for change in changes)
+    beside = beside_of(books.rented, books.prices, now_s=books.now_s, crossed_bytes=crossed)
     return {
         "at_s": books.now_s,
         "bill_micro_usd": bill,
@@ -107,9 +113,9 @@ def spent_body(books: Books) -> dict[str, Any]:
         "busy_measured": sum(one.exact for one in spent if Use.USEFUL in one.us),
         "instances": [_instance(item, one) for item, one in zip(books.rented, spent, strict=False)],
         "not_members": _not_members(books, changes, spent),
-        "beside": _beside(books, changes),
+        "beside": beside_body(beside, crossed_bytes=crossed),
         "usd_per_hour": _usd_per_hour(books),
-        "budget": _budget(books, bill),
+        "budget": _budget(books, bill + beside.micro_usd),
     }
 
 
@@ -203,18 +209,6 @@ def _not_members(
     return found
 
 
-def _beside(books: Books, changes: Iterable[DutyChange]) -> dict[str, Any]:
-    """What is paid for beside instances, in micro-dollars; all of it modelled."""
-    crossed = books.steps * books.crossing_bytes + sum(change.crossed_bytes for change in changes)
-    return {
-        "modelled": True,
-        "coordinator_micro_usd": 0,
-        "disks_micro_usd": 0,
-        "transfer_micro_usd": round(crossed / 1e9 * USD_PER_GB * MICRO),
-        "transfer_bytes": round(crossed),
-    }
-
-
 # ------------------------------------------------------------------------------ rates
 
 
@@ -227,12 +221,12 @@ def _usd_per_hour(books: Books) -> float:
     return ran_s / max(books.now_s - began_s, 1e-9)
 
 
-def _budget(books: Books, bill: int) -> dict[str, Any] | None:
-    """What is left; None without a budget. `lasts_s`: at the price of now."""
+def _budget(books: Books, spent: int) -> dict[str, Any] | None:
+    """What is left of it after `spent`; None without a budget. `lasts_s`: at the price of now."""
     budget = books.job.budget
     if not budget.max_usd and not budget.max_hours:
         return None
-    left_usd = budget.max_usd - bill / MICRO if budget.max_usd else None
+    left_usd = budget.max_usd - spent / MICRO if budget.max_usd else None
     passed_s = books.now_s - books.part_began_s
     left_s = budget.max_hours * 3600 - passed_s if budget.max_hours else None
     rate = _usd_per_hour(books)

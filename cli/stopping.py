@@ -37,8 +37,13 @@ def _reason(
     hours = (now_s - progress.started_at_s) / 3600
     if interrupted:
         return "interrupted by the user", Outcome.STOPPED
-    if 0 < budget.max_usd <= progress.usd:
-        spent = f"the bill has come to ${progress.usd:.4f}, budget.max_usd = {budget.max_usd}"
+    spent_usd = progress.usd + progress.beside_usd
+    if 0 < budget.max_usd <= spent_usd + progress.reserve_usd:
+        spent = (
+            f"${spent_usd:.4f} are spent (${progress.usd:.4f} for instances, "
+            f"${progress.beside_usd:.4f} beside them) and a stop in order takes up to "
+            f"${progress.reserve_usd:.4f} more, budget.max_usd = {budget.max_usd}"
+        )
         return spent, Outcome.BUDGET
     if 0 < budget.max_hours <= hours:
         passed = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"

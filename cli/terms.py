@@ -41,6 +41,10 @@ class Terms:
     """Every grid that the run may have, with what its steps take."""
     spread: str
     """How the nodes lie over the zones, as planned."""
+    crossing_bytes: float
+    """Of a step, between zones."""
+    step_s: float
+    """Of a calm step, as planned; 0: nobody knows."""
     zones: Mapping[str, int]
     """How many nodes each zone is to have; empty: those of the cheapest pool."""
     unigram_entropy_nats: float | None
@@ -127,6 +131,8 @@ def terms_of(folder: RunFolder) -> Terms:
         from_step=int(body["from_step"]),
         older=tuple(map(int, body.get("older", ()))),
         spread=str(body.get("spread", "one")),
+        crossing_bytes=float(body.get("crossing_bytes") or 0.0),
+        step_s=float((body.get("planned") or {}).get("step_s") or 0.0),
         zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),
         trace=None if trace is None else TraceTerms(**trace),

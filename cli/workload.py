@@ -5,7 +5,7 @@ layer takes an equal part of what its stage of the planned cut was given, and th
 the device sleeps for forwards and backwards alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -68,20 +68,22 @@ def cuts_of(
     """The planned cut, and one into each smaller number of stages that an instance has memory for:
     what a run with too few nodes may fall back to."""
     shorter = (partition(costs, stages) for stages in range(2, len(cut) - 1))
-    return (*(one for one in shorter if _fits(facts, one, job=job, kind=kind)), cut)
+    memory = kind.gpu_memory_bytes
+    return (*(one for one in shorter if most_bytes(facts, one, 1, job=job) <= memory), cut)
 
 
-def _fits(
-    facts: Sequence[LayerFacts], cut: tuple[int, ...], *, job: JobConfig, kind: InstanceType
-) -> bool:
+def most_bytes(
+    facts: Sequence[LayerFacts], cut: tuple[int, ...], pipelines: int, *, job: JobConfig
+) -> int:
+    """Of the node that needs most, where so many pipelines have this cut."""
     report = memory_report(
         facts,
         cut=cut,
-        grid=Grid(pipelines=1, stages=len(cut) - 1),
+        grid=Grid(pipelines=pipelines, stages=len(cut) - 1),
         shape=batch_shape(job),
         mode=job.cluster.redundancy,
     )
-    return max(stage.total for stage in report) <= kind.gpu_memory_bytes
+    return max(stage.total for stage in report)
 
 
 def workload_of(
@@ -136,9 +138,15 @@ def timing_of(workload: Workload, cut: Sequence[int]) -> Timing:
 
 
 def grids_of(
-    workload: Workload, *, mode: str, cuts: Sequence[tuple[int, ...]], pipelines: int
+    workload: Workload,
+    *,
+    mode: str,
+    cuts: Sequence[tuple[int, ...]],
+    pipelines: int,
+    fits: Callable[[int, tuple[int, ...]], bool] = lambda pipelines, cut: True,
 ) -> tuple[GridTime, ...]:
-    """Every grid that a run may have, with the time of a calm step."""
+    """Every grid that a run may have, with the time of a calm step. `fits`: whether instances have
+    the memory for so many pipelines of a cut."""
     times = StepTimes(workload, mode)
     leaves = workload.shape.virtual_nodes
     return tuple(
@@ -151,6 +159,7 @@ def grids_of(
         )
         for several in range(1, min(pipelines, leaves) + 1)
         for cut in cuts
+        if fits(several, cut)
     )
 
 

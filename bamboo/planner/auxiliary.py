@@ -10,6 +10,8 @@ from math import ceil
 
 from bamboo.errors import InputError
 from bamboo.planner.origin import Origin
+from bamboo.planner.value import MICRO
+from bamboo.planner.zones import USD_PER_GB
 
 HOURS_PER_MONTH = 730.0
 """As AWS counts a month in its own calculator."""
@@ -132,6 +134,59 @@ def auxiliary_parts(prices: Mapping[str, AuxiliaryPrice], extras: Extras) -> tup
 def auxiliary_usd_per_hour(parts: Sequence[Part]) -> float:
     """All parts together."""
     return sum(part.usd_per_hour for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What stands beside the instances of a run has come to, in whole micro-dollars. Its object
+    store is not in it: the parts of a run that is under way are not known."""
+
+    disks_micro_usd: int = 0
+    addresses_micro_usd: int = 0
+    coordinator_micro_usd: int = 0
+    transfer_micro_usd: int = 0
+
+    @property
+    def micro_usd(self) -> int:
+        """All of it."""
+        return (
+            self.disks_micro_usd
+            + self.addresses_micro_usd
+            + self.coordinator_micro_usd
+            + self.transfer_micro_usd
+        )
+
+    @property
+    def usd(self) -> float:
+        """All of it, in dollars."""
+        return self.micro_usd / MICRO
+
+
+def beside_run(
+    prices: Mapping[str, AuxiliaryPrice],
+    *,
+    instance_s: float,
+    lasted_s: float,
+    crossed_bytes: float = 0.0,
+) -> Beside:
+    """Of instances that existed for `instance_s` in all, at least one of them for `lasted_s`, with
+    so many bytes between zones; each with a disk and an address, and one coordinator. Prices that a
+    run of before they were kept does not have count as none, but for bytes."""
+    transfer = round(crossed_bytes / GB * USD_PER_GB * MICRO)
+    if any(name not in prices for name in NEEDED):
+        return Beside(transfer_micro_usd=transfer)
+
+    def micro(name: str, extras: Extras, seconds: float) -> int:
+        (part,) = (part for part in auxiliary_parts(prices, extras) if part.name == name)
+        return round(part.usd_per_hour * seconds / 3600 * MICRO)
+
+    each, alone = Extras(instances=1, coordinator=False), Extras(instances=0)
+    return Beside(
+        disks_micro_usd=micro("disks", each, instance_s),
+        addresses_micro_usd=micro("addresses", each, instance_s),
+        coordinator_micro_usd=micro("coordinator", alone, lasted_s),
+        transfer_micro_usd=transfer,
+    )
 
 
 def extras_of(

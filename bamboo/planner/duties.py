@@ -146,9 +146,11 @@ class Roster:
         """So many steps were finished at `at_s`, by the one who took the last of them."""
         self._reached.setdefault(steps, set()).add(at_s)
 
-    def resumed(self, step: int, at_s: float) -> None:
-        """This part goes on from `step` of the parts before it."""
-        self._entries.append(_Entry(at_s=at_s, changed=(), base=step, until_s=at_s))
+    def resumed(self, step: int, at_s: float, *, whole: bool = False) -> None:
+        """This part goes on from `step` of the parts before it. `whole`: they ended there, with no
+        step in hand, so that nothing of them is done again."""
+        base = None if whole else step
+        self._entries.append(_Entry(at_s=at_s, changed=(), base=base, until_s=at_s))
         self._went_on.append((step, at_s))
 
     def decided(self, before: State, after: State, event: events.Event, at_s: float) -> None:

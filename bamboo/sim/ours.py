@@ -10,7 +10,7 @@ superseded.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
@@ -34,13 +34,15 @@ from bamboo.core.state import Failover, NodeStatus, Phase, State
 from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.planner.autoscale import Resize
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.sim.kernel import Entry
-from bamboo.sim.members import Pauses, layout_of, step_in_hand
+from bamboo.sim.members import Pauses, Run, layout_of, step_in_hand
 from bamboo.sim.progress import NEARLY
 from bamboo.sim.rebuilding import Rebuilding
 from bamboo.sim.replicas import Replicas
+from bamboo.sim.sizing import Sizing
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
 
 T = TypeVar("T")
@@ -51,7 +53,8 @@ _NOBODY_SAYS = ((f" (says {LAUNCHER})", ""), (f"{LAUNCHER} saw its connection en
 
 class Ours:
     """One run in one world. `patience_s`, `park_s`: as the `[cluster]` keys of a job; `surplus_s`:
-    so long a node beyond what the run can use is kept, for ever by default."""
+    so long a node beyond what the run can use is kept, for ever by default; `sizing` makes who
+    chooses the run's size where that is not settled."""
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Ours:
         park_s: float,
         surplus_s: float = math.inf,
         pauses: Pauses | None = None,
+        sizing: Callable[[Run], Sizing] | None = None,
     ) -> None:
         self.world, self.workload, self._times = world, workload, times
         self.state, self.policy = state, policy
@@ -78,11 +82,19 @@ class Ours:
         self._least = min(len(cut) - 1 for cut in policy.cuts)
         self.pauses = pauses or Pauses()
         self._replicas, self._rebuilding = Replicas(self), Rebuilding(self)
+        self._sizing = None if sizing is None else sizing(self)
         self.transitions = 0
 
     # ---------------------------------------------------------------- the world speaks
 
+    @property
+    def resizes(self) -> tuple[Resize, ...]:
+        """What the run chose of its own accord."""
+        return () if self._sizing is None else tuple(self._sizing.resizes)
+
     def wanted(self) -> int:
+        if self._sizing is not None:
+            return self._sizing.nodes
         # Of thousands of nodes hardly one is advised.
         advised = sum(n.status.live for n in filter(attrgetter("advised"), self.state.nodes))
         most = self.policy.pipelines * self.policy.stages + self._standbys
@@ -93,6 +105,8 @@ class Ours:
 
     def spare(self) -> NodeId | None:
         """Of those without a slot the newest one, once it has had none for long enough."""
+        if self._sizing is not None:
+            return None  # the run is asked, and gives back itself
         now_s = self.world.kernel.now_s
         idle = {n.id for n in self.state.roll.aside if n.status is NodeStatus.READY}
         self._idle_since_s = {n: self._idle_since_s.get(n, now_s) for n in idle}
@@ -162,6 +176,8 @@ class Ours:
     def _follow(self, before: State, decided: Transition) -> None:
         """See to what is new in the state, then to the effects."""
         after = self.state
+        if self._sizing is not None:
+            self._sizing.decided()
         if after.phase is Phase.FINISHED:
             self.world.progress.stand()
             if before.phase is not Phase.FINISHED:

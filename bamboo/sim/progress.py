@@ -53,6 +53,11 @@ class Progress:
         return math.inf if self._kernel.now_s < self._stands_until_s else self._step_s
 
     @property
+    def straight_since_s(self) -> float:
+        """When its pace was last another one."""
+        return max(self._since_s, self._stands_until_s)
+
+    @property
     def trained_s(self) -> float:
         """In which it did not stand still."""
         self._settle()

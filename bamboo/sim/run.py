@@ -7,13 +7,14 @@ changes nothing.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from bamboo.core.policy import Policy
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError
-from bamboo.ids import run_id
+from bamboo.ids import ZoneId, run_id
+from bamboo.planner.autoscale import Resize
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import (
     MINIMUM_BILLED_S,
@@ -23,18 +24,20 @@ from bamboo.planner.value import (
 )
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
-from bamboo.sim.members import Pauses
+from bamboo.sim.members import Pauses, Run
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.published import PaperRules, PaperTerms
 from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
+from bamboo.sim.sizing import Sizes, Sizing
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import (
     FAILOVER,
     HAND_OVER,
     PREEMPTION,
     RECONFIGURATION,
+    RESIZE,
     RESTORE,
     Moment,
     Rental,
@@ -90,6 +93,8 @@ class Asked:
     park_s: float
     surplus_s: float = math.inf
     """So long a node beyond what the run can use is kept."""
+    sizes: Sizes | None = None
+    """What an autoscaled run chooses its size by; None: it keeps as many nodes as it may have."""
     terms: Terms
     pauses: Pauses
     prices: Prices
@@ -127,6 +132,8 @@ class Figures:
     reconfigurations: int
     restores: int
     lost_steps: int
+    resizes: int
+    """That an autoscaled run chose."""
     ended: str
     """Why it was over before the horizon; "": it was not."""
     seconds: float
@@ -145,6 +152,7 @@ class Figures:
     events: int
     transitions: int
     moments: tuple[Moment, ...]
+    resized: tuple[Resize, ...]
     dollars: tuple[tuple[float, float], ...]
     """What had been paid by when, for the picture."""
 
@@ -168,22 +176,19 @@ def simulate(
         last_step=asked.last_step,
         keep_moments=keep_moments,
     )
-    player, transitions = _system(system, asked, world, times)
+    player = _system(system, asked, world, times)
     world.play(player)
     on_demand = constant(asked.on_demand_usd_per_hour)
     prices = on_demand if system == ON_DEMAND else asked.prices
-    return figures_of(
-        world, asked, prices=prices, spot=system != ON_DEMAND, transitions=transitions()
-    )
+    ours = player if isinstance(player, Ours) else None
+    return figures_of(world, asked, prices=prices, spot=system != ON_DEMAND, ours=ours)
 
 
-def _system(
-    name: str, asked: Asked, world: World, times: TimesBook
-) -> tuple[System, Callable[[], int]]:
-    """A system that plays in `world`, and who counts its decisions."""
+def _system(name: str, asked: Asked, world: World, times: TimesBook) -> System:
+    """A system that plays in `world`."""
     if name == OURS:
         run = run_id("simulated")
-        ours = Ours(
+        return Ours(
             world,
             asked.workload,
             times.of(asked.redundancy),
@@ -194,8 +199,8 @@ def _system(
             park_s=asked.park_s,
             surplus_s=asked.surplus_s,
             pauses=asked.pauses,
+            sizing=None if asked.sizes is None else partial(_sizing, asked, asked.sizes),
         )
-        return ours, lambda: ours.transitions
     bare = times.of("off")
     rival: System
     if name in (ORACLE, ON_DEMAND):
@@ -210,7 +215,27 @@ def _system(
         rival = _by_paper(asked, world, times.of("eager"))
     else:
         raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
-    return rival, lambda: 0
+    return rival
+
+
+def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
+    """Who chooses the size of a run, by the prices of now and, under a limit, the bill so far."""
+    kernel = run.world.kernel
+
+    def price(zone: ZoneId) -> float:
+        return asked.prices.mean_usd_per_hour(zone, kernel.now_s, kernel.now_s)
+
+    def spent() -> float:
+        if not sizes.terms.max_usd:
+            return 0.0
+        free = not asked.interrupted_hour_is_paid
+        so_far = (
+            one if one.until_s is not None else replace(one, until_s=kernel.now_s)
+            for one in run.world.rentals
+        )
+        return sum(_bill(one, asked.prices, free=free) for one in so_far) / MICRO
+
+    return Sizing(run, sizes, price=price, spent=spent)
 
 
 def _by_paper(asked: Asked, world: World, times: StepTimes) -> System:
@@ -241,9 +266,10 @@ def _always_there(asked: Asked) -> Trace:
 
 
 def figures_of(
-    world: World, asked: Asked, *, prices: Prices, spot: bool, transitions: int
+    world: World, asked: Asked, *, prices: Prices, spot: bool, ours: Ours | None = None
 ) -> Figures:
-    """The figures of a world that has been played; `prices`: of an instance."""
+    """The figures of a world that has been played; `prices`: of an instance; `ours`: who played it,
+    where that was the core."""
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
     free = spot and not asked.interrupted_hour_is_paid
@@ -267,6 +293,7 @@ def figures_of(
         reconfigurations=world.counts[RECONFIGURATION],
         restores=world.counts[RESTORE],
         lost_steps=round(world.progress.lost_steps),
+        resizes=world.counts[RESIZE],
         ended=world.ended,
         seconds=seconds,
         trained_s=world.progress.trained_s,
@@ -278,8 +305,9 @@ def figures_of(
         usd_per_hour=per_hour,
         samples_per_usd=samples_per_usd(rate, per_hour) if per_hour > 0 else 0.0,
         events=world.kernel.events,
-        transitions=transitions,
+        transitions=0 if ours is None else ours.transitions,
         moments=tuple(world.moments),
+        resized=() if ours is None else ours.resizes,
         dollars=_dollars(world, prices, free=free) if world.keep_moments else (),
     )
 

@@ -20,6 +20,7 @@ from bamboo.sim.trace import Trace
 
 PREEMPTION, FAILOVER, HAND_OVER = "preemption", "failover", "hand-over"
 RECONFIGURATION, RESTORE, END = "reconfiguration", "restore", "end"
+RESIZE = "resize"
 FIRST, LAST = -1, 1
 """Of what happens at one instant: the market moves before anybody answers, and the fleet is looked
 at when all is said."""
@@ -151,6 +152,10 @@ class World:
     def rented(self) -> int:
         """Instances that are paid for now."""
         return len(self._rented)
+
+    def hired(self) -> list[Rental]:
+        """The same, one by one."""
+        return list(self._rented.values())
 
     @property
     def capacity(self) -> int:

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
+from bamboo.config.policy import policy_of
 from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
+from cli.autoscaling import rule_of
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
 
@@ -37,7 +39,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         *_price(planned, modelled=cores is not None),
         *_time(planned, cores=cores),
         *_spreads(plan),
-        *(line for note in plan.notes for line in paragraph(note)),
+        *(line for note in (*plan.notes, *size_notes(planned)) for line in paragraph(note)),
     ]
     return "\n".join(lines)
 
@@ -66,6 +68,27 @@ def _stages(plan: Plan) -> list[str]:
 def layers_text(layers: range) -> str:
     """`3`, `0 to 4`."""
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"
+
+
+def sizes_of(planned: Planned) -> tuple[int, ...]:
+    """Nodes that an autoscaled run may have, standbys included."""
+    policy = policy_of(planned.job, planned.cuts, grids=planned.grids, spread=planned.plan.spread)
+    return rule_of(planned.job, policy).sizes
+
+
+def size_notes(planned: Planned) -> tuple[str, ...]:
+    """Which sizes an autoscaled run may have, and which grids no run has for want of memory."""
+    kind, notes = planned.plan.instance_type, []
+    has = f"the {kind.gpu_memory_gib:g} GiB of a {kind.gpu}"
+    if planned.job.autoscale.enabled:
+        sizes = ", ".join(map(str, sizes_of(planned)))
+        notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")
+    if planned.too_large:
+        grids = ", ".join(
+            f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large
+        )
+        notes.append(f"The run never grows to {grids}: a node would need more than {has}.")
+    return tuple(notes)
 
 
 def _price(planned: Planned, *, modelled: bool) -> list[str]:
@@ -196,7 +219,8 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         **planned.promised(),
         "tokens_per_sample": planned.strategy.semantics.model["context"],
         "semantic_hash": planned.strategy.semantics.hash(),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *size_notes(planned)],
+        "autoscale": {"sizes": list(sizes_of(planned))} if planned.job.autoscale.enabled else None,
         "spread": plan.spread,
         "spreads": [_spread_body(spread) for spread in plan.spreads],
         "spread_reason": spread_sentence(plan) if plan.spreads else None,

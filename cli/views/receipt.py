@@ -5,7 +5,8 @@ from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.cost import planned_lines
-from cli.views.quantities import columns, count, duration, rate, size, usd
+from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
+from cli.views.spent import beside_text
 from cli.views.trace import trace_line
 
 
@@ -121,6 +122,8 @@ def receipt_text(body: Mapping[str, Any]) -> str:
         share = bill["usd"] / bill["on_demand_usd"]
         total += f", {share:.0%} of {usd(bill['on_demand_usd'])} on-demand"
     lines.append(total)
+    if beside := bill.get("beside"):
+        lines += paragraph(f"{beside_text(beside)}; {usd(bill['whole_usd'])} with the instances")
     lines += planned_lines(body.get("planned"))
     if body["tokens_per_usd"]:
         lines.append(

@@ -16,7 +16,7 @@ from cli.report import Report
 from cli.views.quantities import clock, count, duration, rate, usd
 from cli.views.receipt import relaid_line
 from cli.views.report_style import STYLE
-from cli.views.spent import how_known, label_of, micro_text
+from cli.views.spent import BESIDE, how_known, label_of, micro_text
 
 NOT_KNOWN = "–"
 SHOWN = 200
@@ -243,7 +243,7 @@ def _table(report: Report) -> Iterator[str]:
     yield _row("sum", "the bill", clock(spent["instance_seconds"]),
                micro_text(spent["bill_micro_usd"]), "")  # fmt: skip
     beside = spent["beside"]
-    for name in ("coordinator", "disks", "transfer"):
+    for name in BESIDE:
         amount = beside[f"{name}_micro_usd"]
         yield _row("beside", f"beside the bill: {name}", "", micro_text(amount), "")
     yield "</table></div>"

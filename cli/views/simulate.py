@@ -3,6 +3,7 @@
 Rule: every figure is simulated and every dollar modelled, and both forms say so.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +23,7 @@ FIGURES = {
     "reconfigurations": "reconfigurations",
     "restores": "fatal losses, restored from a checkpoint",
     "lost_steps": "steps done again",
+    "resizes": "resizes",
     "mean_nodes": "nodes, on average",
     "seconds": "hours",
     "trained_s": "hours of training",
@@ -36,6 +38,8 @@ BODY_ALONE = ("minimum_usd", "instance_usd_per_hour")
 LEAST_SAID = 0.05
 """Of the dollars: what the least bill adds is said from there on."""
 _HOURS = ("seconds", "trained_s")
+_SAID = 12
+"""So many resizes of a run are told; of more the number is."""
 Found = Sequence[Mapping[str, Figures]]
 """Of each seed, the figures of each system."""
 
@@ -59,6 +63,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
         "cloud_market": simulated.job.cloud.market,
         "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
+        "autoscale": _sizes_body(simulated, found),
         "runs": len(found),
         "first_seed": first_seed if simulated.random else None,
         "systems": {
@@ -85,8 +90,9 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
         f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
         f"  step times {asked.workload.source}",
         *_terms(simulated, _mean(found, OURS, "instance_usd_per_hour")),
-        *_figures([one[OURS] for one in found]),
+        *_figures([one[OURS] for one in found], resized=asked.sizes is not None),
         *_least_bill(found),
+        *_resizes(simulated, found),
     ]
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
@@ -145,12 +151,61 @@ def _least_bill(found: Found) -> list[str]:
     return [f"  {beyond / paid:.0%} of the dollars are for time that was not used, as {least}"]
 
 
-def _figures(found: Sequence[Figures]) -> list[str]:
+def _size_at_end(simulated: Simulated, figures: Figures) -> int:
+    """Nodes that a run wished for at its end, standbys included."""
+    assert simulated.asked.sizes is not None, "asked only of a run that chooses its size"
+    return figures.resized[-1].nodes if figures.resized else simulated.asked.sizes.terms.begin
+
+
+def _sizes_body(simulated: Simulated, found: Found) -> dict[str, Any] | None:
+    """How each run chose its size, in the words of `bamboo cost RUN --json`."""
+    sizes = simulated.asked.sizes
+    if sizes is None:
+        return None
+    return {
+        "sizes": list(sizes.terms.rule.sizes),
+        "begin": sizes.terms.begin,
+        "runs": [
+            {
+                "nodes_at_end": _size_at_end(simulated, one[OURS]),
+                "resizes": [asdict(resize) for resize in one[OURS].resized],
+            }
+            for one in found
+        ],
+    }
+
+
+def _resizes(simulated: Simulated, found: Found) -> list[str]:
+    """Each resize of one run with its sentence; of several runs the sizes that they came to."""
+    sizes = simulated.asked.sizes
+    if sizes is None:
+        return []
+    able = ", ".join(map(str, sizes.terms.rule.sizes))
+    if len(found) > 1:
+        ends = Counter(_size_at_end(simulated, one[OURS]) for one in found)
+        came = ", ".join(f"{runs} to {nodes}" for nodes, runs in sorted(ends.items()))
+        begin = count(sizes.terms.begin, "node")
+        return paragraph(f"autoscale: from {begin}, of {able}: of {len(found)} runs came {came}")
+    resized = found[0][OURS].resized
+    lines = paragraph(
+        f"autoscale: from {count(sizes.terms.begin, 'node')} to "
+        f"{_size_at_end(simulated, found[0][OURS])}, of {able}"
+    )
+    for one in resized[:_SAID]:
+        lines += paragraph(f"after step {one.step}: {one.reason}", indent=4)
+    if len(resized) > _SAID:
+        lines.append(f"    and {count(len(resized) - _SAID, 'resize')} more")
+    return lines
+
+
+def _figures(found: Sequence[Figures], *, resized: bool) -> list[str]:
     several = len(found) > 1
     rows: list[tuple[str, ...]] = []
     if several:
         rows.append(("", "mean", "p50", "p90", "95 % of the mean"))
     for name, label in FIGURES.items():
+        if name == "resizes" and not resized:
+            continue
         scale = HOUR_S if name in _HOURS else 1.0
         one = spread([getattr(figures, name) / scale for figures in found])
         if several:

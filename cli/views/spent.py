@@ -21,6 +21,8 @@ _LABELS = {
     "rounding": "whole seconds",
     "free": "free first hour",
 }
+BESIDE = ("coordinator", "disks", "addresses", "transfer")
+"""What stands beside the instances, in the order in which it is said."""
 _NAMED = 8
 """So many instances are named; of more the number is said."""
 
@@ -41,7 +43,7 @@ def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
             f"{saved / full:.0%}"
         )
     lines += paragraph(_rate(spent, ended=ended))
-    lines += paragraph(_beside(spent["beside"]))
+    lines += paragraph(beside_text(spent["beside"]))
     if spent["not_members"]:
         lines += paragraph(_strangers(spent["not_members"], ended=ended))
     return lines
@@ -119,16 +121,18 @@ def _rate(spent: Mapping[str, Any], *, ended: bool) -> str:
     return line
 
 
-def _beside(beside: Mapping[str, Any]) -> str:
+def beside_text(beside: Mapping[str, Any]) -> str:
+    """What stands beside the instances, part by part."""
     transfer = beside["transfer_micro_usd"]
-    words = "beside the bill, modelled: transfer between zones "
+    words = ", ".join(f"{name} {micro_text(beside[f'{name}_micro_usd'])}" for name in BESIDE[:-1])
+    words = f"beside the bill, modelled: {words}, transfer between zones "
     words += (
         f"{micro_text(transfer)} ({size(beside['transfer_bytes'])}, steps at the planned grid of "
         "the newest part)"
         if transfer
         else "$0"
     )
-    return f"{words}; coordinator and disks $0: the cloud's log has none"
+    return f"{words}; {micro_text(beside['micro_usd'])} in all"
 
 
 def _strangers(found: Sequence[Mapping[str, Any]], *, ended: bool) -> str:

@@ -17,8 +17,9 @@ from bamboo.core.events import Event
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
+from bamboo.planner.scaler import SETTLING, Turn
 from bamboo.planner.scaling_curve import LEAST
-from cli.autoscaling import SETTLING, Autoscaler, Turn
+from cli.autoscaling import Autoscaler
 from cli.books import Booked
 from cli.money import Rented
 from cli.progress import Progress

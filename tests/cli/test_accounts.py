@@ -159,6 +159,24 @@ def test_a_later_part_begins_with_what_it_takes_back() -> None:
     assert Again(**change["again"]).until_s == START_S
 
 
+@pytest.mark.parametrize(("step", "reached", "lost"), [(3, 3, False), (3, 4, True)])
+def test_a_part_that_ended_in_order_has_nothing_that_is_done_again(
+    step: int, reached: int, lost: bool
+) -> None:
+    """What it took to write the state of a stop is no lost work, unless it is not gone on from."""
+    books = FakeBooks()
+    first, found = decisions()
+    kept_at = (Checkpoint(step=step, era=0),)
+    first = replace(first, state=replace(first.state, checkpoints=kept_at), at_s=START_S)
+    times = tuple((steps, START_S - 90.0 + 10 * steps) for steps in range(1, reached + 1))
+    accounts = Accounts(Booked(part=2, reached=times, finished=True), books)
+    accounts.decided(found[0], first=first)
+    accounts.book(World(job()).launcher.progress)
+    change = books.events[0][1]
+    since = {"since_s": START_S - 90.0 + 10 * step, "until_s": START_S}
+    assert change["again"] == (since if lost else None)
+
+
 def test_a_log_that_begins_in_the_middle_is_booked_from_there() -> None:
     books = FakeBooks()
     _, found = decisions()

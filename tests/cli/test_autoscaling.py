@@ -14,8 +14,9 @@ from bamboo.core.events import Event, NodesReleased, RebalanceAdvised
 from bamboo.core.policy import GridTime
 from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
+from bamboo.planner.scaler import SETTLING, Turn, Watch, to_give_back
 from bamboo.planner.scaling_curve import LEAST
-from cli.autoscaling import SETTLING, Turn, Watch, rule_of, scale, to_give_back
+from cli.autoscaling import rule_of, scale
 from cli.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
 from cli.ledger import Accounts
 from cli.ports import Ports
@@ -207,6 +208,22 @@ def test_a_wish_that_nobody_fills_is_given_up_and_not_repeated_soon() -> None:
     assert told.turn(state).nodes == 4
 
 
+def test_a_node_without_work_teaches_nothing_of_larger_sizes() -> None:
+    """Three of four could be had, and two of them trained: four are wished for again."""
+    told, state = Told(), trains("a.1", "b.1")
+    told.trains(state, step_s=1.0)
+    assert told.turn(state).nodes == 4
+    three = after(state, joined("c.1"))
+    told.trains(three, step_s=1.0, steps=31)
+    told.turn(three)
+    told.now_s += 31.0
+    given_up = told.turn(three)
+    assert given_up.resize is not None
+    assert given_up.resize.reason.startswith("3 of 4 nodes could be had")
+    told.now_s += 61.0
+    assert told.turn(state).nodes == 4
+
+
 def test_a_wish_is_not_given_up_while_nodes_boot() -> None:
     told, state = Told(), trains("a.1", "b.1")
     told.trains(state, step_s=1.0)
@@ -245,8 +262,8 @@ def test_the_deadline_does_not_begin_anew_with_a_resume() -> None:
     """10,000 steps of 0.7 s come within 2.8 hours of the start, and not after 1.3 of them."""
     goal = job(marginal=0.9, utility="step", utility_usd=1000.0, deadline_hours=2.8, max_nodes=4)
     for led_before_s, nodes in ((0.0, 2), (1.3 * 3600, 4)):
-        told, state = Told(goal, led_before_s=led_before_s), trains("a.1", "b.1")
-        told.scaler.scaling = Scaling(nodes=2, times_s=((4, (0.5,) * 64),))
+        known = Booked(scaling=Scaling(nodes=2, times_s=((4, (0.5,) * 64),)).to_body())
+        told, state = Told(goal, known, led_before_s=led_before_s), trains("a.1", "b.1")
         told.trains(state, step_s=0.7)
         assert told.turn(state).nodes == nodes
 

@@ -39,7 +39,7 @@ def steps_of(folder: Path) -> list[int]:
 
 
 def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
-    # Four instances come to $0.0351 at least; the one that replaces a lost one makes it $0.0438.
+    # Four instances come to $0.0351 at least; one that replaced the lost one would make it $0.0438.
     done = launch(bench, "dear", "--max-cost", "0.04", "--max-instances", "5")
     assert done.returncode == 4, done.stdout + done.stderr
     folder = bench.home / "dear"
@@ -52,14 +52,23 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     # The job writes no checkpoints: that of the stop is there all the same.
     assert receipt["newest_checkpoint"] == step
     assert f"the newest checkpoint is of step {step}" in done.stdout
+    bill = receipt["bill"]
+    assert bill["whole_usd"] == pytest.approx(bill["usd"] + bill["beside"]["usd"], abs=1e-6)
+    cost = bench.json("cost", "dear")["spent"]
+    assert cost["beside"] == bill["beside"]
+    assert cost["budget"]["left_usd"] == pytest.approx(0.04 - bill["whole_usd"], abs=2e-6)
+    assert 0.035 < bill["usd"] < bill["whole_usd"] <= 0.04
+    assert f"(${bill['usd']:.4f} for instances, $0.0" in receipt["sentence"]
+    assert "with the instances" in done.stdout
     ends = [json.loads(line)["kind"] for line in (folder / "cloud.jsonl").read_text().splitlines()]
-    assert ends.count("start") == ends.count("end") == 5
+    assert ends.count("start") == ends.count("end") == 4
     assert not (folder / "endpoint.json").exists()
 
     refused = bench.run("resume", "dear")
     assert refused.returncode == 2
-    assert "budget.max_usd = 0.04: the run has cost $0.04" in refused.stderr
-    assert "already (modelled); raise it" in refused.stderr
+    assert "budget.max_usd = 0.04: the plan needs at least $0.07" in refused.stderr
+    assert "beside them, $0.03" in refused.stderr
+    assert "spent before (modelled: " in refused.stderr
 
     done = bench.run("resume", "dear", "--max-cost", "1", "--set", "chaos.kill=[]")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -70,6 +79,8 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     assert steps_of(folder) == list(range(STEPS))
     assert bench.json("verify", "dear")["equal"] is True
     assert bench.json("verify", "dear", "--samples")["equal"] is True
+    uses = {one["use"] for one in bench.json("cost", "dear")["spent"]["uses"]}
+    assert "lost work" not in uses, "it went on from where it had stopped"
     report = bench.json("report", "dear")
     assert report["figures"]["preemptions"] == "1"
     assert report["figures"]["lost steps"] == "0"
@@ -85,7 +96,8 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
         ),
         (
             ("--max-cost", "0.001"),
-            ("budget.max_usd = 0.001: the plan needs at least $0.0351 (modelled: 40 calm steps of",
+            ("budget.max_usd = 0.001: the plan needs at least $0.03",
+             "$0.0351 for instances, $0.00", "(modelled: 40 calm steps of",
              "4 instances for $2.10/h", "budget.partial"),
         ),
         (

@@ -8,7 +8,7 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.value import MICRO, bill_micro_usd
-from cli.budget import refuse_beyond
+from cli.budget import beside_plan, refuse_beyond
 from cli.planning import Planned
 from tests.cli.test_planning import JOB, plan
 
@@ -24,9 +24,11 @@ def needed() -> tuple[float, float]:
     """(Dollars, hours) that the steps of the job come to, on the plan's own figures."""
     _, planned = with_budget(BudgetConfig())
     assert planned.plan.expected is not None
-    seconds = 1000 * min(planned.plan.expected.step_s, *(grid.step_s for grid in planned.grids))
-    price = planned.usd_per_hour
-    return bill_micro_usd(seconds, usd_per_hour=price, spot=False) / MICRO, seconds / 3600
+    step_s = min(planned.plan.expected.step_s, *(grid.step_s for grid in planned.grids))
+    paid = bill_micro_usd(1000 * step_s, usd_per_hour=planned.usd_per_hour, spot=False) / MICRO
+    beside = beside_plan(planned, steps=1000, step_s=step_s)
+    assert 0 < beside.usd < paid
+    return paid + beside.usd, 1000 * step_s / 3600
 
 
 def refused(budget: BudgetConfig, **more: float) -> str:
@@ -47,6 +49,8 @@ def test_a_limit_is_compared_with_the_least_that_the_steps_come_to() -> None:
     assert "budget.max_usd" in dear
     assert "the plan needs at least $" in dear
     assert "(modelled: 1,000 calm steps of" in dear
+    assert " for instances, $" in dear
+    assert " beside them (" in dear
     assert "budget.max_hours" in refused(BudgetConfig(max_hours=hours * 0.999))
     few = refused(BudgetConfig(max_instances=3))
     assert "budget.max_instances = 3: the plan needs 4 instances, for a grid of 1 x 4;" in few
@@ -61,7 +65,7 @@ def test_what_may_be_stopped_at_its_limits_is_not_refused_for_time_and_money() -
 def test_a_run_that_goes_on_needs_the_rest_and_has_spent_something() -> None:
     usd, _ = needed()
     budget = BudgetConfig(max_usd=usd)
-    assert "$0.0100 of it spent before" in refused(budget, spent_usd=0.01)
+    assert " beside them, $0.0100 spent before (modelled: " in refused(budget, spent_usd=0.01)
     assert refused(budget, spent_usd=usd / 2 - 1e-5, from_step=500) == ""
     spent = refused(replace(budget, partial=True), spent_usd=usd)
     assert "the run has cost" in spent

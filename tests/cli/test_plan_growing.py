@@ -60,7 +60,7 @@ def test_the_text_of_a_run_that_grows_has_the_figures_of_one_grid(
     assert "step, value and comparison are those of that grid" in words
 
 
-def test_a_run_whose_larger_grid_needs_more_memory_is_planned_all_the_same(
+def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = sets("cluster.stages=2", "cluster.max_pipelines=2", "cluster.redundancy=off")
@@ -83,9 +83,20 @@ def test_a_run_whose_larger_grid_needs_more_memory_is_planned_all_the_same(
     assert two > one
     of(round(16 * 2**30 / ((one + two) / 2) * 1_000_000))
     planned = body_of(capsys, "plan", "job.toml", "--json", *own)
-    assert planned["expected"]["grid"] == {"pipelines": 2, "stages": 2}
-    assert planned["expected"]["most_bytes"] > 16 * 2**30
+    assert planned["expected"]["grid"] == {"pipelines": 1, "stages": 2}
+    assert planned["expected"]["most_bytes"] <= 16 * 2**30
     assert planned["expected"]["cut"] == planned["cut"]
+    assert planned["instances"] == 2, "what has no work is not rented"
+    (never,) = [note for note in planned["notes"] if "never grows" in note]
+    assert never.startswith("The run never grows to 2 x 2 (17.4 GiB): ")
+    assert never.endswith("a node would need more than the 16 GiB of a T4.")
+    scaled = [*own, *sets("autoscale.enabled=true")]
+    assert body_of(capsys, "plan", "job.toml", "--json", *scaled)["autoscale"]["sizes"] == [2]
+    simulated = ["simulate", "job.toml", "--hazard", "0", "--nodes", "8", "--json", *scaled]
+    assert body_of(capsys, *simulated)["autoscale"]["sizes"] == [2]
+    assert run(["launch", "job.toml", "--dry-run", *scaled]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "autoscale chooses among 2 nodes: each of these sizes fits the 16 GiB" in words
     refused(capsys, ["plan", "job.toml", *own, *sets("cluster.pipelines=2")])
 
 

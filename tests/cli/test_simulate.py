@@ -118,6 +118,45 @@ def test_instances_on_demand_are_paid_in_full_whatever_takes_them(
     assert 'cloud.market = "on-demand"' in capsys.readouterr().err
 
 
+AUTOSCALED = (
+    *("--hazard", "0", "--nodes", "16", "--hours", "12"),
+    *("--set", "autoscale.enabled=true", "--set", "cluster.max_pipelines=3"),
+)
+
+
+def test_a_run_that_chooses_its_size_says_each_resize_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body = body_of([*AUTOSCALED], capsys)
+    chosen = body["autoscale"]
+    assert (chosen["begin"], chosen["sizes"]) == (4, [4, 6, 8])
+    (one,) = chosen["runs"]
+    assert figure(body, "resizes") == len(one["resizes"]) > 0
+    assert one["nodes_at_end"] == one["resizes"][-1]["nodes"] == 8
+    assert figure(body, "mean_nodes") == pytest.approx(8, rel=0.05)
+    assert run(["simulate", JOB, *AUTOSCALED]) == 0
+    text = capsys.readouterr().out
+    assert "autoscale: from 4 nodes to 8, of 4, 6, 8" in text
+    for resize in one["resizes"]:
+        assert f"after step {resize['step']}: {resize['reason'][:40]}" in text
+
+
+def test_a_run_that_does_not_choose_its_size_says_nothing_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    calm = ["--hazard", "0", "--nodes", "16"]
+    assert body_of(calm, capsys)["autoscale"] is None
+    assert run(["simulate", JOB, *calm]) == 0
+    assert "resize" not in capsys.readouterr().out
+
+
+def test_of_many_runs_the_sizes_that_they_came_to_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["simulate", JOB, *AUTOSCALED, "--seeds", "3"]) == 0
+    assert "of 3 runs came 3 to 8" in " ".join(capsys.readouterr().out.split())
+
+
 def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", MARKET, "--endless", "--rivals"]
     body = body_of(arguments, capsys)

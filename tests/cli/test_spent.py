@@ -202,7 +202,9 @@ def test_the_budget_that_is_left(home: Path) -> None:
     spent = spent_on(folder, store=world.store, steps=3, now_s=START_S + 100)
     assert spent is not None
     budget = spent["budget"]
-    assert budget["left_usd"] == pytest.approx(1.0 - spent["bill_micro_usd"] / 1e6)
+    whole = spent["bill_micro_usd"] + spent["beside"]["micro_usd"]
+    assert spent["beside"]["micro_usd"] > 0
+    assert budget["left_usd"] == pytest.approx(1.0 - whole / 1e6)
     assert budget["left_s"] == 7100.0
 
 

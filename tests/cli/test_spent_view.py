@@ -4,6 +4,15 @@ from typing import Any
 
 from cli.views.spent import BAR, bar, micro_text, spent_lines
 
+BESIDE: dict[str, Any] = {
+    "coordinator_micro_usd": 100,
+    "disks_micro_usd": 30,
+    "addresses_micro_usd": 20,
+    "transfer_micro_usd": 0,
+    "transfer_bytes": 0,
+    "micro_usd": 150,
+}
+
 
 def body(**change: object) -> dict[str, Any]:
     given: dict[str, Any] = {
@@ -20,7 +29,7 @@ def body(**change: object) -> dict[str, Any]:
         "busy_measured": 1,
         "instances": [{"seconds": {"useful": 3600.0}}, {"seconds": {"booting": 3600.0}}],
         "not_members": [],
-        "beside": {"transfer_micro_usd": 0, "transfer_bytes": 0},
+        "beside": BESIDE,
         "usd_per_hour": 0.75,
         "budget": None,
         "unknown": "",
@@ -85,7 +94,9 @@ def test_who_takes_no_part_is_named_up_to_eight() -> None:
 
 
 def test_what_is_beside_the_bill_is_called_modelled() -> None:
-    some = {"transfer_micro_usd": 20_000, "transfer_bytes": 2**30}
-    said = " ".join(text(beside=some).split())
-    assert "beside the bill, modelled: transfer between zones $0.020000 (1.0 GiB, " in said
-    assert "steps at the planned grid of the newest part)" in said
+    some = {"transfer_micro_usd": 20_000, "transfer_bytes": 2**30, "micro_usd": 20_150}
+    said = " ".join(text(beside=BESIDE | some).split())
+    assert "beside the bill, modelled: coordinator $0.000100, disks $0.000030, addresses " in said
+    assert "$0.000020, transfer between zones $0.020000 (1.0 GiB, " in said
+    assert "steps at the planned grid of the newest part); $0.020150 in all" in said
+    assert "transfer between zones $0; $0.000150 in all" in " ".join(text().split())

@@ -185,6 +185,10 @@ def test_a_later_part_takes_back_what_its_checkpoint_does_not_have() -> None:
     roster.stepped(4, 40.0)
     roster.resumed(3, 1000.0)
     assert [one.again for one in roster.changes()] == [Again(since_s=30.0, until_s=1000.0)]
+    whole = Roster()
+    whole.stepped(4, 40.0)
+    whole.resumed(4, 1000.0, whole=True)
+    assert [one.again for one in whole.changes()] == [None], "nobody had begun the next step"
     anew = Roster()
     anew.resumed(0, 1000.0)
     assert [one.again for one in anew.changes()] == [Again(since_s=0.0, until_s=1000.0)]

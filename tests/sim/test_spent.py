@@ -166,7 +166,7 @@ def test_the_simulator_bills_the_same() -> None:
         zones = {ZoneId(f"z{n}"): ((0.0, price),) for n, price in enumerate(PRICES)}
         one = replace(asked(), interrupted_hour_is_paid=False)
         prices = Prices(source="test", by_zone=zones)
-        found = figures_of(world, one, prices=prices, spot=True, transitions=0)
+        found = figures_of(world, one, prices=prices, spot=True)
         spent = attribute(spot, roster.changes(), [])
         micro_usd = sum(part.bill_micro_usd for part in spent)
         assert micro_usd == round((found.usd - found.transfer_usd) * 1e6)
