@@ -28,7 +28,7 @@ from bamboo.planner.chosen import (
     value_in_short,
 )
 from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
-from bamboo.planner.options import again, options, together
+from bamboo.planner.options import again, options, shared_out, together
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, RESTART_S
 from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.processes import cores, in_order
@@ -275,7 +275,7 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
 
 def _searched(offers: Sequence[Offer], question: Question, *, rows: int, told: Told) -> Options:
     """On both cores. Raises InputError when nothing fits into memory."""
-    parts = [offers[first::PARTS] for first in range(min(PARTS, len(offers)))]
+    parts = shared_out(offers, PARTS)
     tables = []
     search = partial(_search, question, rows)
     for table in in_order(search, parts, processes=min(cores(), len(parts))):

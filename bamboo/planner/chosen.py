@@ -6,19 +6,22 @@ them in nine runs of ten. What is said of other rates of preemption is modelled:
 table with their losses scaled, nothing is played again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isinf, log
 
+from bamboo.planner.losses import at_rate
 from bamboo.planner.option import HOUR_S, SPOT, Option, Question
-from bamboo.planner.options import at_rate
 from bamboo.planner.ranking import ROUNDING, SAME, least_redundant
 from bamboo.planner.value import samples_per_usd
-from bamboo.planner.zones import RESTART_S
 
 LEAST_RATE, MOST_RATE = 1e-6, 20.0
 """Preemptions per node-hour between which a break-even is looked for."""
 HALVINGS = 60
+RATES = tuple(LEAST_RATE * (MOST_RATE / LEAST_RATE) ** (n / 48) for n in range(49))
+"""Where it is looked whether redundancy pays, before it is told exactly from where on."""
+PAYS = log(1 + SAME)
+"""From this gain on redundancy is said to pay, as in a `Case`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +156,11 @@ def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """From which rate on the best plan with redundancy is worth more than the best without."""
+    """From which rate on the best plan with redundancy is worth more than the best without, by
+    more than SAME."""
 
     per_node_hour: float | None
-    """Modelled; None: there is no such rate, or at no rate is it worth less."""
+    """Modelled; None: there is no such rate, or it is worth more at every rate."""
     says: str
 
 
@@ -185,9 +189,9 @@ def value_in_short(option: Option, hours: float, question: Question) -> float:
     """What the plan is worth where the whole job takes so long: a loss costs half of it at most."""
     plan = option.plan
     steps = max(1, round(hours * HOUR_S / plan.step_s))
-    stakes = replace(question, steps=steps).hazard({"": 1.0}, preemptible=True).stakes
-    fatal_s = stakes.lost_s(plan.step_s) + max(0.0, question.replace_s - RESTART_S)
-    return replace(plan, losses=replace(plan.losses, fatal_s=fatal_s)).value
+    hazard = replace(question, steps=steps).hazard({"": 1.0}, preemptible=True)
+    losses = replace(plan.losses, fatal_s=hazard.fatal_s(plan.step_s))
+    return replace(plan, losses=losses).value
 
 
 def on_spot(found: Sequence[Option], *, redundant: bool) -> tuple[Option, ...]:
@@ -208,34 +212,46 @@ def gain_at(found: Sequence[Option], per_node_hour: float, question: Question) -
 
 
 def break_even(found: Sequence[Option], question: Question) -> BreakEven:
-    """Where `gain_at` changes its sign, by halving on a logarithmic scale."""
+    """Where `gain_at` first passes PAYS: looked for at RATES, then by halving between two."""
     if not on_spot(found, redundant=True) or not on_spot(found, redundant=False):
         return BreakEven(per_node_hour=None, says="There are no two plans on spot to compare.")
     if question.losses_per_node_hour <= 0:
         return BreakEven(
             per_node_hour=None, says="No node is ever taken here: redundancy has nothing to save."
         )
-    low, high = log(LEAST_RATE), log(MOST_RATE)
-    if gain_at(found, LEAST_RATE, question) >= 0:
-        return BreakEven(
-            per_node_hour=None,
-            says="Redundancy pays at any rate of preemption: even where no node is taken, the best "
-            "plan with it is worth no less than the best without.",
-        )
-    if gain_at(found, MOST_RATE, question) <= 0:
+
+    def pays(rate: float) -> bool:
+        return gain_at(found, rate, question) > PAYS
+
+    looked_at = [pays(rate) for rate in RATES]
+    if not any(looked_at):
         return BreakEven(
             per_node_hour=None,
             says=f"Redundancy does not pay up to {MOST_RATE:g} preemptions per node-hour.",
         )
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if gain_at(found, exp(middle), question) < 0:
-            low = middle
-        else:
-            high = middle
-    rate = exp(high)
+    first = looked_at.index(True)
+    # Where nodes are taken all the time, plans with and without it may both come to nothing.
+    end = looked_at.index(False, first) if False in looked_at[first:] else len(RATES)
+    until = f", up to {_crossing(pays, RATES[end - 1], RATES[end]):.3g}" if RATES[end:] else ""
+    if not first:
+        return BreakEven(
+            per_node_hour=None,
+            says="Redundancy pays even where no node is taken: the best plan with it is worth more "
+            f"than the best without at any rate of preemption{until}.",
+        )
+    rate = _crossing(pays, RATES[first - 1], RATES[first])
+    below = "more" if gain_at(found, LEAST_RATE, question) < -PAYS else "as much"
     return BreakEven(
         per_node_hour=rate,
-        says=f"Redundancy pays from {rate:.3g} preemptions per node-hour on; below, the best plan "
-        "without is worth more.",
+        says=f"Redundancy pays from {rate:.3g} preemptions per node-hour on{until}; where fewer "
+        f"are taken, the best plan without is worth {below}.",
     )
+
+
+def _crossing(pays: Callable[[float], bool], low: float, high: float) -> float:
+    """The first rate, as far as it can be told, at which `pays` is as it is at `high`."""
+    after = pays(high)
+    for _ in range(HALVINGS):
+        middle = exp((log(low) + log(high)) / 2)
+        low, high = (low, middle) if pays(middle) is after else (middle, high)
+    return high

@@ -6,7 +6,7 @@ times are those of dry runs; how often, and how many nodes go at once, is modell
 (`bamboo.planner.zones`), scaled to the hazard that is given, and never a promise.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp
 
 from bamboo.ids import NodeId, ZoneId
@@ -41,6 +41,10 @@ class Hazard:
     replace_s: float = RESTART_S
     """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
     A restore takes no less than RESTART_S."""
+
+    def fatal_s(self, step_s: float) -> float:
+        """What a loss without a live copy costs on average."""
+        return self.stakes.lost_s(step_s) + max(0.0, self.replace_s - RESTART_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,23 @@ NO_LOSSES = Losses(
 )
 
 
+def empty_share(survived_per_hour: float, *, replace_s: float) -> float:
+    """Of the time, in which some place is empty. However many are, all wait for the slowest
+    pipeline."""
+    return 1 - exp(-survived_per_hour * replace_s / 3600)
+
+
+def at_rate(losses: Losses, factor: float, *, replace_s: float) -> Losses:
+    """The losses where nodes are taken `factor` times as often."""
+    survived = losses.survived_per_hour * factor
+    return replace(
+        losses,
+        survived_per_hour=survived,
+        empty_share=empty_share(survived, replace_s=replace_s),
+        fatal_per_hour=losses.fatal_per_hour * factor,
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class LossBook:
     """Of nodes in one spread over zones; what depends on the grid alone is worked out once."""
@@ -111,11 +132,10 @@ class LossBook:
         return Losses(
             survived_per_hour=survived,
             survived_s=hit_s,
-            # However many places are empty at once, all wait for the slowest pipeline.
-            empty_share=1 - exp(-survived * self.hazard.replace_s / 3600),
+            empty_share=empty_share(survived, replace_s=self.hazard.replace_s),
             slower=later_s / calm_s - 1,
             fatal_per_hour=fatal,
-            fatal_s=self.hazard.stakes.lost_s(calm_s) + max(0.0, self.hazard.replace_s - RESTART_S),
+            fatal_s=self.hazard.fatal_s(calm_s),
         )
 
     def fatal_per_hour(self, grid: Grid, mode: str) -> float:

@@ -11,11 +11,11 @@ every second stage of the ring, so that each stage always has a live copy. It is
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, inf
+from math import inf
 
 from bamboo.errors import InputError
 from bamboo.planner.candidates import Candidates, Choice, Room, grids_of
-from bamboo.planner.losses import Losses
+from bamboo.planner.losses import at_rate
 from bamboo.planner.option import (
     HOUR_S,
     MIXED,
@@ -80,6 +80,18 @@ def together(tables: Sequence[Options], *, most: int) -> Options:
     )
 
 
+def shared_out(offers: Sequence[Offer], parts: int) -> list[list[Offer]]:
+    """The offers in at most so many parts that may be searched apart: of one GPU all are in one,
+    because they share most of their work. The same for the same offers."""
+    groups: dict[tuple[int, tuple[float, ...]], list[Offer]] = {}
+    for offer in offers:
+        groups.setdefault(_size(offer), []).append(offer)
+    shared: list[list[Offer]] = [[] for _ in range(min(parts, len(groups)))]
+    for group in sorted(groups.values(), key=len, reverse=True):
+        min(shared, key=len).extend(group)
+    return shared
+
+
 def again(option: Option, offer: Offer, question: Question) -> Option:
     """The same plan on another offer, such as one with slower links."""
     table = _Table([offer], question)
@@ -115,6 +127,7 @@ class _Table:
         self._misfits: list[Line] = []
         self._queue: list[_Entry] = []
         self._fitting: dict[tuple[int, tuple[float, ...]], list[Choice]] = {}
+        self._alike: list[tuple[Offer, Judge]] = []
 
     def played(self, most: int, told: Told) -> Options:
         """Look at everything, and closely at the best."""
@@ -169,17 +182,21 @@ class _Table:
         """Every line of an offer, and every plan of it that fits, with the most it is worth."""
         for market, judge in self._judges(offer):
             # Of one GPU there are instances of several sizes.
-            size = (offer.memory_bytes, offer.workload.both_s)
+            size = _size(offer)
             if size not in self._fitting:
                 self._fitting[size] = list(judge.candidates.all())
             self._enter_lines(offer, market, judge, self._fitting[size])
 
     def _judges(self, offer: Offer) -> Iterator[tuple[str, Judge]]:
-        """Of each market and spread; all of them share their dry runs."""
+        """Of each market and spread; all of them share their dry runs, also with those of offers
+        on which a step takes the same."""
         question, spot = self._question, offer.spot_usd_per_hour
         room, standbys = self._room(offer, question.modes), question.standbys
         fixed = question.hazard({"": offer.on_demand_usd_per_hour}, preemptible=False)
-        first = Judge(offer.workload, room, fixed, spread="one", standbys=standbys)
+        like = next((judge for one, judge in self._alike if _same_steps(one, offer)), None)
+        first = Judge(offer.workload, room, fixed, spread="one", standbys=standbys, like=like)
+        if like is None:
+            self._alike.append((offer, first))
         yield ON_DEMAND, first
         if not spot:
             return
@@ -326,15 +343,17 @@ class _Table:
         )
 
 
-def at_rate(losses: Losses, factor: float, *, replace_s: float) -> Losses:
-    """The losses where nodes are taken `factor` times as often."""
-    survived = losses.survived_per_hour * factor
-    return replace(
-        losses,
-        survived_per_hour=survived,
-        empty_share=1 - exp(-survived * replace_s / HOUR_S),
-        fatal_per_hour=losses.fatal_per_hour * factor,
-    )
+def _size(offer: Offer) -> tuple[int, tuple[float, ...]]:
+    """What decides which plans fit."""
+    return offer.memory_bytes, offer.workload.both_s
+
+
+def _same_steps(one: Offer, other: Offer) -> bool:
+    """Whether plans fit and steps take the same on both, but for what a node sends in all."""
+    if _size(one) != _size(other):
+        return False
+    works = (replace(offer.workload, store_bytes_per_s=0.0) for offer in (one, other))
+    return next(works) == next(works)
 
 
 def _modes(market: str, modes: Sequence[str]) -> tuple[str, ...]:

@@ -179,7 +179,8 @@ def _order(choice: Choice, spread: str) -> tuple[int, ...]:
 
 class Judge:
     """Works out the figures of plans; step times are shared between those of one cut, and with
-    another judge of the same workload and room, whom this one is `like`."""
+    another judge of the same workload and room, whom this one is `like`: what a node sends in all
+    and what checkpoints take may differ."""
 
     def __init__(
         self,
@@ -199,14 +200,20 @@ class Judge:
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
         self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
+        self._least: dict[Choice, tuple[float, float]] = {}
         if like:
-            self._times = like._times
+            self._times, self._least = like._times, like._least
 
     def floor_s(self, choice: Choice) -> float:
         """No calm step of the plan takes less."""
-        grid, times = choice.grid, self._times_of(choice, choice.mode)
-        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-        return max(times.floor_s(grid, shares), self._sent_s(times, grid, shares))
+        if choice not in self._least:
+            grid, times = choice.grid, self._times_of(choice, choice.mode)
+            shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+            most_bytes = max(times.sent_bytes(grid, shares))
+            self._least[choice] = times.floor_s(grid, shares), most_bytes
+        least_s, sent_bytes = self._least[choice]
+        rate = self._room.node_bytes_per_s
+        return max(least_s, sent_bytes / rate if rate else 0.0)
 
     def least_usd_per_hour(self, choice: Choice) -> float:
         """What the plan costs in steps of the least time: no plan of longer ones gets more out of

@@ -99,7 +99,7 @@ def test_the_installed_prices_are_shown_with_age_and_source(
     for kind in body["types"]:
         for price in filter(None, (kind["on_demand"], kind["spot"])):
             assert price["source"]
-            assert price["age_days"] > 100
+            assert price["age_days"] > 30
     assert not home.exists()
 
 

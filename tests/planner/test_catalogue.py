@@ -1,8 +1,10 @@
 """The catalogue that is installed, and what a damaged one is refused for."""
 
+from itertools import permutations
+
 import pytest
 
-from bamboo.config.catalogue import installed_catalogue
+from bamboo.config.catalogue import installed_catalogue, load_gpus
 from bamboo.config.tree import CloudConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import NEEDED
@@ -124,6 +126,26 @@ def test_installed_figures_are_those_that_were_looked_up() -> None:
         "p3.2xlarge": 2.5,
         "p3.8xlarge": 10,
         "p3.16xlarge": 25,
+        "p3dn.24xlarge": 100,
     }
     assert types["p3.2xlarge"].spot_usd_per_hour == (0.38, 0.74)
     assert types["p5en.48xlarge"].on_demand_usd_per_hour == 63.296
+    assert shapes["p3dn.24xlarge"] == (8, "V100", 32)
+    assert types["g6e.4xlarge"].on_demand_usd_per_hour == 3.00424
+    assert types["g6e.4xlarge"].spot_usd_per_hour == (0.7886, 1.1767)
+
+
+def test_there_are_types_enough_to_compare_and_every_gpu_is_in_the_table() -> None:
+    types, table = installed_catalogue().types, load_gpus()
+    assert len(types) >= 30
+    for kind in types.values():
+        assert table.of(kind.gpu, kind.gpu_memory_gib).memory_gib == kind.gpu_memory_gib
+
+
+def test_of_one_family_a_larger_instance_with_as_many_gpus_is_no_cheaper() -> None:
+    types = installed_catalogue().types.values()
+    for one, other in permutations(types, 2):
+        same = (one.name.partition(".")[0], one.gpus) == (other.name.partition(".")[0], other.gpus)
+        if same and (one.vcpus or 0) < (other.vcpus or 0):
+            assert one.on_demand_usd_per_hour < other.on_demand_usd_per_hour
+            assert one.network_gbps <= other.network_gbps

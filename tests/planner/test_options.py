@@ -1,16 +1,24 @@
 """Options of a job: ranked by the definition of value, none left out, break-even a root."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, log
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.errors import InputError
-from bamboo.planner.chosen import Outcome, break_even, choose, gain_at
+from bamboo.planner.chosen import (
+    LEAST_RATE,
+    MOST_RATE,
+    PAYS,
+    Outcome,
+    break_even,
+    choose,
+    gain_at,
+)
 from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
-from bamboo.planner.options import anchors, options, together
+from bamboo.planner.options import anchors, options, shared_out, together
 from bamboo.planner.ranking import SAME
 from bamboo.planner.value import samples_per_usd
 from bamboo.topology.grid import Grid
@@ -109,6 +117,35 @@ def test_in_parts_the_same_is_found() -> None:
     assert parts.lines == at_once.lines
 
 
+def test_of_one_gpu_all_are_in_one_part() -> None:
+    slow = offer("s")
+    slow = replace(slow, workload=replace(slow.workload, forward_s=(2.0,) * 4))
+    offers = [offer("a"), slow, offer("b", memory=10**7), offer("c"), offer("d")]
+    parts = shared_out(offers, 2)
+    assert [[one.name for one in part] for part in parts] == [["a", "c", "d"], ["s", "b"]]
+    assert [len(part) for part in shared_out(offers[:1], 2)] == [1]
+
+
+def test_offers_that_share_their_dry_runs_are_worth_what_they_are_alone() -> None:
+    several = [
+        offer("a"),
+        replace(offer("sends slowly", 1.1), node_bytes_per_s=2e3),
+        replace(offer("fast", 1.2), node_bytes_per_s=1e7),
+        on_links_of(3e4),
+    ]
+    several[3] = replace(several[3], name="far", on_demand_usd_per_hour=1.3)
+    together_ = {one.line: one for one in found(*several, question=FEW).found}
+    alone = {one.line: one for each in several for one in found(each, question=FEW).found}
+    assert together_ == alone
+    # The cases differ, or sharing too much would not show.
+    best = {
+        name: max(o.plan.samples_per_s for line, o in alone.items() if line.instance_type == name)
+        for name in ("a", "sends slowly", "far")
+    }
+    assert best["sends slowly"] < best["a"]
+    assert best["far"] < best["a"]
+
+
 def test_what_does_not_fit_is_counted_and_said() -> None:
     table = found(offer("big"), offer("small", memory=4000))
     assert table.misfits.lines > 0
@@ -138,13 +175,36 @@ def on_links_of(bytes_per_s: float) -> Offer:
     return replace(whole, workload=replace(whole.workload, bytes_per_s=bytes_per_s))
 
 
-@pytest.mark.parametrize(
-    ("bytes_per_s", "says"), [(1e6, "pays at any rate"), (2e3, "does not pay up to 20")]
-)
-def test_redundancy_that_always_pays_and_that_never_does(bytes_per_s: float, says: str) -> None:
-    even = break_even(found(on_links_of(bytes_per_s), question=FEW).found, FEW)
+def test_redundancy_that_costs_nothing_pays_only_where_nodes_are_taken() -> None:
+    table = found(question=FEW)
+    assert abs(gain_at(table.found, LEAST_RATE, FEW)) < PAYS
+    even = break_even(table.found, FEW)
+    assert even.per_node_hour is not None, even.says
+    assert LEAST_RATE < even.per_node_hour < FEW.losses_per_node_hour
+    assert "the best plan without is worth as much" in even.says
+
+
+def test_redundancy_that_never_pays() -> None:
+    even = break_even(found(on_links_of(2e3), question=FEW).found, FEW)
     assert even.per_node_hour is None
-    assert says in even.says
+    assert "does not pay up to 20" in even.says
+
+
+@pytest.mark.parametrize(("fatal", "ends"), [(0.0, False), (50.0, True)])
+def test_redundancy_that_pays_where_nothing_is_taken(fatal: float, *, ends: bool) -> None:
+    def better(one: Option) -> Option:
+        plan, losses = one.plan, one.plan.losses
+        losses = replace(losses, fatal_per_hour=losses.fatal_per_hour + fatal)
+        return replace(
+            one, plan=replace(plan, samples_per_s=1.2 * plan.samples_per_s, losses=losses)
+        )
+
+    rows = found(question=FEW).found
+    rows = tuple(better(one) if one.line.redundant else one for one in rows)
+    even = break_even(rows, FEW)
+    assert even.per_node_hour is None
+    assert "pays even where no node is taken" in even.says
+    assert ("up to" in even.says) is ends is (gain_at(rows, MOST_RATE, FEW) <= PAYS)
 
 
 @settings(max_examples=10, deadline=None)
@@ -156,9 +216,11 @@ def test_the_break_even_is_a_root(hazard: float, every: int) -> None:
     even = break_even(table.found, question)
     assert even.per_node_hour is not None, even.says
     rate = even.per_node_hour
-    assert gain_at(table.found, rate, question) == pytest.approx(0, abs=1e-9)
+    # As in the table's cases: what is the same as far as anybody knows does not pay.
+    assert gain_at(table.found, rate, question) == pytest.approx(log(1 + SAME), abs=1e-9)
     assert gain_at(table.found, rate / 2, question) < 0
     assert f"{rate:.3g}" in even.says
+    assert "the best plan without is worth more" in even.says
 
 
 def test_without_losses_there_is_no_break_even() -> None:
