@@ -76,8 +76,17 @@ def _wanted(state: State, policy: Policy) -> str:
         return f"there are nodes for {better.pipelines} x {better.stages}"
     if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
         return ""
+    if _is_merged(state) and usable_number(state) >= state.grid.size:
+        # No shadow of the newcomer's ever takes a slot over: without any, it would stay idle.
+        return f"there are nodes for every stage of {state.grid.pipelines} x {state.grid.stages}"
     leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""
+
+
+def _is_merged(state: State) -> bool:
+    """Whether a node runs two slots."""
+    assignment = state.assignment
+    return assignment is not None and len(set(assignment.owners)) < state.grid.size
 
 
 def _is_worth_it(now: Grid, better: Grid, policy: Policy) -> bool:

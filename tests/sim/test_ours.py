@@ -60,6 +60,16 @@ def test_losses_of_different_pipelines_at_once_delay_as_the_worse_of_them(togeth
     assert both_s == pytest.approx(alone_s if together else 2 * alone_s, abs=0.3)
 
 
+def test_a_merged_node_without_shadows_gives_a_stage_to_who_comes() -> None:
+    """Patience ended with one node for both stages; the one that comes then is not idle."""
+    one = asked(stages=2, redundancy="off", every=10, patience_s=30.0)
+    found = simulate(one, trace("0 +a b", "600 -b", "1200 +c"))
+    assert "there are nodes for every stage of 1 x 2" in said(found)
+    assert (found.restores, found.reconfigurations) == (1, 2)
+    assert found.steps > 160 + (3600 - 1300) / calm_step_s(one), "two nodes from then on"
+    assert found.lost_steps < 10, "by the restore, and nothing by the newcomer"
+
+
 def test_a_standby_takes_the_slot_sooner_than_a_replacement() -> None:
     market = trace("0 +a b c d e", "600 -b", "1500 +f")
     with_standby = simulate(asked(standbys=1), market)
