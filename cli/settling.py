@@ -149,8 +149,8 @@ def _cut_does_not_fit(
         file=job.file if given is None else str(given.path),
         key="cluster.cut" if given is None else "placement.cut",
         value=list(job.cluster.cut),
-        problem=f"does not fit the {kind.gpu_memory_gib:g} GiB of a {kind.gpu} with redundancy "
-        f"{choice.mode!r}",
+        problem=f"does not fit a {kind.gpu} with redundancy {choice.mode!r}: it has "
+        f"{kind.gpu_memory_text}",
         remedy=f"take {list(choice.cut[:-1])}, of which a node needs at most "
         f"{choice.most_bytes / GIB:.2f} GiB",
     )

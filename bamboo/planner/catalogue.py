@@ -20,6 +20,10 @@ SCHEMA_VERSION = 1
 NO_DISCOUNT_SHARE = 0.9
 """A spot pool at or above this share of the on-demand price has no discount worth an interruption:
 it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
+_GIB = 2**30
+USABLE_SHARE = 0.95
+"""What tensors may take of a GPU's memory. The rest is left to the driver's context, to workspaces
+of kernels and to what the allocator cannot hand out: assumed, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,13 @@ class InstanceType:
 
     @property
     def gpu_memory_bytes(self) -> int:
-        return int(self.gpu_memory_gib * 2**30)
+        """Of one GPU, for tensors: USABLE_SHARE of what it has."""
+        return int(self.gpu_memory_gib * USABLE_SHARE * _GIB)
+
+    @property
+    def gpu_memory_text(self) -> str:
+        """Such as `21.2 GiB for tensors (of 22.4)`."""
+        return f"{self.gpu_memory_bytes / _GIB:.1f} GiB for tensors (of {self.gpu_memory_gib:.3g})"
 
     def share_of_on_demand(self, spot_usd_per_hour: float) -> float:
         """What a spot price is of this type's on-demand price."""

@@ -50,11 +50,12 @@ class GpuTable:
         )
 
     def of(self, name: str, memory_gib: float) -> Gpu:
-        """The variant of a GPU that has so much memory. Raises InputError."""
-        for gpu in self.gpus.values():
-            if gpu.name.partition("-")[0] == name and gpu.memory_gib == memory_gib:
-                return gpu
-        return self.find(name)
+        """The variant of a GPU whose memory is nearest: EC2 says what error correction leaves of
+        it, 22.4 of 24 GiB. Raises InputError."""
+        variants = [gpu for gpu in self.gpus.values() if gpu.name.partition("-")[0] == name]
+        if not variants:
+            return self.find(name)
+        return min(variants, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
 
     def seconds(self, work: Work, gpu: Gpu) -> float:
         """How long a GPU takes for it: products by whichever of arithmetic and memory takes longer

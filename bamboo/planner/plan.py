@@ -265,7 +265,7 @@ def _spare_notes(growing: int, standbys: int, each: float, *, without: str) -> t
 def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str, ...]:
     notes = [
         f"Stage {stage.stage} needs {stage.total / GIB:.2f} GiB and a {kind.gpu} has "
-        f"{kind.gpu_memory_gib:g} GiB: it will not fit; take more stages, smaller microbatches or "
+        f"{kind.gpu_memory_text}: it will not fit; take more stages, smaller microbatches or "
         "less redundancy."
         for stage in memory
         if stage.total > kind.gpu_memory_bytes

@@ -79,7 +79,7 @@ def sizes_of(planned: Planned) -> tuple[int, ...]:
 def size_notes(planned: Planned) -> tuple[str, ...]:
     """Which sizes an autoscaled run may have, and which grids no run has for want of memory."""
     kind, notes = planned.plan.instance_type, []
-    has = f"the {kind.gpu_memory_gib:g} GiB of a {kind.gpu}"
+    has = f"a {kind.gpu}, which has {kind.gpu_memory_text}"
     if planned.job.autoscale.enabled:
         sizes = ", ".join(map(str, sizes_of(planned)))
         notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")
@@ -87,7 +87,7 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
         grids = ", ".join(
             f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large
         )
-        notes.append(f"The run never grows to {grids}: a node would need more than {has}.")
+        notes.append(f"The run never grows to {grids}: a node would need more than fits {has}.")
     return tuple(notes)
 
 
@@ -106,7 +106,7 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     return [
         *paragraph(
             f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
-            f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}: {word}"
+            f"{kind.gpu_memory_gib:.3g} GiB), {planned.pool.market.value} in {where}: {word}"
         ),
         *paragraph(prices, indent=4),
         *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
