@@ -10,9 +10,10 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from cli import attempt, lock, runs, wiring
 from cli.budget import refuse_beyond
 from cli.lock import Lock
 from cli.market import Replayed, settle
+from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
 from cli.ports import Screen
 from cli.profiling import seen_of
@@ -69,9 +71,15 @@ def prepare(
     dry_run: bool,
     trace: TraceAsked | None = None,
     strategy: Path | None = None,
+    gpu: str | None = None,
 ) -> Prepared:
-    """Everything that can be found out before a start. `strategy`: the file that places the job.
-    Raises InputError, RunExists."""
+    """Everything that can be found out before a start. `strategy`: the file that places the job;
+    `gpu`: as `look_at` takes it, of a dry run alone. Raises InputError, RunExists."""
+    if gpu is not None and not dry_run:
+        raise InputError(
+            "--gpu models the times of a plan, and a launch looks at every layer; add --dry-run, "
+            "or leave it out"
+        )
     job = load_job(path, overrides)
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
@@ -82,7 +90,8 @@ def prepare(
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
     played = None if trace is None else _settled(trace, there)
-    prepared = plan_again(run, job, played, given)
+    look = partial(look_at, gpu=gpu) if dry_run else seen_of
+    prepared = plan_again(run, job, played, given, look=look)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     return prepared
 
@@ -93,16 +102,18 @@ def plan_again(
     played: Replayed | None = None,
     given: Given | None = None,
     catalogue: Catalogue | None = None,
+    *,
+    look: Callable[[JobConfig], dict[str, Any]] | None = None,
 ) -> Prepared:
     """As `prepare`, for a job that was launched before, by the prices of then where they are
-    given. Raises InputError."""
+    given; `look` is what is seen of it, by default all of it. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     if job.autoscale.enabled and played is not None:
         raise InputError(
             "--trace and autoscale.enabled both say how many nodes there are; give one of them"
         )
     wiring.check_checkpoints(job)
-    seen = seen_of(job)
+    seen = (look or seen_of)(job)
     planned = plan_job(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )

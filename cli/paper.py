@@ -30,11 +30,18 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.bar import Bar, Told, no_bar
-from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
-from cli.profiling import seen_of
+from cli.modelled import look_at
+from cli.planning import Planned, cheapest_pool, plan_job, stakes_of, timing_for
 from cli.settling import grid_of
 from cli.strategies import Given
-from cli.workload import costs_of, layer_facts, timing_of, workload_of
+from cli.workload import (
+    MODELLED,
+    Modelled,
+    costs_of,
+    cuts_by_flops,
+    layer_facts,
+    workload_of,
+)
 
 NEXT = 3
 MOST_NODES = 1024
@@ -52,6 +59,8 @@ class Asked:
     max_nodes: int | None = None
     hazard: float | None = None
     """Losses per node-hour; None: as in the published trace."""
+    gpu: str | None = None
+    """To model the times for, as `look_at` takes it."""
 
     @property
     def range(self) -> range | None:
@@ -88,7 +97,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         losses_per_node_hour=LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard,
     )
     with bar("looking at model and data") as told:
-        seen = seen_of(job, told=told)
+        seen = look_at(job, gpu=asked.gpu, told=told)
     given, why, kills = None, "", job.chaos.kill
     if asked.range is not None:
         # The listed losses are of the job's own grid: whoever launches another one is told so.
@@ -114,7 +123,9 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
     return Shown(
         name=Path(job.file).name,
         planned=planned,
-        nodes=node_shares(plan, planned.workload, timing_of(planned.workload, plan.cut)),
+        nodes=node_shares(
+            plan, planned.workload, timing_for(planned.workload, plan.cut, planned.modelled)
+        ),
         taken=taken,
         others=tuple((one, against(taken, one)) for one in others),
         resized=sizes,
@@ -141,12 +152,14 @@ def _best(
 ) -> tuple[Given, str]:
     """The best grid of so many nodes as a strategy, and why it has its redundancy where the job
     leaves that open."""
-    facts = layer_facts(job, seen["layers"])
+    facts = layer_facts(job, seen)
     named = whole_cut(facts, grid_of(job), job.cluster.cut, costs_of(facts, seen))
+    modelled: Modelled | None = seen.get(MODELLED)
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
+    workload = _with_cuts(workload, job, modelled, nodes=nodes, cut=named)
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
     lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
-    room = _room(workload, kind, nodes=nodes, modes=lasting)
+    room = _room(workload, kind, modelled, nodes=nodes, modes=lasting)
     try:
         best, why = _first(workload, room, hazard, job), ""
     except FitsNowhere:
@@ -172,13 +185,35 @@ def _best(
     return Given(path=Path(job.file), strategy=strategy), why
 
 
-def _room(workload: Workload, kind: InstanceType, *, nodes: range, modes: tuple[str, ...]) -> Room:
+def _with_cuts(
+    workload: Workload,
+    job: JobConfig,
+    modelled: Modelled | None,
+    *,
+    nodes: range,
+    cut: tuple[int, ...],
+) -> Workload:
+    """With one cut given, and all others balanced by time; or by flops where times are modelled, as
+    whoever prices the job has them."""
+    others = {} if modelled is None else cuts_by_flops(job, workload.layers, nodes.stop - 1)
+    return replace(workload, cuts={**others, len(cut) - 1: cut})
+
+
+def _room(
+    workload: Workload,
+    kind: InstanceType,
+    modelled: Modelled | None,
+    *,
+    nodes: range,
+    modes: tuple[str, ...],
+) -> Room:
     """Plans of so many nodes in the job's own microbatches: others would be another training."""
     return Room(
         memory_bytes=kind.gpu_memory_bytes,
         nodes=nodes,
         modes=modes,
         microbatches=(workload.microbatch,),
+        node_bytes_per_s=0.0 if modelled is None else modelled.node_bytes_per_s,
     )
 
 
@@ -194,19 +229,21 @@ def _compared(
     """The plan as the ranking sees it, with the grid that its instances fill, and the best others
     of so many nodes in the job's own microbatches."""
     job, plan = planned.job, planned.plan
-    # Of other grids the cut is balanced by time.
-    workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
+    modelled = planned.modelled
+    workload = _with_cuts(planned.workload, job, modelled, nodes=nodes, cut=plan.cut)
     cluster, kind = job.cluster, plan.instance_type
     grid = plan.largest
     here = range(grid.size, grid.size + 1)
     # It is the plan, whatever its grid needs: what the run begins with was settled to fit.
     limit = max(kind.gpu_memory_bytes, _most_bytes(workload, grid, plan.mode))
     alone = replace(
-        _room(workload, kind, nodes=here, modes=(plan.mode,)), grids=(grid,), memory_bytes=limit
+        _room(workload, kind, modelled, nodes=here, modes=(plan.mode,)),
+        grids=(grid,),
+        memory_bytes=limit,
     )
     standbys = plan.instances - grid.size
     (taken,) = ranked(workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys)
-    room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
+    room = _room(workload, kind, modelled, nodes=nodes, modes=lasting_modes(hazard.stakes))
     try:
         found = ranked(
             workload,
@@ -229,10 +266,12 @@ def _resized(
     plan, size = planned.plan, taken.choice.grid.size
     workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
     given = planned.job.cluster.device == "virtual"
+    modelled = planned.modelled
     room = Room(
         memory_bytes=plan.instance_type.gpu_memory_bytes,
         nodes=range(size, size + 1),
         operation_s=least_operation_s(workload, given=given),
+        node_bytes_per_s=0.0 if modelled is None else modelled.node_bytes_per_s,
     )
     return resized(workload, taken, room, hazard, told=told)
 

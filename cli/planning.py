@@ -15,6 +15,7 @@ from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.cost import Timing
 from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.profile import LayerFacts
@@ -24,7 +25,15 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli.settling import grid_of, settle
 from cli.strategies import Given
-from cli.workload import cuts_of, grids_of, most_bytes, timing_of, workload_of
+from cli.workload import (
+    MODELLED,
+    Modelled,
+    cuts_of,
+    grids_of,
+    most_bytes,
+    timing_of,
+    workload_of,
+)
 from cloud.ec2.requests import Ec2Settings, run_instances
 from cloud.fleet import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Pool
@@ -55,6 +64,8 @@ class Planned:
     """The arguments of RunInstances, a zone each."""
     catalogue: Catalogue
     workload: Workload
+    modelled: Modelled | None
+    """Of times that are none of this machine."""
     cuts: tuple[tuple[int, ...], ...]
     """For each smaller number of stages that fits, and for the job's."""
     grids: tuple[GridTime, ...]
@@ -110,6 +121,7 @@ def plan_job(
     pipelines, standbys = _filled(job, nodes)
     cuts = cuts_of(facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
+    modelled: Modelled | None = seen.get(MODELLED)
     plan = make_plan(
         facts,
         grid=grid_of(job),
@@ -124,7 +136,7 @@ def plan_job(
         spread=job.cluster.spread,
         losses_per_node_hour=losses_per_node_hour,
         cut=cut[:-1],
-        timing=timing_of(workload, cut),
+        timing=timing_for(workload, cut, modelled),
     )
     chosen = plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
@@ -141,12 +153,19 @@ def plan_job(
         requests=tuple(run_instances(spec, ec2_settings(job)) for spec in specs),
         catalogue=catalogue,
         workload=workload,
+        modelled=modelled,
         cuts=cuts,
         grids=_grids(job, facts, workload, cuts=cuts, kind=kind),
         too_large=too_large,
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
     )
+
+
+def timing_for(workload: Workload, cut: Sequence[int], modelled: Modelled | None) -> Timing:
+    """What the stages of a cut take, and what a node can send where that is known."""
+    rate = 0.0 if modelled is None else modelled.node_bytes_per_s
+    return timing_of(workload, cut, node_bytes_per_s=rate)
 
 
 def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:

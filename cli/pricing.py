@@ -6,7 +6,7 @@ job's device is virtual, or this machine's times or a figure of the user's are a
 are equally fast, and only those of the job file are compared, unless others are named.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,24 +16,21 @@ from bamboo.config.resolve import batch_shape, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.option import Offer
-from bamboo.planner.partition import partition
-from bamboo.planner.profile import LayerFacts
-from bamboo.planner.profiled import Profile, profiled_workload
-from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.profiled import Profile
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
 from cli.bar import Told
+from cli.modelled import counted_words, node_bytes_per_s, on_type, shaped_work
 from cli.planning import plan_job, zone_prices
 from cli.profiling import Wanted, profile_job, seen_of
 from cli.settling import grid_of
+from cli.workload import cuts_by_flops
 
 GIVEN = "given with --samples-per-s"
-FLOW_GBPS = 5.0
-"""What one connection between two instances carries at most, outside a placement group (AWS)."""
 BACKWARD = 2.0
 """A backward takes so many forwards, where nobody has measured it."""
 Progress = Callable[[], AbstractContextManager[Told]]
@@ -86,19 +83,16 @@ def offers_of(
         source = one.source
     else:
         profile = _profile(job, path, progress)
-        table = load_gpus()
         for kind in kinds:
             try:
-                gpu = table.of(kind.gpu, kind.gpu_memory_gib)
-                on_gpu = table.modelled(profile, gpu)
+                found[kind.name] = on_type(kind, profile, job=job)
             except InputError as error:
                 too_large[kind.name] = str(error)
-                continue
-            found[kind.name] = _on(kind, on_gpu, job=job, counted=profile)
         source = (
-            f"modelled by published figures of each GPU ({table.seen}), from {_counted(profile)}"
+            f"modelled by published figures of each GPU ({load_gpus().seen}), from "
+            f"{counted_words(profile)}"
         )
-    cuts = _cuts(job, next(iter(found.values())).layers, most_stages) if found else {}
+    cuts = cuts_by_flops(job, next(iter(found.values())).layers, most_stages) if found else {}
     return Offers(
         offers=tuple(
             Offer(
@@ -106,7 +100,7 @@ def offers_of(
                 gpu=kind.gpu,
                 memory_bytes=kind.gpu_memory_bytes,
                 workload=replace(found[kind.name], cuts=cuts),
-                node_bytes_per_s=0.0 if alike else kind.network_gbps * 1e9 / 8,
+                node_bytes_per_s=0.0 if alike else node_bytes_per_s(kind),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
             )
@@ -120,39 +114,11 @@ def offers_of(
     )
 
 
-def _counted(profile: Profile) -> str:
-    return (
-        "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
-    )
-
-
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     """What the layers have a device do. Of the built-in model nothing need be built."""
-    model = job.model
-    if model.model != "gpt":
+    if job.model.model != "gpt":
         return profile_job(path, Wanted(), overrides=(), progress=progress).profile
-    return gpt_profile(
-        job=Path(job.file).name,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        context=model.context,
-        vocabulary=model.vocabulary,
-        microbatch=job.train.microbatch,
-        dropout=model.dropout,
-        threads=job.cluster.threads,
-    )
-
-
-def _on(kind: InstanceType, profile: Profile, *, job: JobConfig, counted: Profile) -> Workload:
-    """On a modelled GPU, with the links of the instance."""
-    whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
-    network = kind.network_gbps * 1e9 / 8
-    flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
-    source = f"modelled for {profile.device} by published figures, from {_counted(counted)}"
-    return replace(
-        whole, source=source, bytes_per_s=flow, state_bytes_per_s=flow, store_bytes_per_s=network
-    )
+    return shaped_work(job)
 
 
 def _as_planned(job: JobConfig) -> Workload:
@@ -193,16 +159,3 @@ def _faster(work: Workload, factor: float) -> Workload:
         backward_s=tuple(time_s / factor for time_s in work.backward_s),
         optimizer_s=tuple(time_s / factor for time_s in work.optimizer_s),
     )
-
-
-def _cuts(
-    job: JobConfig, layers: Sequence[LayerFacts], most_stages: int
-) -> dict[int, tuple[int, ...]]:
-    """As a plan has them: the job's own, all others balanced by flops. Made once for all types."""
-    costs = [layer.cost for layer in layers]
-    cuts = {
-        stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)
-    }
-    if job.cluster.cut:
-        cuts[job.cluster.stages] = (*job.cluster.cut, len(layers))
-    return cuts

@@ -128,13 +128,7 @@ def seen_of(job: JobConfig, *, told: Told | None = None) -> dict[str, Any]:
     seen = wiring.run_preflight(job, told=told)
     if job.cluster.device == "virtual":
         return seen
-    key = content_key(
-        job,
-        device="cpu",
-        machine=this_machine(with_gpus=False),
-        torch_version=metadata.version("torch"),
-    )
-    profile = _kept(home() / FOLDER / f"{key}.json", limit_s=0.0, notes=[])
+    profile = kept_profile(job)
     if profile is None or len(profile.layers) != len(seen["layers"]):
         return seen
     layers = [
@@ -148,6 +142,18 @@ def seen_of(job: JobConfig, *, told: Told | None = None) -> dict[str, Any]:
     ]
     words = f" (profile of {profile.seen})"
     return {**seen, "layers": layers, PROFILED: words}
+
+
+def kept_profile(job: JobConfig) -> Profile | None:
+    """That of this machine's CPU, if one is kept of this very job. Raises InputError when the
+    user's model file cannot be read."""
+    key = content_key(
+        job,
+        device="cpu",
+        machine=this_machine(with_gpus=False),
+        torch_version=metadata.version("torch"),
+    )
+    return _kept(home() / FOLDER / f"{key}.json", limit_s=0.0, notes=[])
 
 
 def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str) -> str:

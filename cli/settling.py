@@ -51,7 +51,7 @@ def settle(
 ) -> Settled:
     """Of a resolved job. `seen` is the preflight's answer. Raises JobFitsNowhere with the layer,
     the bytes and the nearest plans, and InputError for a strategy or a cut that cannot be."""
-    facts = layer_facts(job, seen["layers"])
+    facts = layer_facts(job, seen)
     costs = costs_of(facts, seen)
     meant = semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"])
     if given is not None:

@@ -26,8 +26,8 @@ from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from cli.autoscaling import terms_of
 from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
+from cli.modelled import look_at
 from cli.planning import Planned, nodes_of, plan_job
-from cli.profiling import seen_of
 from cli.settling import grid_of
 from cli.strategies import placed, strategy_for
 from cli.views.quantities import count
@@ -62,9 +62,10 @@ def prepare(
     market: MarketAsked,
     endless: bool,
     strategy: Path | None = None,
+    gpu: str | None = None,
 ) -> Simulated:
-    """Plan the job as a launch would, placed by the file `strategy` if there is one. Raises
-    InputError."""
+    """Plan the job as a launch would, placed by the file `strategy` if there is one; `gpu`: whose
+    times, as `look_at` takes it. Raises InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     if not 1 / MOST_TIME_SCALE <= market.time_scale <= MOST_TIME_SCALE:
@@ -80,7 +81,7 @@ def prepare(
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     there = job if given is None else placed(job, given.placement)
     makes, hours, source = _market(market, nodes=nodes_of(there))
-    planned = plan_job(job, seen_of(job), run=RunId("simulated"), now_s=0.0, given=given)
+    planned = plan_job(job, look_at(job, gpu=gpu), run=RunId("simulated"), now_s=0.0, given=given)
     job = planned.job
     scale = market.time_scale
     policy = policy_of(job, planned.cuts, grids=planned.grids, spread=planned.plan.spread)

@@ -130,22 +130,23 @@ def bucket(url: str) -> ObjectStore:
 
 
 def run_preflight(
-    job: JobConfig, *, told: Callable[[int, int], None] | None = None
+    job: JobConfig, *, told: Callable[[int, int], None] | None = None, model: bool = True
 ) -> dict[str, Any]:
     """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
-    `told` is called with (done, of all).
+    `told` is called with (done, of all). Without `model` no layer is built, and none is in it.
 
     Raises InputError with its one line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
     return torch_process.answer(
-        ("bamboo.runtime.preflight",),
+        ("bamboo.runtime.preflight", *(() if model else ("data",))),
         job_to_json(job),
         what="the preflight",
         told=told,
         deadline_s=PREFLIGHT_DEADLINE_S,
         too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
-        "take less data.max_bytes or a smaller model",
+        "`bamboo plan JOB --gpu` models the layers without running them; or take less "
+        "data.max_bytes or a smaller model",
     )
 
 

@@ -6,6 +6,7 @@ the device sleeps for forwards and backwards alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,34 @@ from bamboo.topology.model_layout import equal_shares
 
 PROFILED = "profiled"
 """In what was seen of a job: its times are those of a profile, which this says in words."""
+MODELLED = "modelled"
+"""In what was seen of a job: a Modelled, where no layer was run."""
 
 
-def layer_facts(job: JobConfig, layers: Sequence[Mapping[str, Any]]) -> tuple[LayerFacts, ...]:
-    """Bytes as the preflight saw them; the built-in GPT's flops by its shape.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modelled:
+    """A job on a GPU that nobody has here."""
+
+    workload: Workload
+    """Its cuts are left open."""
+    gpu: str
+    node_bytes_per_s: float
+    """Of all that an instance sends together."""
+    why: str
+    """One sentence; empty where it was asked for."""
+
+
+def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:
+    """Bytes as the preflight saw them; the built-in GPT's flops by its shape. All of it as it was
+    modelled, where it was.
 
     A user's layers have no known flops: their measured time stands for it, since only the shares
     between layers count for the cut.
     """
+    if MODELLED in seen:
+        modelled: Modelled = seen[MODELLED]
+        return modelled.workload.layers
+    layers: Sequence[Mapping[str, Any]] = seen["layers"]
     if shaped := shape_facts(job):
         flops = [facts.forward_flops for facts in shaped]
     else:
@@ -72,6 +93,19 @@ def cuts_of(
     return (*(one for one in shorter if most_bytes(facts, one, 1, job=job) <= memory), cut)
 
 
+def cuts_by_flops(
+    job: JobConfig, layers: Sequence[LayerFacts], most_stages: int
+) -> dict[int, tuple[int, ...]]:
+    """The job's own cut, all others balanced by flops: for modelled times, of any GPU the same."""
+    costs = [layer.cost for layer in layers]
+    cuts = {
+        stages: partition(costs, stages) for stages in range(2, min(most_stages, len(layers)) + 1)
+    }
+    if job.cluster.cut:
+        cuts[job.cluster.stages] = (*job.cluster.cut, len(layers))
+    return cuts
+
+
 def most_bytes(
     facts: Sequence[LayerFacts], cut: tuple[int, ...], pipelines: int, *, job: JobConfig
 ) -> int:
@@ -94,6 +128,10 @@ def workload_of(
     kind: InstanceType,
 ) -> Workload:
     """The layers of a job with their times. The planned cut is the last of `cuts`."""
+    by_stages = {len(cut) - 1: cut for cut in cuts}
+    if MODELLED in seen:
+        modelled: Modelled = seen[MODELLED]
+        return replace(modelled.workload, cuts=by_stages)
     cluster, layers = job.cluster, seen["layers"]
     bytes_per_s = cluster.virtual_link_gbps * 1e9 / 8
     network_bytes_per_s = kind.network_gbps * 1e9 / 8
@@ -111,7 +149,7 @@ def workload_of(
     return Workload(
         name=Path(job.file).name,
         source=source,
-        layers=layer_facts(job, layers),
+        layers=layer_facts(job, seen),
         forward_s=forward_s,
         backward_s=backward_s,
         optimizer_s=optimizer_s,
@@ -121,11 +159,11 @@ def workload_of(
         bytes_per_s=bytes_per_s if cluster.device == "virtual" else 0.0,
         state_bytes_per_s=bytes_per_s or network_bytes_per_s,
         store_bytes_per_s=network_bytes_per_s,
-        cuts={len(cut) - 1: cut for cut in cuts},
+        cuts=by_stages,
     )
 
 
-def timing_of(workload: Workload, cut: Sequence[int]) -> Timing:
+def timing_of(workload: Workload, cut: Sequence[int], *, node_bytes_per_s: float = 0.0) -> Timing:
     """What the stages of a cut take."""
     return Timing(
         source=workload.source,
@@ -134,6 +172,7 @@ def timing_of(workload: Workload, cut: Sequence[int]) -> Timing:
         step_s=workload.sums(workload.optimizer_s, cut),
         latency_s=workload.latency_s,
         bytes_per_s=workload.bytes_per_s,
+        node_bytes_per_s=node_bytes_per_s,
     )
 
 

@@ -31,6 +31,8 @@ class Timing:
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
+    node_bytes_per_s: float = 0.0
+    """Of all that a node sends together; 0: only each link has a rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +93,39 @@ def costs_for(
     )
 
 
-def expected(layout: Layout, costs: Costs, *, batch: int, source: str) -> Expected:
-    """Time a calm step of `batch` samples by a dry run. Raises InputError for one of no time."""
+def sent_bytes(
+    boundary_bytes: Sequence[float],
+    gradient_bytes: Sequence[float],
+    *,
+    microbatches: int,
+    copies: float,
+) -> tuple[float, ...]:
+    """What the node of each stage sends to others in a calm step: outputs and gradients of inputs
+    of so many microbatches, and its gradient so many times over. `boundary_bytes` and
+    `gradient_bytes` are those of each stage."""
+    crossing = [0.0, *boundary_bytes[:-1], 0.0]
+    return tuple(
+        microbatches * (before + after) + size * copies
+        for (before, after), size in zip(itertools.pairwise(crossing), gradient_bytes, strict=True)
+    )
+
+
+def expected(
+    layout: Layout, costs: Costs, *, batch: int, source: str, least_s: float = 0.0
+) -> Expected:
+    """Time a calm step of `batch` samples by a dry run; it takes no less than `least_s`, of which
+    the rest is bubble. Raises InputError for one of no time."""
     found = figures(plan_run(layout, costs), costs)
     if not found.step_s > 0:
         raise InputError(
             f"a step takes {found.step_s:g} s by times {source}; give operations a time above 0"
         )
+    step_s = max(found.step_s, least_s)
+    played = found.step_s / step_s
     return Expected(
         source=source,
-        step_s=found.step_s,
-        samples_per_s=samples_per_s(batch, found.step_s),
-        bubble=found.bubble,
-        redundant=found.redundant,
+        step_s=step_s,
+        samples_per_s=samples_per_s(batch, step_s),
+        bubble=1.0 - played * (1.0 - found.bubble),
+        redundant=found.redundant * played,
     )

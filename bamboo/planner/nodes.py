@@ -5,7 +5,7 @@ times those of a dry run; nothing is worked out here a second way.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bamboo.ids import NodeId
@@ -41,6 +41,8 @@ def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeSha
         workload.layers, cut=plan.cut, grid=plan.grid, shape=workload.shape, timing=timing
     )
     figures = node_figures(plan_run(layout, costs))
+    if timing.node_bytes_per_s and plan.expected is not None:
+        figures = {node: _until(one, plan.expected.step_s) for node, one in figures.items()}
     stages = [range(first, stop) for first, stop in pairwise(plan.cut)]
     return tuple(
         NodeShare(
@@ -53,6 +55,12 @@ def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeSha
         )
         for slot in plan.grid.slots()
     )
+
+
+def _until(figures: NodeFigures, step_s: float) -> NodeFigures:
+    """Of a step that ends when all is sent: until then a node waits."""
+    spent_s = figures.useful_s + figures.redundant_s + figures.idle_s
+    return replace(figures, idle_s=figures.idle_s + max(0.0, step_s - spent_s))
 
 
 def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:

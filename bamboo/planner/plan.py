@@ -11,7 +11,14 @@ from itertools import pairwise
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.cost import Expected, Timing, costs_for, expected, layout_for
+from bamboo.planner.cost import (
+    Expected,
+    Timing,
+    costs_for,
+    expected,
+    layout_for,
+    sent_bytes,
+)
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
@@ -26,7 +33,8 @@ from bamboo.planner.zones import (
     nodes_by_zone,
     price_spreads,
 )
-from bamboo.schedule.layout import Costs, Layout
+from bamboo.schedule.layout import Costs, Layout, at_stage
+from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES, SPREADS
@@ -182,7 +190,25 @@ def _calm(
     """A calm step with a grid: who runs what, what it costs, and how long all of it takes."""
     layout = layout_for(grid, shape=shape, mode=mode)
     costs = costs_for(facts, cut=cut, grid=grid, shape=shape, timing=timing)
-    return layout, costs, expected(layout, costs, batch=batch, source=timing.source)
+    sent_s = _sent_s(layout, costs, timing)
+    return layout, costs, expected(layout, costs, batch=batch, source=timing.source, least_s=sent_s)
+
+
+def _sent_s(layout: Layout, costs: Costs, timing: Timing) -> float:
+    """What the busiest node takes to send all that a calm step has it send; 0: only each link has a
+    rate."""
+    if not timing.node_bytes_per_s:
+        return 0.0
+    stages = range(layout.assignment.grid.stages)
+    exchanged = at_stage(costs.exchange_bytes, 0) / (at_stage(costs.gradient_bytes, 0) or 1.0)
+    peers = layout.assignment.grid.pipelines - 1
+    sent = sent_bytes(
+        [at_stage(costs.boundary_bytes, stage) for stage in stages],
+        [at_stage(costs.gradient_bytes, stage) for stage in stages],
+        microbatches=max(row[0].microbatches for row in layout.programs),
+        copies=(1.0 if has_replica(layout.mode) else 0.0) + exchanged * peers,
+    )
+    return max(sent) / timing.node_bytes_per_s
 
 
 def _choose(spread: str, spreads: Sequence[Spread]) -> str:

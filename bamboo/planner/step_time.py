@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.apart import exchange_link, zones_in_order
+from bamboo.planner.cost import sent_bytes
 from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
 from bamboo.planner.workload import Workload
@@ -167,15 +168,15 @@ class StepTimes:
     def sent_bytes(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, ...]:
         """What the node of each stage sends to others in a calm step: outputs and gradients of
         inputs, its reduced gradient to its shadow, and its part of the exchange of pipelines."""
-        gradient, boundary = self._gradient_bytes(grid.stages), self._boundary_bytes(grid.stages)
-        crossing = [0.0, *boundary[:-1], 0.0]
         microbatches = max(shares) * self._workload.shape.microbatches
         shipped = 1.0 if has_replica(self._mode) else 0.0
         peers = grid.pipelines - 1
         exchanged = (self._most_partials(shares) + 1) / grid.pipelines * peers
-        return tuple(
-            microbatches * (before + after) + size * (shipped + exchanged)
-            for (before, after), size in zip(pairwise(crossing), gradient, strict=True)
+        return sent_bytes(
+            self._boundary_bytes(grid.stages),
+            self._gradient_bytes(grid.stages),
+            microbatches=microbatches,
+            copies=shipped + exchanged,
         )
 
     def with_peers_s(self, grid: Grid, nodes: int) -> float:

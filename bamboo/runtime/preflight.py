@@ -1,7 +1,8 @@
 """`python -m bamboo.runtime.preflight`: look at model and data on this machine before any launch.
 
-Job as JSON on standard input; on standard output one JSON object: the profile of every layer, the
-data's facts and the numerics; or {"error": line} and exit code 2 when the job cannot be trained.
+Job as JSON on standard input, with the argument `data` where the model is to be left alone; on
+standard output one JSON object: the profile of every layer, the data's facts and the numerics; or
+{"error": line} and exit code 2 when the job cannot be trained.
 
 Rule: what would make bits depend on machines is refused here, by the layer's name. One microbatch
 runs twice through every layer, each on its own as though a stage began and ended there; outputs,
@@ -83,6 +84,24 @@ def preflight(job: JobConfig) -> dict[str, Any]:
             for index, layer in enumerate(layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in spec.tied],
+        **_facts(job, data),
+    }
+
+
+def of_data(job: JobConfig) -> dict[str, Any]:
+    """The same of a resolved job's data and numerics alone, without a layer. Raises InputError for
+    missing or empty data."""
+    prepare(job.cluster)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "layers": [],
+        "tied": [],
+        **_facts(job, load_data(job)),
+    }
+
+
+def _facts(job: JobConfig, data: Dataset) -> dict[str, Any]:
+    return {
         "data_digest": data.digest,
         "samples": data.samples,
         "unigram_entropy_nats": data.unigram_entropy_nats,
@@ -354,7 +373,8 @@ def main() -> int:
     """The command; see the top of the file."""
     with one_answer() as answer:
         try:
-            answer(preflight(job_from_json(sys.stdin.read())))
+            look = of_data if sys.argv[1:] == ["data"] else preflight
+            answer(look(job_from_json(sys.stdin.read())))
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code

@@ -10,6 +10,7 @@ import click
 from cli import background, launching
 from cli.budget_options import limit_options
 from cli.launching import TraceAsked
+from cli.modelled import gpu_option
 from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
@@ -29,6 +30,7 @@ from cli.views.trace import trace_body, trace_text
     help="Override a key of the job.",
 )
 @strategy_option
+@gpu_option
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")
 @trace_options
 @limit_options
@@ -49,6 +51,7 @@ def command(
     dry_run: bool,
     overrides: tuple[str, ...],
     strategy: Path | None,
+    gpu: str | None,
     check_replicas: bool,
     asked: TraceAsked | None,
     autoscale: bool,
@@ -67,7 +70,13 @@ def command(
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     click.echo("looking at model and data", err=True)
     prepared = launching.prepare(
-        job, overrides=overrides, name=name, dry_run=dry_run, trace=asked, strategy=strategy
+        job,
+        overrides=overrides,
+        name=name,
+        dry_run=dry_run,
+        trace=asked,
+        strategy=strategy,
+        gpu=gpu,
     )
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:

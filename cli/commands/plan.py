@@ -8,6 +8,7 @@ import click
 from cli.bar import bar
 from cli.echo import echo_result, progress_is_hidden
 from cli.launching import cores_of
+from cli.modelled import gpu_option
 from cli.paper import Asked, plan_on_paper
 from cli.views.paper import paper_body, paper_text
 
@@ -19,6 +20,7 @@ from cli.views.paper import paper_body, paper_text
 @click.option(
     "--hazard", type=float, help="Losses per node-hour; by default those of a published trace."
 )
+@gpu_option
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
@@ -31,6 +33,7 @@ def command(
     nodes: int | None,
     max_nodes: int | None,
     hazard: float | None,
+    gpu: str | None,
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -41,7 +44,7 @@ def command(
     """
     if progress_is_hidden():
         click.echo("looking at model, data and other plans", err=True)
-    asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard)
+    asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard, gpu=gpu)
     shown = plan_on_paper(job, asked, bar=bar)
     body, cores = paper_body(shown), cores_of(shown.planned.job)
     echo_result(json.dumps(body) if as_json else paper_text(shown, cores=cores))

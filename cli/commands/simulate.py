@@ -14,6 +14,7 @@ from bamboo.sim.nsdi23 import MODELS
 from cli import nsdi23, simulating
 from cli.echo import echo_result, progress_is_hidden
 from cli.market_options import MarketAsked, market_options
+from cli.modelled import gpu_option
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
@@ -56,6 +57,7 @@ NO_JOB_TAKES = frozenset({"model", "out"})
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
 )
 @strategy_option
+@gpu_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
@@ -73,6 +75,7 @@ def command(
     force: bool,
     overrides: tuple[str, ...],
     strategy: Path | None,
+    gpu: str | None,
     as_json: bool,
 ) -> None:
     """Simulate a job on a spot market: steps, losses, dollars and value."""
@@ -94,6 +97,7 @@ def command(
         market=market,
         endless=endless,
         strategy=strategy,
+        gpu=gpu,
     )
     runs = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)
     found = list(

@@ -77,12 +77,15 @@ def sizes_of(planned: Planned) -> tuple[int, ...]:
 
 
 def size_notes(planned: Planned) -> tuple[str, ...]:
-    """Which sizes an autoscaled run may have, and which grids no run has for want of memory."""
+    """Which sizes an autoscaled run may have, why its times are modelled though nobody asked for
+    it, and which grids no run has for want of memory."""
     kind, notes = planned.plan.instance_type, []
     has = f"a {kind.gpu}, which has {kind.gpu_memory_text}"
     if planned.job.autoscale.enabled:
         sizes = ", ".join(map(str, sizes_of(planned)))
         notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")
+    if planned.modelled is not None and planned.modelled.why:
+        notes.append(planned.modelled.why)
     if planned.too_large:
         grids = ", ".join(
             f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large
@@ -124,7 +127,8 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
     if value is not None:
         tokens = value * planned.strategy.semantics.model["context"]
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
-    few = "" if cores is None or cores >= plan.instances else f"; this machine has {cores}"
+    here = cores is not None and planned.modelled is None
+    few = f"; this machine has {cores}" if here and (cores or 0) < plan.instances else ""
     if few and planned.job.cluster.device == "cpu":
         here_s = shared_step_s(expected, nodes=plan.largest.size, cores=cores or 1)
         few += f": about {duration(here_s)} a step on them"
@@ -217,6 +221,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "on_demand_usd_per_hour": plan.on_demand_usd_per_hour,
         "spot_usd_per_hour": dict(plan.spot_usd_per_hour),
         **planned.promised(),
+        "modelled_gpu": planned.modelled.gpu if planned.modelled is not None else None,
         "tokens_per_sample": planned.strategy.semantics.model["context"],
         "semantic_hash": planned.strategy.semantics.hash(),
         "notes": [*plan.notes, *size_notes(planned)],

@@ -90,7 +90,7 @@ def test_a_step_is_timed_by_what_was_measured_or_given() -> None:
 
 def test_a_users_layers_are_balanced_by_their_time() -> None:
     job = replace(JOB, model=replace(JOB.model, model="mine.py:build"))
-    assert {facts.forward_flops for facts in layer_facts(job, seen(job)["layers"])} == {4.0}
+    assert {facts.forward_flops for facts in layer_facts(job, seen(job))} == {4.0}
 
 
 def test_the_plan_on_paper() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.runtime.preflight import preflight
+from bamboo.runtime.preflight import of_data, preflight
 from tests.jobs import tiny_job
 
 GOOD = """
@@ -246,6 +246,15 @@ def test_a_head_that_does_not_fit_the_tokens(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"layer 4 gives an output of shape \(2, 8, 9\)"):
         preflight(job)
+
+
+def test_data_alone_is_looked_at_for_the_same_training(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, [])
+    whole, data = preflight(job), of_data(job)
+    assert whole.keys() == data.keys()
+    assert data["layers"] == []
+    for name in ("data_digest", "numerics", "samples", "unigram_entropy_nats"):
+        assert data[name] == whole[name]
 
 
 def test_the_profile_of_the_built_in_model(tmp_path: Path) -> None:

@@ -1,0 +1,232 @@
+"""Layer times modelled for the GPU of an instance type, for plan and cost.
+
+Rule: one function makes the workload of a job on a type, so a plan and a price list are of the same
+times. Of the built-in model the work follows from its shape and nothing is built; that of a user's
+own layers is taken from a kept profile. What is modelled says so, and a real launch never is.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bamboo.config.catalogue import load_catalogue, load_gpus
+from bamboo.config.resolve import batch_shape, shape_facts
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.gpus import Gpu
+from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.planner.profiled import Profile, profiled_workload
+from bamboo.planner.shaped import gpt_profile
+from bamboo.planner.workload import Workload
+from cli import wiring
+from cli.bar import Told
+from cli.planning import cheapest_pool
+from cli.profiling import kept_profile, seen_of
+from cli.workload import MODELLED, Modelled
+
+OWN = "its own"
+"""The GPU of the job's instance type, whichever that is."""
+FLOW_GBPS = 5.0
+"""What one connection between two instances carries at most, outside a placement group (AWS)."""
+GIB = 2**30
+COPIES = 3
+"""Of the parameters, that looking at a model holds: themselves, and two gradients to compare."""
+PASSES = 2
+"""Forwards and backwards of every layer, at least, when a model is looked at."""
+FLOPS_PER_THREAD = 50e9
+"""Of fp32 products: assumed of any CPU, to foresee minutes, and for nothing else."""
+
+
+class _GpuName(click.ParamType[str]):
+    """One of the table of GPUs. A job file after a bare `--gpu` would be read as its name."""
+
+    name = "gpu"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == OWN:
+            return OWN
+        if str(value).endswith(".toml"):
+            self.fail(f"{value} is no GPU: write the job file before --gpu", param, ctx)
+        return load_gpus().find(str(value)).name
+
+
+gpu_option = click.option(
+    "--gpu",
+    is_flag=False,
+    flag_value=OWN,
+    type=_GpuName(),
+    metavar="[NAME]",
+    help="Model the times for the GPU of the job's instance type: no layer is built or run here.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """What decides whether a model can be looked at here."""
+
+    memory_bytes: int
+    deadline_s: float
+
+
+def look_at(
+    job: JobConfig,
+    *,
+    gpu: str | None = None,
+    told: Told | None = None,
+    catalogue: Catalogue | None = None,
+) -> dict[str, Any]:
+    """What a plan is made from: what the preflight says of a job, or with `gpu` (a name, or OWN)
+    its data and layers modelled for that GPU. With None they are modelled, too, where looking at
+    the built-in model is beyond this machine, or would say nothing of the GPUs that it is for.
+
+    Raises InputError where no instance type of the job has that GPU, or nothing is known of the
+    layers, and as `seen_of` does.
+    """
+    why = "" if gpu is not None else _why_modelled(job)
+    if gpu is None and not why:
+        return seen_of(job, told=told)
+    if job.cluster.device == "virtual":
+        raise InputError.at(
+            file=job.file,
+            key="cluster.device",
+            value="virtual",
+            problem="has times of its own, and --gpu models others",
+            remedy="leave --gpu out, or give --set cluster.device=cpu",
+        )
+    catalogue = catalogue or load_catalogue(job.cloud.region)
+    kind = catalogue.find(cheapest_pool(job, catalogue)[0].instance_type)
+    _check_gpu(job, kind, gpu, catalogue)
+    counted = counted_work(job)
+    work = on_type(kind, counted, job=job)
+    seen = wiring.run_preflight(job, told=told, model=False)
+    layers = [
+        {"index": index, "name": layer.name, "parameters": layer.parameters}
+        for index, layer in enumerate(work.layers)
+    ]
+    modelled = Modelled(
+        workload=work, gpu=gpu_of(kind).name, node_bytes_per_s=node_bytes_per_s(kind), why=why
+    )
+    return {**seen, "layers": layers, MODELLED: modelled}
+
+
+def shaped_work(job: JobConfig) -> Profile:
+    """What the layers of the built-in model have a device do, by its shape."""
+    model = job.model
+    return gpt_profile(
+        job=Path(job.file).name,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        microbatch=job.train.microbatch,
+        dropout=model.dropout,
+        threads=job.cluster.threads,
+    )
+
+
+def counted_work(job: JobConfig) -> Profile:
+    """The same, and of a user's own layers as a kept profile counted it. Raises InputError where
+    there is none."""
+    if job.model.model == "gpt":
+        return shaped_work(job)
+    profile = kept_profile(job)
+    if profile is None:
+        raise InputError.at(
+            file=job.file,
+            key="model.model",
+            value=job.model.model,
+            problem="has no shape that its work follows from, and no profile of it is kept",
+            remedy=f"count it first: bamboo profile {job.file}",
+        )
+    return profile
+
+
+def gpu_of(kind: InstanceType) -> Gpu:
+    """By the table of GPUs. Raises InputError for one that it does not have."""
+    return load_gpus().of(kind.gpu, kind.gpu_memory_gib)
+
+
+def counted_words(profile: Profile) -> str:
+    """Where the work is from."""
+    return (
+        "the model's shape" if profile.modelled else f"work counted on a {profile.device.upper()}"
+    )
+
+
+def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload:
+    """A job on the GPU of an instance type, with the links of the instance; its cuts are left open.
+    Raises InputError for a GPU without published figures, or that some layer does not fit alone."""
+    profile = load_gpus().modelled(counted, gpu_of(kind))
+    whole = profiled_workload(profile, shape=batch_shape(job), batch=job.train.batch)
+    flow = min(kind.network_gbps, FLOW_GBPS) * 1e9 / 8
+    return replace(
+        whole,
+        source=f"modelled for {profile.device} by published figures, from {counted_words(counted)}",
+        bytes_per_s=flow,
+        state_bytes_per_s=flow,
+        store_bytes_per_s=node_bytes_per_s(kind),
+    )
+
+
+def node_bytes_per_s(kind: InstanceType) -> float:
+    """What an instance sends in all."""
+    return kind.network_gbps * 1e9 / 8
+
+
+def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: Catalogue) -> None:
+    """Times of one GPU at the price of another would be nobody's."""
+    if gpu in (None, OWN, gpu_of(kind).name):
+        return
+    table = load_gpus()
+    able = [
+        name
+        for name, one in catalogue.types.items()
+        if one.gpu == gpu.partition("-")[0] and table.of(one.gpu, one.gpu_memory_gib).name == gpu
+    ]
+    remedy = f"give --set 'cloud.instance_types=[\"{able[0]}\"]'" if able else "leave NAME out"
+    raise InputError(
+        f"--gpu {gpu}: the job is planned on {kind.name}, which has a {gpu_of(kind).name}; {remedy}"
+    )
+
+
+def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
+    """Why the times of a job are modelled though nobody asks for it, as a sentence; empty: they are
+    measured here."""
+    if job.model.model != "gpt" or job.cluster.device == "virtual":
+        return ""
+    machine = machine or _this_machine()
+    facts = shape_facts(job)
+    needs = COPIES * FLOAT_BYTES * sum(layer.parameters for layer in facts)
+    if needs > machine.memory_bytes:
+        return (
+            f"Looking at the layers would take {needs / GIB:.3g} GiB and this machine has "
+            f"{machine.memory_bytes / GIB:.3g}, so their times are modelled."
+        )
+    takes_s = _takes_s(facts, threads=job.cluster.threads)
+    if takes_s > machine.deadline_s:
+        return (
+            f"Looking at the layers would take this machine about {takes_s / 60:.2g} min, more "
+            f"than {machine.deadline_s:g} s, so their times are modelled."
+        )
+    if job.cloud.provider == "ec2" and kept_profile(job) is None:
+        return (
+            "The job is for instances of EC2, so times are modelled for their GPU; those of this "
+            "machine's CPU would be taken from a kept `bamboo profile`."
+        )
+    return ""
+
+
+def _takes_s(facts: tuple[LayerFacts, ...], *, threads: int) -> float:
+    return PASSES * sum(layer.cost for layer in facts) / (FLOPS_PER_THREAD * threads)
+
+
+def _this_machine() -> _Machine:
+    return _Machine(
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        deadline_s=wiring.PREFLIGHT_DEADLINE_S,
+    )
