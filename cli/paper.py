@@ -23,7 +23,7 @@ from bamboo.planner.memory import memory_report
 from bamboo.planner.modes import choose_mode, lasting_modes
 from bamboo.planner.nodes import NodeShare, node_shares
 from bamboo.planner.plan import whole_cut
-from bamboo.planner.ranking import Candidate, against, ranked
+from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
@@ -103,15 +103,17 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         # The listed losses are of the job's own grid: whoever launches another one is told so.
         job = replace(job, chaos=replace(job.chaos, kill=()))
         kind = catalogue.find(pool.instance_type)
-        given, why = _best(job, seen, kind=kind, hazard=hazard, nodes=asked.range)
-    planned = plan_job(
-        job,
-        seen,
-        run=RunId("plan"),
-        now_s=0.0,
-        given=given,
-        losses_per_node_hour=hazard.losses_per_node_hour,
-    )
+        with bar("looking for the best grid"):
+            given, why = _best(job, seen, kind=kind, hazard=hazard, nodes=asked.range)
+    with bar("planning"):
+        planned = plan_job(
+            job,
+            seen,
+            run=RunId("plan"),
+            now_s=0.0,
+            given=given,
+            losses_per_node_hour=hazard.losses_per_node_hour,
+        )
     if why:
         planned = replace(planned, redundancy_why=why)
     plan = planned.plan
@@ -160,12 +162,13 @@ def _best(
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
     lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
     room = _room(workload, kind, modelled, nodes=nodes, modes=lasting)
+    played: Played = {}
     try:
-        best, why = _first(workload, room, hazard, job), ""
+        best, why = _first(workload, room, hazard, job, played), ""
     except FitsNowhere:
         if lasting == modes:
             raise
-        best = _first(workload, replace(room, modes=modes), hazard, job)
+        best = _first(workload, replace(room, modes=modes), hazard, job, played)
     if job.cluster.redundancy == AUTO:
         chosen = choose_mode(
             workload,
@@ -174,6 +177,7 @@ def _best(
             hazard,
             spread=job.cluster.spread,
             standbys=job.cluster.standbys,
+            played=played,
         )
         best, why = chosen.taken, chosen.why
     strategy = Strategy(
@@ -217,9 +221,11 @@ def _room(
     )
 
 
-def _first(workload: Workload, room: Room, hazard: Hazard, job: JobConfig) -> Candidate:
-    cluster = job.cluster
-    found = ranked(workload, room, hazard, most=1, spread=cluster.spread, standbys=cluster.standbys)
+def _first(
+    workload: Workload, room: Room, hazard: Hazard, job: JobConfig, played: Played
+) -> Candidate:
+    spread, standbys = job.cluster.spread, job.cluster.standbys
+    found = ranked(workload, room, hazard, most=1, spread=spread, standbys=standbys, played=played)
     return found[0]
 
 
@@ -242,7 +248,10 @@ def _compared(
         memory_bytes=limit,
     )
     standbys = plan.instances - grid.size
-    (taken,) = ranked(workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys)
+    played: Played = {}
+    (taken,) = ranked(
+        workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys, played=played
+    )
     room = _room(workload, kind, modelled, nodes=nodes, modes=lasting_modes(hazard.stakes))
     try:
         found = ranked(
@@ -253,6 +262,7 @@ def _compared(
             spread=cluster.spread,
             standbys=cluster.standbys,
             told=told,
+            played=played,
         )
     except FitsNowhere:
         return taken, ()

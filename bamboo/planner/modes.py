@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import BY_REDUNDANCY, Candidate, against, least_redundant, ranked
+from bamboo.planner.ranking import (
+    BY_REDUNDANCY,
+    Candidate,
+    Played,
+    against,
+    least_redundant,
+    ranked,
+)
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
@@ -35,10 +42,11 @@ def choose_mode(
     spread: str,
     standbys: int,
     cut: Sequence[int] = (),
+    played: Played | None = None,
 ) -> Chosen:
     """The mode of a grid, in the job's own microbatches. `spread` may be `auto`; with a `cut` only
     modes that fit with it count, where any does. `room` says what a node has, and in which other
-    plans to look where no mode fits.
+    plans to look where no mode fits; `played` as `ranked` has it.
 
     Raises JobFitsNowhere with the three nearest plans of the room, and InputError as `ranked` does.
     """
@@ -59,7 +67,7 @@ def choose_mode(
         microbatches=(workload.microbatch,),
         modes=tuple(lasting or fitting),
     )
-    found = ranked(workload, here, hazard, spread=spread, standbys=standbys)
+    found = ranked(workload, here, hazard, spread=spread, standbys=standbys, played=played)
     found = tuple(one for one in found if not cut or one.choice.cut == tuple(cut)) or found
     taken = least_redundant(found, value=lambda one: one.value, mode=lambda one: one.choice.mode)
     others = [one for one in found if one is not taken]

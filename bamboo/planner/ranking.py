@@ -86,6 +86,8 @@ class Candidate:
 
 
 T = TypeVar("T")
+Played = dict[tuple[int, str, tuple[int, ...], int], StepTimes]
+"""Dry runs of one workload: by samples of a microbatch, mode, cut, and steps."""
 
 
 def least_redundant(
@@ -107,20 +109,23 @@ def ranked(
     spread: str = "one",
     standbys: int = 0,
     told: Callable[[int, int], None] | None = None,
+    played: Played | None = None,
 ) -> tuple[Candidate, ...]:
     """The `most` best plans (0: all) of a job, best first, each with its sentence.
 
     `workload` is the job as it is written; `spread` says how the nodes lie over the zones of
     `hazard.stakes`, and plans that it does not allow are left out; with `auto` each plan has the
     one that it is worth most with. `standbys` are paid. `told` is called with (plans timed, of
-    all): not all of them need be.
+    all): not all of them need be. `played`: dry runs of these layers, to use and add to.
     Raises JobFitsNowhere when no plan of the room fits, and InputError when it has none or the
     zones allow none.
     """
     judges: dict[str, Judge] = {}
     for name in SPREADS if spread == AUTO else (spread,):
         like = next(iter(judges.values()), None)
-        judges[name] = Judge(workload, room, hazard, spread=name, standbys=standbys, like=like)
+        judges[name] = Judge(
+            workload, room, hazard, spread=name, standbys=standbys, like=like, played=played
+        )
     judge = next(iter(judges.values()))
     fitting = list(judge.candidates.all())
     if not fitting:
@@ -192,14 +197,16 @@ class Judge:
         standbys: int,
         like: "Judge | None" = None,
         instants: dict[tuple[Grid, str], float] | None = None,
+        played: Played | None = None,
     ) -> None:
-        """`instants`: those of other judges of this spread over as many zones."""
+        """`instants`: those of other judges of this spread over as many zones; `played`: dry runs
+        of other judges of these layers, whatever their room."""
         self.candidates: Candidates = like.candidates if like else Candidates(workload, room)
         known = {} if instants is None else instants
         self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys, instants=known)
         self._prices = hazard.stakes.zone_usd_per_hour
         self._room = room
-        self._times: dict[tuple[int, str, tuple[int, ...], int], StepTimes] = {}
+        self._times: Played = {} if played is None else played
         self._least: dict[Choice, tuple[float, float]] = {}
         if like:
             self._times, self._least = like._times, like._least

@@ -6,8 +6,9 @@ Losses are modelled after one trace and are never a promise.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import comb
 
@@ -220,28 +221,41 @@ def fatal_share(groups: Copies, members: Sequence[NodeId], victims: int) -> floa
     """Of all sets of so many `victims` among the nodes of a zone, the share that takes the whole
     of some group: exact up to ENUMERATED sets, else over a fixed sample."""
     bit = {node: 1 << place for place, node in enumerate(members)}
-    masks = [sum(bit[node] for node in group) for group in groups if group <= bit.keys()]
-    masks = [mask for mask in set(masks) if mask.bit_count() <= victims]
-    if not masks:
+    masks = {sum(bit[node] for node in group) for group in groups if group <= bit.keys()}
+    few = frozenset(mask for mask in masks if mask.bit_count() <= victims)
+    if not few:
         return 0.0
-    sets = comb(len(members), victims)
-    if sets > ENUMERATED:
-        return _share(_sample(len(members), victims), SAMPLED, masks)
-    return _share((sum(chosen) for chosen in combinations(bit.values(), victims)), sets, masks)
+    sampled = comb(len(members), victims) > ENUMERATED
+    return _fatal_share(few, len(members), victims, sampled=sampled)
+
+
+@lru_cache(maxsize=4096)
+def _fatal_share(masks: frozenset[int], members: int, victims: int, *, sampled: bool) -> float:
+    """Of groups as bits of the members. A plan asks the same of every price and mode."""
+    least = [mask for mask in masks if not any(one != mask and one & ~mask == 0 for one in masks)]
+    if sampled:
+        return _share(_sample(members, victims), SAMPLED, least)
+    bits = [1 << place for place in range(members)]
+    return _share(
+        (sum(chosen) for chosen in combinations(bits, victims)), comb(members, victims), least
+    )
 
 
 def _share(drawn: Iterable[int], sets: int, masks: Sequence[int]) -> float:
     return sum(any(mask & ~lost == 0 for mask in masks) for lost in drawn) / sets
 
 
-def _sample(members: int, victims: int) -> Iterator[int]:
+@lru_cache(maxsize=256)
+def _sample(members: int, victims: int) -> tuple[int, ...]:
     """Sets of members as bits, the same ones for the same figures (Floyd's sampling; the numbers
     are those of Knuth's MMIX generator)."""
     number = keyed_seed(0, "losses", members, victims)
+    sample = []
     for _ in range(SAMPLED):
         lost = 0
         for last in range(members - victims, members):
             number = (6364136223846793005 * number + 1442695040888963407) % 2**64
             one = 1 << ((number >> 33) % (last + 1))
             lost |= 1 << last if lost & one else one
-        yield lost
+        sample.append(lost)
+    return tuple(sample)

@@ -313,9 +313,12 @@ def test_it_tells_how_far_it_is() -> None:
     plan_on_paper(Path("job.toml"), Asked(), bar=bar)
     assert list(heard) == [
         "looking at model and data",
+        "planning",
         "comparing plans",
         "comparing microbatches",
     ]
+    # It is one piece of work, and no share of it is known.
+    assert heard.pop("planning") == []
     for told in heard.values():
         assert told
         assert all(0 <= done <= of_all for done, of_all in told)

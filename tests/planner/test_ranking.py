@@ -9,7 +9,7 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.planner.candidates import JobFitsNowhere, Room
 from bamboo.planner.losses import Hazard
-from bamboo.planner.ranking import Candidate, against, ranked
+from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.value import samples_per_s, samples_per_usd
 from bamboo.topology.grid import Grid
@@ -36,6 +36,17 @@ def test_the_best_are_the_same_however_many_are_asked_for(hazard: Hazard) -> Non
     for most in (1, 4):
         few = ranked(work, ROOM, hazard, most=most)
         assert few == everything[:most]
+
+
+def test_what_was_played_for_one_ranking_is_not_played_again_for_the_next() -> None:
+    work, played = workload(bytes_per_s=1e5), Played()
+    roomy = replace(ROOM, memory_bytes=2**41, grids=(Grid(pipelines=1, stages=4),))
+    first = ranked(work, roomy, STORMY, played=played)
+    before = sum(times.dry_runs for times in played.values())
+    assert before > 0
+    again = ranked(work, replace(roomy, memory_bytes=2**40), STORMY, played=played)
+    assert sum(times.dry_runs for times in played.values()) == before
+    assert again == first == ranked(work, roomy, STORMY)
 
 
 def test_figures_are_those_of_the_rooms_that_define_them() -> None:

@@ -233,3 +233,16 @@ def test_dozens_of_nodes_are_priced_in_no_time() -> None:
     assert found["neighbours"].fatal_per_hour == 0
     # Eight nodes have a copy of each stage here, and no instant takes more than six.
     assert priced(Grid(pipelines=4, stages=12))["one"].fatal_per_hour == 0
+
+
+def test_a_group_within_a_larger_one_decides_and_no_share_is_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members = [NodeId(f"n{number}") for number in range(7)]
+    pair, three = frozenset(members[:2]), frozenset(members[:3])
+    # Of 35 sets of three, five have both nodes of the pair.
+    assert fatal_share((pair,), members, 3) == 5 / 35
+    assert fatal_share((pair, three), members, 3) == 5 / 35
+    monkeypatch.setattr(model, "_share", lambda *_: pytest.fail("it was counted again"))
+    others = [NodeId(f"other{number}") for number in range(7)]
+    assert fatal_share((frozenset(others[:2]),), others, 3) == 5 / 35
