@@ -231,7 +231,8 @@ def _budget(books: Books, spent: int) -> dict[str, Any] | None:
     left_s = budget.max_hours * 3600 - passed_s if budget.max_hours else None
     rate = _usd_per_hour(books)
     lasts_s = left_usd / rate * 3600 if left_usd is not None and rate > 0 else None
-    return {"left_usd": left_usd, "left_s": left_s, "lasts_s": lasts_s}
+    limit = budget.max_usd or None
+    return {"max_usd": limit, "left_usd": left_usd, "left_s": left_s, "lasts_s": lasts_s}
 
 
 def _ran_s(item: Rented, now_s: float) -> float:

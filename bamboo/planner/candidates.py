@@ -193,11 +193,18 @@ class Candidates:
         least = 2 if mode == "peer" else 1
         grids = [g for g in self.grids() if g.pipelines >= least]
         if not grids:
+            fewest, most = self.room.nodes.start, self.room.nodes.stop - 1
+            layers, virtual_nodes = len(self._job.layers), self._job.shape.virtual_nodes
+            remedy = "allow for another number"
+            if most < 2 * least:
+                remedy = "allow for more nodes"
+            elif fewest > layers * virtual_nodes:
+                remedy = f"take {layers * virtual_nodes} nodes at most"
+            size = f"{most}" if fewest == most else f"{fewest} to {most}"
             raise InputError(
-                f"{len(self._job.layers)} layers and {self._job.shape.virtual_nodes} virtual nodes "
-                f"have no grid of {self.room.nodes.start} to {self.room.nodes.stop - 1} nodes with "
-                f"redundancy {mode!r}; a grid has at least two stages, and 'peer' two pipelines: "
-                "allow for more nodes"
+                f"{layers} layers and {virtual_nodes} virtual nodes have no grid "
+                f"of {size} nodes with redundancy {mode!r}; a grid has at least two stages of a "
+                f"layer each, and 'peer' two pipelines: {remedy}"
             )
         grid = max(grids, key=lambda one: (one.stages, one.pipelines))
         work = self.work(min(self.room.microbatches or microbatches_of(self._job)))

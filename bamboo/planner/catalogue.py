@@ -4,6 +4,7 @@ Rule: pure; `bamboo.config.catalogue` reads the files. Every price carries its d
 and a spot price taken from here is a model of one, never a quote.
 """
 
+import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -103,9 +104,11 @@ class Catalogue:
     def find(self, name: str) -> InstanceType:
         """Raises InputError, with the names there are, when the type is not in the catalogue."""
         if name not in self.types:
+            near = difflib.get_close_matches(name, self.types, n=1)
+            remedy = f"did you mean {near[0]}? " if near else ""
             raise InputError(
                 f"instance type {name!r} is not in the catalogue of {self.on_demand_seen}; "
-                f"take one of {', '.join(self.types)}"
+                f"{remedy}take one of {', '.join(self.types)}"
             )
         return self.types[name]
 
@@ -172,6 +175,8 @@ class Catalogue:
         is the zones' own price or modelled from a range, which file it was read from, and of which
         region they are where that is not the one asked for."""
         kinds = [self.find(name) for name in names]
+        if not kinds:
+            return f"no price was used, of those by {self.file}"
         aged = _aged((self.on_demand_origin(k) for k in kinds), self.today)
         said = [f"on-demand{self._elsewhere(self.on_demand_region or self.region)} as of {aged}"]
         priced = [k for k in kinds if k.spot_usd_per_hour is not None] if spot else []

@@ -8,7 +8,7 @@ table with their losses scaled, nothing is played again.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, isinf, log
+from math import ceil, exp, floor, inf, isinf, log, log10
 
 from bamboo.planner.losses import at_rate
 from bamboo.planner.option import HOUR_S, SPOT, Option, Question
@@ -117,8 +117,16 @@ def _limits(deadline_h: float, budget_usd: float) -> str:
     if not isinf(deadline_h):
         words.append(f"within {deadline_h:g} h")
     if not isinf(budget_usd):
-        words.append(f"for ${budget_usd:,.2f}")
+        words.append(f"for ${_up(budget_usd, 2)}")
     return " and ".join(words)
+
+
+def _up(value: float, digits: int) -> str:
+    """With so many digits, and below 1 with those that show two figures; rounded up, because less
+    would not be enough."""
+    if 0 < value < 1:
+        digits = max(digits, 1 - floor(log10(value)))
+    return f"{ceil(value * 10**digits - 1e-6) / 10**digits:,.{digits}f}"
 
 
 def _most_value(first: Outcome, others: Sequence[Outcome]) -> str:
@@ -145,7 +153,7 @@ def _not_enough(able: Sequence[Outcome], deadline_h: float, budget_usd: float) -
     fast = min(done, key=lambda one: one.hours_p90)
     several = (cheap,) if fast is cheap else (cheap, fast)
     ways = [
-        f"${one.whole_usd_p90:,.2f} and {one.hours_p90:,.1f} h ({one.option.line.name})"
+        f"${_up(one.whole_usd_p90, 2)} and {_up(one.hours_p90, 1)} h ({one.option.line.name})"
         for one in several
     ]
     return f"{say}; enough would be {', or '.join(ways)}."

@@ -76,14 +76,19 @@ class Line:
     mode: str
 
     @property
+    def resilience(self) -> str:
+        """The redundancy mode in words for who rents: what helps when a node is lost."""
+        return {"off": "checkpoints only", "peer": "other pipelines"}.get(self.mode, self.mode)
+
+    @property
     def name(self) -> str:
-        """`g5.xlarge spot stash, all in one zone`."""
+        """`g5.xlarge spot, stash, all in one zone`."""
         where = {
             "one": "all in one zone",
             "pipelines": "a pipeline in a zone",
             "neighbours": "neighbours in different zones",
         }[self.spread]
-        return f"{self.instance_type} {self.market} {self.mode}, {where}"
+        return f"{self.instance_type} {self.market}, {self.resilience}, {where}"
 
     @property
     def launchable(self) -> bool:

@@ -5,6 +5,7 @@ the median to the 90th percentile.
 """
 
 from math import isinf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.costing import JobCost
@@ -23,7 +24,7 @@ def options_svg(found: JobCost) -> bytes:
 
     def draw(figure: "Figure") -> None:
         above, below = figure.subplots(2, 1, height_ratios=(max(1, len(found.rows)), 7))
-        above.set_title(title_of(f"{found.job.file} (modelled)"), loc="left")
+        above.set_title(title_of(f"{Path(found.job.file).name} (modelled)"), loc="left")
         _draw_values(above, found)
         _draw_outcomes(below, found)
 
@@ -32,7 +33,7 @@ def options_svg(found: JobCost) -> bytes:
 
 def _draw_values(axes: "Axes", found: JobCost) -> None:
     names = [
-        f"{place}  {one.line.instance_type} {one.line.market} {one.line.mode}"
+        f"{place}  {one.line.instance_type} {one.line.market}, {one.line.resilience}"
         for place, one in enumerate(found.rows, start=1)
     ]
     colors = [COLORS[one.line.market] for one in found.rows]
@@ -62,6 +63,7 @@ def _draw_outcomes(axes: "Axes", found: JobCost) -> None:
         axes.axhline(found.budget_usd, color=RED, linewidth=0.8, label="budget")
     if not isinf(found.deadline_h):
         axes.axvline(found.deadline_h, color=RED, linewidth=0.8, label="deadline")
+    axes.margins(0.06)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("hours, simulated: p50 to p90")

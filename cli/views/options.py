@@ -7,6 +7,7 @@ says which; every dollar is modelled.
 import csv
 from io import StringIO
 from math import isinf
+from pathlib import Path
 from typing import Any
 
 from bamboo.planner.chosen import Outcome
@@ -18,7 +19,6 @@ from cli.views.quantities import columns, count, duration, number, paragraph, ra
 from cli.views.quota import quota_body, quota_lines
 
 SCHEMA_VERSION = 1
-RESILIENCE = {"off": "checkpoints only", "peer": "other pipelines"}
 """Of a mode, where its name does not say it."""
 CSV_FIELDS = (
     *("instance_type", "market", "resilience", "spread", "pipelines", "stages", "nodes", "anchors"),
@@ -37,7 +37,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
     first = found.chosen.outcome
     return {
         "schema_version": SCHEMA_VERSION,
-        "job": found.job.file,
+        "job": Path(found.job.file).name,
         "modelled": True,
         "times": found.offers.source,
         "market": found.market,
@@ -139,8 +139,8 @@ def options_text(found: JobCost) -> str:
     modelled = found.offers.modelled
     doubt = "; no GPU has confirmed them" if modelled else ", the same for every type"
     lines = [
-        f"{found.job.file}: {count(table.lines, 'option')}, {count(found.job.train.steps, 'step')} "
-        f"of {count(found.job.train.batch, 'sample')}",
+        f"{Path(found.job.file).name}: {count(table.lines, 'option')}, "
+        f"{count(found.job.train.steps, 'step')} of {count(found.job.train.batch, 'sample')}",
         *_quota(found),
         *paragraph(f"step times {found.offers.source}{doubt}"),
         *paragraph(f"market: {found.market}; all dollars are modelled"),
@@ -157,6 +157,8 @@ def options_text(found: JobCost) -> str:
 def _plans(found: JobCost) -> list[str]:
     header = ("", "type", "market", "resilience", "zones", "grid", "fullest", "$/h", "samples/s")
     rows: list[tuple[str, ...]] = [(*header, "samples per $", "$ per M tokens")]
+    if not found.rows:
+        return []
     for place, option in enumerate(found.rows, start=1):
         plan, grid = option.plan, option.plan.choice.grid
         rows.append(
@@ -164,7 +166,7 @@ def _plans(found: JobCost) -> list[str]:
                 str(place),
                 option.line.instance_type,
                 option.line.market,
-                RESILIENCE.get(option.line.mode, option.line.mode),
+                option.line.resilience,
                 option.line.spread,
                 f"{grid.pipelines} x {grid.stages}",
                 size(plan.choice.most_bytes),
@@ -364,8 +366,7 @@ def _misses(found: JobCost, one: Outcome) -> str:
 
 
 def _short(option: Option) -> str:
-    mode = RESILIENCE.get(option.line.mode, option.line.mode)
-    return f"{_type(option)} {option.line.market}, {mode}"
+    return f"{_type(option)} {option.line.market}, {option.line.resilience}"
 
 
 def _type(option: Option) -> str:

@@ -126,7 +126,7 @@ def _money_figures(report: Report) -> Iterator[Figure]:
     yield Figure(label="saved against on-demand", value=usd(saved), note=share)
     budget = (cost.get("spent") or {}).get("budget")
     if budget and budget["left_usd"] is not None:
-        left = f"of {usd(paid + budget['left_usd'])}"
+        left = f"of {usd(budget['max_usd'])}, with what is beside the bill"
         yield Figure(label="budget left", value=usd(max(0.0, budget["left_usd"])), note=left)
 
 

@@ -89,6 +89,8 @@ def test_a_given_figure_is_that_of_the_job_as_it_is_written(
 
 def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(asked(capsys, job, *FAST).split())
+    assert text.startswith(f"{Path(job).name}: ")
+    assert " off, " not in text
     for words in (
         "6 steps of 8 samples",
         "no GPU has confirmed them",
@@ -118,6 +120,8 @@ def test_csv_parses_and_the_picture_is_svg(
         assert float(row["samples_per_usd"]) == option["samples_per_usd"]
         assert bool(row["simulated_usd_p90"]) is (option["simulated"] is not None)
     assert ElementTree.parse(tmp_path / "o.svg").getroot().tag.endswith("svg")
+    assert body["job"] == Path(job).name
+    assert " off, " not in " ".join(option["option"] for option in body["options"])
     assert main.run(["cost", job, *FAST, "--csv", "o.csv"]) == 2
     assert "is there already" in capsys.readouterr().err
 
@@ -141,6 +145,15 @@ def test_what_is_not_enough_is_said_with_what_would_be(
     assert body["why"] in output.err
     for row in body["options"]:
         assert not row["simulated"] or "budget" in row["simulated"]["misses"]
+
+
+def test_without_an_option_there_is_no_empty_table(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = asked(capsys, job, *FAST, "--deadline", "0.0000001", code=2)
+    assert "Not enough" in text
+    assert "samples per $" not in text
+    assert "as of ;" not in text
 
 
 def test_a_budget_that_is_enough(job: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -219,7 +219,7 @@ def test_what_contradicts_a_strategy_is_refused_and_what_agrees_is_not(
         (["--nodes", "4", "--max-nodes", "4"], "give one of them"),
         (["--hazard", "-1"], "--hazard -1 is no number of losses"),
         (["--hazard", "nan"], "--hazard nan is no number of losses"),
-        (["--nodes", "17"], "have no grid of 17 to 17 nodes"),
+        (["--nodes", "17"], "have no grid of 17 nodes"),
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(

@@ -96,6 +96,8 @@ def test_the_figures_are_those_of_cost_and_receipt(
     assert body["figures"]["samples/s"] == rate(receipt["samples_per_s"])
     assert body["figures"]["samples per dollar"] == rate(receipt["samples_per_usd"])
     assert body["figures"]["dollars, modelled"] == usd(receipt["bill"]["usd"])
+    limit = next(one for one in page_of(spent)[1].words.split("of $")[1:] if "beside" in one[:40])
+    assert limit.startswith("0.5000, with what is beside the bill")
     assert body["figures"]["preemptions"] == str(len(receipt["preemptions"]))
     _, page = page_of(spent)
     for one in cost["spent"]["uses"]:

@@ -120,11 +120,14 @@ def test_where_nothing_fits_no_plan_is_named() -> None:
     why = Candidates(work, room).nothing()
     assert isinstance(why, FitsNowhere)
     assert why.limit_bytes == 1000
-    for empty in (
-        replace(room, nodes=range(1, 2)),
-        replace(room, modes=("peer",), nodes=range(2, 3)),
+    most = len(work.layers) * work.shape.virtual_nodes
+    for empty, remedy in (
+        (replace(room, nodes=range(1, 2)), "of 1 nodes .*: allow for more nodes"),
+        (replace(room, modes=("peer",), nodes=range(2, 3)), "of 2 nodes .*: allow for more nodes"),
+        (replace(room, nodes=range(most + 1, most + 2)), f"take {most} nodes at most"),
+        (replace(room, nodes=range(most + 1, most + 9)), f"to {most + 8} .*take {most} nodes at"),
     ):
-        with pytest.raises(InputError, match="have no grid of"):
+        with pytest.raises(InputError, match=f"have no grid .*{remedy}"):
             Candidates(work, empty).nothing()
 
 

@@ -49,6 +49,9 @@ def test_an_unknown_type_and_an_unknown_spot_price_are_input_errors() -> None:
     catalogue = installed_catalogue()
     with pytest.raises(InputError, match=r"'p9\.large' is not in the catalogue of 2026-07-20"):
         catalogue.find("p9.large")
+    with pytest.raises(InputError, match=r"'g5\.xlrage' .*; did you mean g5\.xlarge\? take one of"):
+        catalogue.find("g5.xlrage")
+    assert catalogue.sources([]) == "no price was used, of those by the installed catalogue"
     with pytest.raises(InputError, match=r"no spot price of g6\.xlarge; take market"):
         catalogue.modelled_spot_usd_per_hour("g6.xlarge", "us-east-1a")
 

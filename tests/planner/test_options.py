@@ -239,10 +239,13 @@ def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them()
     assert choose(some).outcome is cheap
     assert choose(some, budget_usd=5.5).outcome is some[2]
     assert choose(some, deadline_h=1.5).outcome is fast
+    tiny = replace(cheap, hours_p90=0.000771, usd_p90=0.00412)
     none = choose(some, deadline_h=1.5, budget_usd=4)
     assert none.outcome is None
     assert none.why.startswith("Not enough: no option is done within 1.5 h and for $4.00")
     assert "enough would be $5.00 and 2.0 h" in none.why
+    assert "$0.0042 and 0.00078 h (" in choose([tiny], budget_usd=0.000001).why
+    assert "for $0.0000010 in nine" in choose([tiny], budget_usd=0.000001).why
     lost = replace(fast, hours_p50=inf, hours_p90=inf, usd_p50=inf, usd_p90=inf)
     assert lost.value == 0
     assert choose([lost]).outcome is None
