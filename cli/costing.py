@@ -29,7 +29,7 @@ from bamboo.planner.chosen import (
 )
 from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import again, options, shared_out, together
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, RESTART_S
+from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, REPLACE_S, RESTART_S
 from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.run import CHECKPOINT_RESTART
@@ -45,7 +45,7 @@ PARTS = 2
 """So many processes search the offers; always as many, so that the answer depends on no machine."""
 SIMULATED = 3
 """So many of the best options are played."""
-BACK_S = 60.0
+BACK_S = REPLACE_S - Terms().boot_s
 """Until the market has another node, unless a trace says otherwise; then it boots."""
 MOST_HAZARD = 100.0
 TIGHTER = 0.8
@@ -266,7 +266,7 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
         steps=job.train.steps,
         checkpoint_every=job.checkpoint.every_steps,
         losses_per_node_hour=terms.losses_per_node_hour,
-        # As long as the market that is played takes.
+        # As long as the market that is played takes; REPLACE_S where nothing else is said.
         replace_s=max(RESTART_S, terms.back_s + terms.boot_s),
         standbys=job.cluster.standbys,
     )

@@ -14,6 +14,7 @@ from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import (
     LOSSES_PER_NODE_HOUR,
+    REPLACE_S,
     RESTART_S,
     Stakes,
     fatal_per_hour,
@@ -38,7 +39,7 @@ class Hazard:
 
     stakes: Stakes
     losses_per_node_hour: float = LOSSES_PER_NODE_HOUR
-    replace_s: float = RESTART_S
+    replace_s: float = REPLACE_S
     """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
     A restore takes no less than RESTART_S."""
 

@@ -12,7 +12,7 @@ from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.value import tokens_per_usd
 from bamboo.planner.workload import Workload
-from bamboo.planner.zones import RESTART_S, Stakes
+from bamboo.planner.zones import REPLACE_S, Stakes
 from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
 
 ON_DEMAND, SPOT, MIXED = "on-demand", "spot", "mixed"
@@ -44,7 +44,7 @@ class Question:
     steps: int
     checkpoint_every: int
     losses_per_node_hour: float
-    replace_s: float = RESTART_S
+    replace_s: float = REPLACE_S
     """Until a lost node's place is taken."""
     standbys: int = 0
     modes: tuple[str, ...] = REDUNDANCY_MODES

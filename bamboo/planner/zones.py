@@ -32,6 +32,9 @@ victims of an instant are taken to lie in one zone, as in 121 of 128 instants on
 RESTART_S = 75.0
 """After a loss without a live copy: 45 s until there are instances, 30 s until they train, as the
 simulator published with Bamboo has it."""
+REPLACE_S = 105.0
+"""Until the place of a lost node is taken without a standby: a minute until the market has another
+and 45 s for its boot, as simulated markets have it unless they say otherwise."""
 ENUMERATED = 20_000
 """Up to so many sets of victims are looked at one by one, of more a fixed sample of SAMPLED."""
 SAMPLED = 4_000

@@ -145,7 +145,9 @@ def test_what_does_not_fit_and_idle_gpus_are_said() -> None:
         layers=48, width=1600, context=1024, vocabulary=50257, microbatch=8, dropout=0.1
     )
     notes = plan("eager", facts=big).notes
-    assert sum("a T4 has 16 GiB: it will not fit" in note for note in notes) == 4
+    assert (
+        sum("a T4 has 15.2 GiB for tensors (of 16): it will not fit" in note for note in notes) == 4
+    )
     assert any("has 4 GPUs and a node uses one" in n for n in plan(kind="g5.12xlarge").notes)
 
 
