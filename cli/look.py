@@ -170,7 +170,7 @@ def _silent(folder: RunFolder) -> dict[str, Any]:
     sentence = "its store does not answer and its launcher lives: this is what was written down; "
     return status_body(progress) | {
         "phase": SILENT,
-        "sentence": sentence + "training goes on without a store for an hour; ask again",
+        "sentence": sentence + "training goes on meanwhile; ask again",
         "led": True,
     }
 
