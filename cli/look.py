@@ -36,6 +36,8 @@ from cli.stamps import kill_stamps_s
 from cloud.local.room import full_disk
 
 LOST = "lost"
+SILENT = "silent"
+"""Its store does not answer, and it has a launcher."""
 DAMAGED = "damaged"
 
 
@@ -94,7 +96,9 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
                 body = status_body(progress_from_store(folder, store))
             return body | {"led": not lock.is_free(folder)}
         except (StoreUnavailable, InputError):
-            pass  # it went while we looked
+            if not lock.is_free(folder):
+                return _silent(folder)
+            # else it went while we looked
     return _lost(folder)
 
 
@@ -156,6 +160,19 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
     if metrics:
         progress = progress.at(now_s=progress.now_s, usd=metrics[-1].usd)
     return progress
+
+
+def _silent(folder: RunFolder) -> dict[str, Any]:
+    """What the books have of a run that lives."""
+    if folder.receipt.exists():  # written while we waited for the store
+        return status_of(folder)
+    progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
+    sentence = "its store does not answer and its launcher lives: this is what was written down; "
+    return status_body(progress) | {
+        "phase": SILENT,
+        "sentence": sentence + "training goes on meanwhile; ask again",
+        "led": True,
+    }
 
 
 def _lost(folder: RunFolder) -> dict[str, Any]:

@@ -6,6 +6,7 @@ prices are a catalogue's, so every figure is called modelled.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Any
 
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
@@ -129,7 +130,8 @@ def rented_from_journal(
     """The instances of a `cloud.jsonl`, in the order of their start.
 
     `on_demand_usd_per_hour` is by instance type. An instance bought on-demand, or from a pool
-    without a spot price, costs the on-demand price. Raises KeyError for a type without a price.
+    without a spot price, costs the on-demand price. Raises KeyError for a type without a price,
+    ValueError for a time or a price that no cloud has: it would change the bill unseen.
     """
     found: dict[str, Rented] = {}
     for record in records:
@@ -143,14 +145,21 @@ def rented_from_journal(
                 instance_type=str(record["instance_type"]),
                 zone=str(record["zone"]),
                 market=str(record["market"]),
-                started_at_s=float(record["t"]),
-                usd_per_hour=float(spot) if on_spot else on_demand,
+                started_at_s=_figure(record["t"]),
+                usd_per_hour=_figure(spot) if on_spot else on_demand,
                 on_demand_usd_per_hour=on_demand,
             )
         elif record["kind"] == "end" and instance in found:
             found[instance] = replace(
                 found[instance],
-                ended_at_s=float(record["t"]),
+                ended_at_s=_figure(record["t"]),
                 interrupted=record["cause"] == "interrupted",
             )
     return list(found.values())
+
+
+def _figure(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, bool) or not isfinite(number) or number < 0:
+        raise ValueError(f"{value!r}, where a time or a price stands")
+    return number

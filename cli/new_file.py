@@ -18,6 +18,14 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     """Before the work is done that `path` is to hold. Raises InputError."""
     if str(path) == STDOUT:
         return
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}; give another path"
+        ) from error
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no file that could be written; give the name of a new one")
     if path.exists() and not force:

@@ -127,7 +127,7 @@ def rented_of(folder: RunFolder, ledger: Iterable[LedgerRecord]) -> Sequence[Ren
     try:
         records = [json.loads(line) for line in Tail(folder.cloud).lines()]
         return rented_from_journal(records, on_demand_usd_per_hour=prices)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
             f"{folder.cloud}: a record lacks or garbles {error}; take the original"
         ) from error

@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 NO_DISCOUNT_SHARE = 0.9
 """A spot pool at or above this share of the on-demand price has no discount worth an interruption:
 it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
+MOST = 1e12
+"""No figure of a catalogue is larger; sums of larger ones would not be finite."""
 _GIB = 2**30
 USABLE_SHARE = 0.95
 """What tensors may take of a GPU's memory. The rest is left to the driver's context, to workspaces
@@ -233,10 +235,12 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
         )
     except KeyError as error:
         raise ValueError(f"the catalogue lacks the key {error}") from error
-    except (AttributeError, TypeError, IndexError) as error:
+    except (AttributeError, TypeError, IndexError, OverflowError) as error:
         raise ValueError(f"the catalogue has a value of the wrong kind: {error}") from error
     if not catalogue.types:
         raise ValueError("the catalogue has no types")
+    for seen in (catalogue.on_demand_seen, catalogue.spot_seen):
+        last_moment(seen)
     if catalogue.taken:
         last_moment(catalogue.taken)
     return catalogue
@@ -302,6 +306,6 @@ def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
 
 def _number(value: Any) -> float:
     number = float(value)
-    if isinstance(value, bool) or not isfinite(number):
+    if isinstance(value, bool) or not isfinite(number) or abs(number) > MOST:
         raise ValueError(f"{value!r} is no number that could be used")
     return number

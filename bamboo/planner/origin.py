@@ -36,9 +36,9 @@ def last_moment(seen: str) -> datetime:
     padded = last + "-01" * max(0, 2 - last.count("-")) if len(last) < len("2026-01-01") else last
     try:
         found = datetime.fromisoformat(padded)
-    except ValueError as error:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{seen!r} names no time, such as 2026-07-20") from error
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def age_text(days: int) -> str:

@@ -1,11 +1,14 @@
 """Standard output kept for a program's one answer, where code of the user's runs beside it.
 
-Rule: whatever else is printed, by Python or below it, goes to standard error.
+Rule: whatever else is printed, by Python or below it, goes to standard error; and a program whose
+answer nobody can read any more ends, because who asked for it is gone.
 """
 
 import json
 import os
+import select
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -17,7 +20,8 @@ from bamboo.errors import InputError, VerifyDiffers
 def one_answer() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Gives what writes the answer: one JSON object, one line."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    kept, over = os.dup(1), threading.Event()
+    threading.Thread(target=_end_unread, args=(kept, over), daemon=True).start()
     try:
         os.dup2(2, 1)
         with redirect_stdout(sys.stderr), os.fdopen(kept, "w", closefd=False) as output:
@@ -28,8 +32,18 @@ def one_answer() -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
             yield answer
     finally:
+        over.set()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def _end_unread(output: int, over: threading.Event) -> None:
+    """End this process when the other end of its output is closed, which that of a file never is;
+    not once the answer is `over`."""
+    poller = select.poll()
+    poller.register(output, 0)
+    if any(event & select.POLLERR for _, event in poller.poll()) and not over.is_set():
+        os._exit(1)
 
 
 def tell_progress(step: int, steps: int, loss: float | None = None) -> None:

@@ -7,11 +7,14 @@ version of their schema, so that a reader can refuse what it does not know inste
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from bamboo.errors import InputError
 
 SCHEMA_VERSION = 1
+MOST_STEPS = 10**12
+"""No run has more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,8 @@ class MetricRecord:
                 tokens_per_usd=float(raw["tokens_per_usd"]),
                 at_s=None if raw.get("t") is None else float(raw["t"]),
             )
+            if not 0 <= record.step <= MOST_STEPS or not isfinite(record.at_s or 0.0):
+                raise ValueError(f"the step {record.step} or its time {record.at_s}")
             same = record.loss.hex() == raw["loss_hex"]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(

@@ -302,6 +302,24 @@ def test_the_bill_of_a_run_is_by_its_own_prices(home: Path) -> None:
     assert rented.on_demand_usd_per_hour == 2.0
 
 
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-1", "true", "1" + "0" * 400, '"soon"', "[]"]
+)
+@pytest.mark.parametrize("key", ["t", "usd_per_hour"])
+def test_a_time_or_a_price_that_no_cloud_has_is_no_part_of_a_bill(
+    home: Path, key: str, value: str
+) -> None:
+    folder = folder_of(home)
+    garbled = {"t": "1.0", "usd_per_hour": "0.4"} | {key: value}
+    rest = ", ".join(f'"{name}": {text}' for name, text in garbled.items())
+    folder.cloud.write_text(
+        '{"kind": "start", "instance": "i-1", "zone": "a", "instance_type": "g5.xlarge", '
+        f'"market": "spot", {rest}}}\n'
+    )
+    with pytest.raises(InputError, match=r"cloud\.jsonl: a record lacks or garbles .*original"):
+        rented_of(folder, [])
+
+
 def test_the_prices_of_a_run_that_are_damaged_are_named(home: Path) -> None:
     folder = folder_of(home)
     folder.prices.write_text("{")

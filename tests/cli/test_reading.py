@@ -6,18 +6,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.coord.follow import Follower, all_records
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import run_id
 from bamboo.lines import LineWriter
 from bamboo.ports import Store
 from bamboo.telemetry.schema import MetricRecord
-from cli import main, runs
+from cli import lock, main, runs
 from cli.decisions import check_decisions, save_decisions
 from cli.look import status_of
 from cli.run_cost import cost_of_run
@@ -122,6 +123,29 @@ def test_a_run_whose_launcher_was_killed_is_lost(home: Path) -> None:
     assert (body["phase"], body["step"], body["loss"], body["usd"]) == ("lost", 3, 3.0, 0.25)
     for arguments in (["stop", "r"], ["preempt", "r", "--stage", "1"], ["cost", "r"]):
         assert main.run(arguments) == 2
+
+
+def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_of(home)
+    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"}, private=True)
+    write_steps(folder, 3)
+
+    def away(run: str, url: str) -> NoReturn:
+        raise StoreUnavailable(f"the store at {url} cannot be reached")
+
+    monkeypatch.setattr("cli.wiring.store_of", away)
+    held = lock.take(folder)
+    assert held is not None
+    body = status_of(folder)
+    assert (body["phase"], body["step"], body["usd"], body["led"]) == ("silent", 3, 0.25, True)
+    assert "its store does not answer and its launcher lives" in body["sentence"]
+    runs.write_json(folder.receipt, {"status": {"phase": "finished"}})
+    assert status_of(folder)["phase"] == "finished"
+    folder.receipt.unlink()
+    held.close()
+    assert status_of(folder)["phase"] == "lost"
 
 
 def test_an_ended_run_is_read_from_its_receipt(home: Path) -> None:

@@ -44,6 +44,17 @@ def keep(text: str, region: str = "us-east-1") -> Path:
     return path
 
 
+def with_value(value: object, *keys: str) -> str:
+    """The text of a catalogue with one other value."""
+    body = json.loads(catalogue_json(asked()))
+    place = body
+    for key in keys[:-1]:
+        place = place[key]
+    assert keys[-1] in place
+    place[keys[-1]] = value
+    return json.dumps(body)
+
+
 def test_without_a_catalogue_of_the_user_the_installed_one_counts(home: Path) -> None:
     for region in (None, "us-east-1", "eu-west-1"):
         found = load_catalogue(region)
@@ -107,6 +118,12 @@ def test_an_older_catalogue_of_the_user_changes_no_price_that_was_seen_later() -
         (catalogue_json(asked()).replace("0.111", "-0.111"), "does not lie below"),
         (catalogue_json(asked()).replace("0.111", "NaN"), "no number"),
         (catalogue_json(asked()).replace("2026-12-01T10:00:00Z", "soon"), "names no time"),
+        (with_value("soon", "on_demand_seen"), "'soon' names no time"),
+        (with_value("soon", "spot_seen"), "'soon' names no time"),
+        (with_value("0001-01-01T00:00:00+14:00", "taken"), "names no time"),
+        (with_value(float("inf"), "types", "g4dn.xlarge", "gpus"), "infinity"),
+        (with_value(10**400, "types", "g4dn.xlarge", "on_demand_usd_per_hour"), "too large"),
+        (with_value(1e308, "types", "g4dn.xlarge", "on_demand_usd_per_hour"), "no number"),
     ],
 )
 def test_a_damaged_one_is_refused_by_name_with_the_remedy(text: str, why: str) -> None:

@@ -73,6 +73,17 @@ def test_foreign_lines_are_refused(line: str) -> None:
             read(line)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("step", -1), ("step", 10**400), ("step", 10**15), ("t", math.nan)]
+)
+def test_a_step_that_no_run_has_and_a_time_that_is_none_are_refused(
+    name: str, value: float
+) -> None:
+    line = json.dumps(json.loads(metric().to_json()) | {name: value})
+    with pytest.raises(InputError, match=r"lacks or garbles .*take the original"):
+        MetricRecord.from_json(line)
+
+
 def test_tail_waits_for_the_whole_line(tmp_path: Path) -> None:
     path = tmp_path / "events" / "a.jsonl"
     tail = Tail(path)
