@@ -139,10 +139,12 @@ def peak_tensor_bytes(executor: Executor, mail: Mail) -> int:
 
 def progress_of(executor: Executor, mail: Mail, device: Device) -> dict[str, Any]:
     """What a node's lease carries: turns of the trainer, step, counts of operations, bytes of
-    tensors, and the seconds that all forwards and backwards of owned slots took."""
+    tensors, and the seconds that all forwards and backwards of owned slots took. Asked by another
+    thread than the one that trains, which may take or give a slot meanwhile."""
+    owned = tuple(executor.owned.values())
     return {
         "turns": mail.turns,
-        "step": max((run.step for run in executor.owned.values()), default=0),
+        "step": max((run.step for run in owned), default=0),
         "ops": dict(executor.operations.counts),
         "tensor_bytes": peak_tensor_bytes(executor, mail),
         "busy_s": device.busy_s.get("F", 0.0) + device.busy_s.get("B", 0.0),
