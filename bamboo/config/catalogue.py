@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bamboo.config.home import home
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
 from bamboo.planner.origin import last_moment
@@ -55,7 +56,7 @@ def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
     """The catalogue in a JSON file; None where there is no such file. Raises InputError when it
     cannot be read, with the remedy."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
