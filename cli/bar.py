@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import MofNCompleteColumn, Progress
 
 from cli.echo import progress_is_hidden
 
@@ -21,7 +21,9 @@ Bar = Callable[[str], AbstractContextManager[Told]]
 def bar(what: str) -> Iterator[Told]:
     """A bar for this work."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=progress_is_hidden()) as drawn:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    hidden = progress_is_hidden()
+    with Progress(*columns, console=console, transient=True, disable=hidden) as drawn:
         task = drawn.add_task(what, total=None)
         yield lambda done, of_all: drawn.update(task, completed=done, total=of_all)
 

@@ -10,9 +10,13 @@ from cli.look import store_may_answer
 from cli.runs import RunFolder
 
 
+class StoreSilent(InputError):
+    """The store of a run that has not ended does not answer."""
+
+
 @contextmanager
 def live_store(folder: RunFolder) -> Iterator[Store]:
-    """The store of a run that has not ended. Raises InputError when it has."""
+    """The store of a run that has not ended. Raises InputError when it has, StoreSilent."""
     if folder.starting():
         raise InputError(f"run {folder.id} is still starting; ask again in a moment")
     endpoint = folder.live_endpoint()
@@ -25,4 +29,4 @@ def live_store(folder: RunFolder) -> Iterator[Store]:
         with wiring.store_of(folder.id, url) as store:
             yield store
     except StoreUnavailable as error:
-        raise InputError(f"run {folder.id} does not answer: {error}") from error
+        raise StoreSilent(f"run {folder.id} does not answer: {error}") from error

@@ -97,7 +97,7 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
             return body | {"led": not lock.is_free(folder)}
         except (StoreUnavailable, InputError):
             if not lock.is_free(folder):
-                return _silent(folder)
+                return status_by_books(folder)
             # else it went while we looked
     return _lost(folder)
 
@@ -162,8 +162,8 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
     return progress
 
 
-def _silent(folder: RunFolder) -> dict[str, Any]:
-    """What the books have of a run that lives."""
+def status_by_books(folder: RunFolder) -> dict[str, Any]:
+    """What the books have of a run that lives, and whose store does not answer."""
     if folder.receipt.exists():  # written while we waited for the store
         return status_of(folder)
     progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)

@@ -131,12 +131,21 @@ def rented_from_journal(
 
     `on_demand_usd_per_hour` is by instance type. An instance bought on-demand, or from a pool
     without a spot price, costs the on-demand price. Raises KeyError for a type without a price,
-    ValueError for a time or a price that no cloud has: it would change the bill unseen.
+    ValueError for a time or a price that no cloud has, and for a start or an end that another
+    record denies: it would change the bill unseen. A record that stands there twice counts once.
     """
     found: dict[str, Rented] = {}
+    known: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in records:
-        instance = str(record["instance"])
-        if record["kind"] == "start":
+        instance, kind = str(record["instance"]), str(record["kind"])
+        if kind not in ("start", "end"):
+            continue
+        if (kind, instance) in known:
+            if known[kind, instance] != record:
+                raise ValueError(f"the {kind} of {instance!r}: it stands there twice, differently")
+            continue
+        known[kind, instance] = record
+        if kind == "start":
             on_demand = on_demand_usd_per_hour[str(record["instance_type"])]
             spot = record["usd_per_hour"]
             on_spot = record["market"] == "spot" and spot is not None
@@ -149,13 +158,16 @@ def rented_from_journal(
                 usd_per_hour=_figure(spot) if on_spot else on_demand,
                 on_demand_usd_per_hour=on_demand,
             )
-        elif record["kind"] == "end" and instance in found:
-            found[instance] = replace(
-                found[instance],
-                ended_at_s=_figure(record["t"]),
-                interrupted=record["cause"] == "interrupted",
-            )
+        else:
+            found[instance] = _ended(found.get(instance), record)
     return list(found.values())
+
+
+def _ended(item: Rented | None, record: Mapping[str, Any]) -> Rented:
+    ended_at_s = _figure(record["t"])
+    if item is None or ended_at_s < item.started_at_s:
+        raise ValueError(f"the end of {record['instance']!r}: it stands before its start")
+    return replace(item, ended_at_s=ended_at_s, interrupted=record["cause"] == "interrupted")
 
 
 def _figure(value: Any) -> float:

@@ -1,19 +1,21 @@
 """The figures of `bamboo cost RUN`: what a run came to, or has come to by now.
 
 Rule: the bill is that of the cloud's log, at one instant for all figures: the end of the run, when
-a killed one was seen last, or when its launcher last wrote to the ledger.
+a killed one was seen last, when its launcher last wrote to the ledger, or now where the ledger does
+not answer.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
-from cli import wiring
-from cli.live import live_store
-from cli.look import job_of, status_of, store_may_answer
+from cli import lock, wiring
+from cli.live import StoreSilent, live_store
+from cli.look import job_of, status_by_books, status_of, store_may_answer
 from cli.parts import ended_at_s
 from cli.resizes import resizes_of
 from cli.runs import RunFolder, part_of
@@ -26,13 +28,18 @@ STALE_S = 15.0
 
 def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, Any]:
     """What a run came to, or has come to by now: by its ledger while it lives, by its receipt
-    afterwards, and by its files where it was killed without one."""
+    afterwards, and by its files where it was killed without one or its store does not answer."""
     planned = {"planned": promised(folder)}
     if folder.receipt.exists():
         return _of_receipt(folder) | {"resizes": resizes_of(folder)} | planned
     if _is_lost(folder):
         return _of_files(folder) | {"resizes": resizes_of(folder)} | planned
-    return _of_store(folder, now_s=time.time() if now_s is None else now_s) | planned
+    at_s = time.time() if now_s is None else now_s
+    try:
+        return _of_store(folder, now_s=at_s) | planned
+    except (StoreSilent, StoreRefused):
+        found = _of_silent(folder, now_s=at_s)
+    return found | {"resizes": resizes_of(folder)} | planned
 
 
 def _of_receipt(folder: RunFolder) -> dict[str, Any]:
@@ -65,21 +72,52 @@ def _is_lost(folder: RunFolder) -> bool:
 
 def _of_files(folder: RunFolder) -> dict[str, Any]:
     """Of a run that left no receipt: until it was seen last."""
-    job, step = job_of(folder), int(status_of(folder)["step"])
-    ended_s = ended_at_s(folder)
+    step, ended_s = int(status_of(folder)["step"]), ended_at_s(folder)
     spent = spent_on(folder, store=None, steps=step, now_s=ended_s)
     if spent is None:
         raise InputError(f"run {folder.id} was killed before it had an instance")
-    usd = spent["bill_micro_usd"] / MICRO
-    passed_s = max(part_of(folder).led_before_s + ended_s - part_of(folder).started_s, 1e-9)
+    return {"ended": True} | _by_books(folder, spent, step=step, now_s=ended_s)
+
+
+def _of_silent(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
+    """Of a run whose store does not answer: until now while it has a launcher, as its instances
+    are paid on."""
+    if folder.receipt.exists():  # written while we waited for the store
+        return _of_receipt(folder)
+    if lock.is_free(folder):
+        return _of_files(folder)
+    status = status_by_books(folder)
+    step = int(status["step"])
+    spent = spent_on(folder, store=None, steps=step, now_s=now_s, lives=True)
+    if spent is None and not step:
+        raise InputError(
+            f"run {folder.id} does not answer, and has written nothing down yet; ask again in a "
+            "moment"
+        )
+    body = _by_books(folder, spent, step=step, now_s=now_s, noted_usd=float(status["usd"]))
+    return {"ended": False} | body | {"silent": status["sentence"]}
+
+
+def _by_books(
+    folder: RunFolder,
+    spent: Mapping[str, Any] | None,
+    *,
+    step: int,
+    now_s: float,
+    noted_usd: float = 0.0,
+) -> dict[str, Any]:
+    """`noted_usd`: at the step that was written down last, for where the cloud's log is not here;
+    what is bought on demand is then not known and 0."""
+    job = job_of(folder)
+    usd = spent["bill_micro_usd"] / MICRO if spent else noted_usd
+    passed_s = max(part_of(folder).led_before_s + now_s - part_of(folder).started_s, 1e-9)
     samples = step * job.train.batch
     per_usd = per_usd_spent(samples, usd)
     return {
         "run": folder.id,
-        "ended": True,
         "modelled": job.cloud.provider == "local",
         "usd": usd,
-        "on_demand_usd": spent["on_demand_micro_usd"] / MICRO,
+        "on_demand_usd": spent["on_demand_micro_usd"] / MICRO if spent else 0.0,
         "step": step,
         "samples_per_s": samples_per_s(samples, passed_s),
         "samples_per_usd": per_usd,

@@ -54,11 +54,11 @@ class Books:
 
 
 def spent_on(
-    folder: RunFolder, *, store: Store | None, steps: int, now_s: float
+    folder: RunFolder, *, store: Store | None, steps: int, now_s: float, lives: bool = False
 ) -> dict[str, Any] | None:
     """The value of `spent` in `bamboo cost RUN --json`; None where neither the cloud's log nor a
     ledger is there. `store`: of a run that lives; `steps`: that it has finished; `now_s`: or when
-    it ended.
+    it ended; `lives`: though its store does not answer.
 
     Raises InputError for files that are damaged, StoreUnavailable.
     """
@@ -79,7 +79,7 @@ def spent_on(
         rented=rented,
         told=told,
         now_s=now_s,
-        live=store is not None,
+        live=lives or store is not None,
         part_began_s=part_of(folder).started_s,
         steps=steps,
         crossing_bytes=float(body.get("crossing_bytes") or 0.0),

@@ -14,6 +14,7 @@ import click
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
 from cli.semantics import differences
 
@@ -26,8 +27,6 @@ strategy_option = click.option(
 )
 PLACED = ("pipelines", "stages", "cut", "redundancy")
 """The keys of [cluster] that a strategy decides."""
-LONGEST = 2**24
-"""Characters that no strategy has."""
 REMEDY = "write one anew: bamboo plan JOB --json > FILE"
 
 
@@ -47,14 +46,13 @@ def read_strategy(path: Path) -> Given:
     """A strategy alone, or an object with one under `strategy`. Raises InputError with the file,
     what is wrong with it, and the remedy."""
     try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST)  # of a device without an end, too
+        text = read_bounded(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; name a strategy that can be read") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is no strategy: it is not text; {REMEDY}") from error
-    if len(text) == LONGEST:
-        raise InputError(f"{path}: is no strategy: it is longer than any; {REMEDY}")
+    except ValueError as error:
+        raise InputError(f"{path}: is no strategy: {error}; {REMEDY}") from error
     try:
         raw: Any = json.loads(text)
         if isinstance(raw, dict) and KEY in raw:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 from bamboo.sim.swarm.draw import draw
 from bamboo.sim.swarm.many import Tally, play_many
 from bamboo.sim.swarm.run import replay
@@ -63,11 +64,13 @@ def run_swarm(seeds: int, first: int, out: Path | None, as_json: bool) -> int:
 def play_file(path: Path) -> int:
     """Play the scenario of a file and say how it came out; the exit code as of a swarm."""
     try:
-        verdict = replay(path.read_text(encoding="utf-8-sig"))
+        verdict = replay(read_bounded(path, encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; give another") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is no text, and no scenario; give another") from error
+    except ValueError as error:
+        raise InputError(f"{path} is no scenario: {error}; give another") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     said = f"{verdict.checker}, {verdict.at_s:g} s: {verdict.sentence}"

@@ -8,15 +8,17 @@ went back to older prices would show dollars that nobody can explain.
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from bamboo.config.home import home
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
+from bamboo.planner.origin import last_moment
 from bamboo.planner.refreshed import newest
 
 FOLDER = "prices"
@@ -35,7 +37,7 @@ def load_catalogue(region: str | None = None) -> Catalogue:
     installed = installed_catalogue()
     wanted = region or installed.region
     own = read_catalogue(user_catalogue(wanted))
-    today = datetime.now(UTC).date()
+    today = present_day()
     if own is None:
         asked = "" if wanted == installed.region else wanted
         return replace(installed, today=today, asked=asked)
@@ -54,7 +56,7 @@ def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
     """The catalogue in a JSON file; None where there is no such file. Raises InputError when it
     cannot be read, with the remedy."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -62,7 +64,9 @@ def read_catalogue(path: Path, *, remedy: str = REMEDY) -> Catalogue | None:
     except ValueError as error:
         raise _damaged(path, str(error), remedy) from error
     try:
-        return catalogue_from(json.loads(text), file=str(path))
+        found = catalogue_from(json.loads(text), file=str(path))
+        _refuse_the_future(found)
+        return found
     except (ValueError, RecursionError) as error:
         raise _damaged(path, str(error), remedy) from error
 
@@ -77,6 +81,25 @@ def installed_catalogue() -> Catalogue:
 def load_gpus() -> GpuTable:
     """The table of GPUs; read once. Raises ValueError when the installed file is damaged."""
     return parse_gpus(_text("gpus.toml"))
+
+
+def present_day() -> date:
+    """In UTC, by the clock of this machine."""
+    return datetime.now(UTC).date()
+
+
+def _refuse_the_future(catalogue: Catalogue) -> None:
+    """Raises ValueError for a price of a day that is still to come: it would pass for the newest
+    until then. A day is left for the clocks of two machines."""
+    seen = [catalogue.taken, catalogue.on_demand_seen, catalogue.spot_seen]
+    for kind in catalogue.types.values():
+        seen += [one.seen for one in (kind.on_demand_from, kind.spot_from) if one is not None]
+    seen += [price.origin.seen for price in catalogue.auxiliary.values()]
+    seen += [quota.origin.seen for quota in catalogue.quotas.values()]
+    today = present_day()
+    for when in filter(None, seen):
+        if last_moment(when).date() > today + timedelta(days=1):
+            raise ValueError(f"{when!r} is still to come, as the clock here says {today}")
 
 
 def _damaged(path: Path, why: str, remedy: str = REMEDY) -> InputError:

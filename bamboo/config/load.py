@@ -15,6 +15,7 @@ from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 
 SCHEMA_VERSION = 1
 
@@ -27,7 +28,7 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     """
     path = Path(path).resolve()
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_bounded(path))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; name a job file that can be read") from error
     except (ValueError, RecursionError) as error:

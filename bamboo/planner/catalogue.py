@@ -221,16 +221,20 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
         raise ValueError(f"the catalogue has schema {raw.get('schema_version')!r}, not 1")
     try:
         catalogue = Catalogue(
-            region=str(raw["region"]),
-            on_demand_seen=str(raw["on_demand_seen"]),
-            spot_seen=str(raw["spot_seen"]),
-            types={str(name): _instance_type(name, b, raw) for name, b in raw["types"].items()},
-            taken=str(raw.get("taken", "")),
-            zone_ids={str(zone): str(id_) for zone, id_ in raw.get("zone_ids", {}).items()},
-            auxiliary={name: _auxiliary(name, b) for name, b in raw.get("auxiliary", {}).items()},
-            asked=str(raw.get("asked", "")),
-            on_demand_region=str(raw.get("on_demand_region", "")),
-            quotas={code: _quota(code, body) for code, body in raw.get("quotas", {}).items()},
+            region=_text(raw["region"]),
+            on_demand_seen=_text(raw["on_demand_seen"]),
+            spot_seen=_text(raw["spot_seen"]),
+            types={_text(name): _instance_type(name, b, raw) for name, b in raw["types"].items()},
+            taken=_text(raw.get("taken", "")),
+            zone_ids={_text(zone): _text(id_) for zone, id_ in raw.get("zone_ids", {}).items()},
+            auxiliary={
+                _text(name): _auxiliary(name, b) for name, b in raw.get("auxiliary", {}).items()
+            },
+            asked=_text(raw.get("asked", "")),
+            on_demand_region=_text(raw.get("on_demand_region", "")),
+            quotas={
+                _text(code): _quota(code, body) for code, body in raw.get("quotas", {}).items()
+            },
             file=file,
         )
     except KeyError as error:
@@ -250,14 +254,14 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
     spot, vcpus = body.get("spot_usd_per_hour"), body.get("vcpus")
     kind = InstanceType(
         name=name,
-        gpu=str(body["gpu"]),
+        gpu=_text(body["gpu"]),
         gpus=int(body["gpus"]),
         gpu_memory_gib=_number(body["gpu_memory_gib"]),
         network_gbps=_number(body["network_gbps"]),
         on_demand_usd_per_hour=_number(body["on_demand_usd_per_hour"]),
         spot_usd_per_hour=None if spot is None else (_number(spot[0]), _number(spot[1])),
         vcpus=None if vcpus is None else int(vcpus),
-        spot_by_zone={str(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
+        spot_by_zone={_text(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
         on_demand_from=_origin(body, raw, "on_demand"),
         spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
         offered=bool(body.get("offered", True)),
@@ -277,7 +281,7 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
 
 def _origin(body: Mapping[str, Any], raw: Mapping[str, Any], market: str) -> Origin:
     """A type's own, or that of the whole file."""
-    seen, source = (str(body.get(f"{market}_{k}", raw.get(f"{market}_{k}", ""))) for k in _KEYS)
+    seen, source = (_text(body.get(f"{market}_{k}", raw.get(f"{market}_{k}", ""))) for k in _KEYS)
     return Origin(seen=seen, source=source)
 
 
@@ -287,9 +291,9 @@ _KEYS = ("seen", "source")
 def _auxiliary(name: str, body: Mapping[str, Any]) -> AuxiliaryPrice:
     price = AuxiliaryPrice(
         usd=_number(body["usd"]),
-        unit=str(body["unit"]),
-        what=str(body["what"]),
-        origin=Origin(seen=str(body["seen"]), source=str(body["source"])),
+        unit=_text(body["unit"]),
+        what=_text(body["what"]),
+        origin=Origin(seen=_text(body["seen"]), source=_text(body["source"])),
     )
     if price.usd < 0:
         raise ValueError(f"auxiliary.{name}: {price.usd} USD is below 0")
@@ -297,11 +301,18 @@ def _auxiliary(name: str, body: Mapping[str, Any]) -> AuxiliaryPrice:
 
 
 def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
-    origin = Origin(seen=str(body["seen"]), source=str(body["source"]))
+    origin = Origin(seen=_text(body["seen"]), source=_text(body["source"]))
     known = KnownQuota(vcpus=_number(body["vcpus"]), origin=origin)
     if known.vcpus < 0:
         raise ValueError(f"quotas.{code}: {known.vcpus} vCPUs are below 0")
     return known
+
+
+def _text(value: Any) -> str:
+    """It is shown on a terminal: no control character, and nothing that cannot be encoded."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{value!a:.80} is no text that could be shown")
+    return value
 
 
 def _number(value: Any) -> float:

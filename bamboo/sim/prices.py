@@ -14,7 +14,8 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.sim.trace import LONGEST_S
+from bamboo.lines import read_bounded
+from bamboo.sim.trace import LONGEST_FILE, LONGEST_S
 
 ANY = ZoneId("")
 MOST_USD_PER_HOUR = 10_000.0
@@ -73,13 +74,15 @@ def constant(usd_per_hour: float, *, source: str = "") -> Prices:
 def read_prices(path: Path) -> Prices:
     """Read a series. Raises InputError with file, line and reason."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path, encoding="utf-8-sig", most=LONGEST_FILE)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read as prices: {error.strerror}; name a file that is there"
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is no text; write `ms,zone,usd_per_hour` lines") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; write `ms,zone,usd_per_hour` lines") from error
     by_zone: dict[ZoneId, list[tuple[float, float]]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bamboo.errors import InputError
+from bamboo.lines import read_bounded
 
 FORMATS = (
     "`ms,add|remove,node[,zone]` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "
@@ -36,6 +37,8 @@ LEAST_GAP_S = 0.001
 WHO_GOES = 0
 """The seed of who it is that a smaller count takes."""
 VERBS = ("add", "remove")
+LONGEST_FILE = 2**26
+"""Characters that no recorded market has."""
 LONGEST_S = 100 * 365 * 86_400.0
 """No market was recorded for longer: a stamp beyond it is a slip."""
 
@@ -83,7 +86,7 @@ def seconds_in(hours: float) -> float:
 def read_trace(path: Path) -> Trace:
     """Read a trace in any of the formats. Raises InputError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bounded(path, encoding="utf-8-sig", most=LONGEST_FILE)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read as a trace: {error.strerror}; name a file that is there"
@@ -92,6 +95,8 @@ def read_trace(path: Path) -> Trace:
         raise InputError(
             f"{path}: cannot be read as a trace: it is no text; give {FORMATS}"
         ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: cannot be read as a trace: {error}; give {FORMATS}") from error
     return parse_trace(text, path)
 
 

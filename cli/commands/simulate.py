@@ -6,20 +6,18 @@ from pathlib import Path
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import track
 
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS
 from cli import nsdi23, simulating
-from cli.echo import echo_result, progress_is_hidden
+from cli.bar import bar
+from cli.echo import echo_result
 from cli.market_options import MarketAsked, market_options
 from cli.modelled import gpu_option
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
 from cli.strategies import strategy_option
-from cli.swarming import run_swarm
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
 
@@ -81,6 +79,8 @@ def command(
     """Simulate a job on a spot market: steps, losses, dollars and value."""
     if swarm is not None:
         _refuse("--swarm", lambda name: name not in SWARM_TAKES)
+        from cli.swarming import run_swarm  # nobody else waits for the swarm
+
         raise SystemExit(run_swarm(swarm, first_seed, out, as_json))
     if preset is not None:
         _refuse(f"--preset {preset}", lambda name: name not in PRESET_TAKES)
@@ -91,25 +91,20 @@ def command(
     if plot is not None:
         check_name(plot)
         refuse_to_overwrite(plot, force=force)
-    simulated = simulating.prepare(
-        job,
-        overrides=overrides,
-        market=market,
-        endless=endless,
-        strategy=strategy,
-        gpu=gpu,
-    )
-    runs = simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals)
-    found = list(
-        track(
-            runs,
-            total=seeds,
-            description="simulating",
-            console=Console(stderr=True),
-            transient=True,
-            disable=progress_is_hidden(),
+    found = []
+    with bar("simulating") as told:
+        told(0, seeds)
+        simulated = simulating.prepare(
+            job,
+            overrides=overrides,
+            market=market,
+            endless=endless,
+            strategy=strategy,
+            gpu=gpu,
         )
-    )
+        for one in simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals):
+            found.append(one)
+            told(len(found), seeds)
     if plot is not None:
         drawn = simulating.one_run(simulated, seed=first_seed)
         picture = simulation_svg(drawn, simulated, title=picture_title(simulated, seed=first_seed))

@@ -29,6 +29,8 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
         f"{rate(body['samples_per_usd'])} samples per dollar, "
         f"{rate(body['tokens_per_usd'])} tokens per dollar",
     ]
+    if "silent" in body:
+        lines += paragraph(body["silent"])
     lines += planned_lines(body.get("planned"))
     spent = body.get("spent")
     if spent is not None:

@@ -176,7 +176,12 @@ def _plans(found: JobCost) -> list[str]:
                 usd(option.usd_per_million_tokens(found.job.model.context)),
             )
         )
-    return columns(rows, right=frozenset({0, 5, 6, 7, 8, 9, 10}))
+    lines = columns(rows, right=frozenset({0, 5, 6, 7, 8, 9, 10}))
+    if found.outcomes:
+        lines += paragraph(
+            "rows that were played come first, by what came out; then by the planner's figures"
+        )
+    return lines
 
 
 def _behind(found: JobCost) -> list[str]:

@@ -9,6 +9,7 @@ from bamboo.config.policy import policy_of
 from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
+from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
 from cli.autoscaling import rule_of
@@ -140,10 +141,21 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
             f"samples/s{worth}"
         ),
         *paragraph(f"{expected.source}{few}", indent=4),
-        f"    bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
-        f"{duration(expected.step_s * steps)}, "
-        f"{usd(planned.usd_per_hour * expected.step_s * steps / 3600)}",
+        *paragraph(
+            f"bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
+            + _in_all(expected.step_s * steps, planned.usd_per_hour),
+            indent=4,
+        ),
     ]
+
+
+def _in_all(seconds: float, usd_per_hour: float) -> str:
+    """Time and dollars of calm steps, with the least that is billed where they come to less."""
+    words = f"{duration(seconds)}, {usd(usd_per_hour * seconds / 3600)}"
+    if seconds < MINIMUM_BILLED_S:
+        least = usd(usd_per_hour * MINIMUM_BILLED_S / 3600)
+        words += f"; at least {least} is billed: {MINIMUM_BILLED_S} s an instance"
+    return words
 
 
 def _spreads(plan: Plan) -> list[str]:

@@ -121,9 +121,9 @@ def _money_figures(report: Report) -> Iterator[Figure]:
         value=usd(paid),
         note="in all" if cost["ended"] else "so far",
     )
-    saved = full - paid
-    share = f"{saved / full:.0%} of {usd(full)}" if full else ""
-    yield Figure(label="saved against on-demand", value=usd(saved), note=share)
+    if full:  # else nobody knows what on-demand would have come to
+        share = f"{(full - paid) / full:.0%} of {usd(full)}"
+        yield Figure(label="saved against on-demand", value=usd(full - paid), note=share)
     budget = (cost.get("spent") or {}).get("budget")
     if budget and budget["left_usd"] is not None:
         left = f"of {usd(budget['max_usd'])}, with what is beside the bill"

@@ -21,6 +21,7 @@ class Journal:
         self._kills_file = run_dir / "kills.jsonl"
         self._cloud = _waiting(run_dir / "cloud.jsonl")
         self._kills = _waiting(self._kills_file)
+        self._began_s: dict[InstanceId, float] = {}
 
     def started(
         self,
@@ -32,9 +33,10 @@ class Journal:
         usd_per_hour: float | None,
     ) -> None:
         """An instance runs from now on. The price is None where the pool has none."""
+        self._began_s[instance] = time.time()
         record = {
             "kind": "start",
-            "t": time.time(),
+            "t": self._began_s[instance],
             "instance": instance,
             "zone": zone,
             "instance_type": instance_type,
@@ -45,8 +47,9 @@ class Journal:
 
     def ended(self, *, instance: InstanceId, cause: str) -> None:
         """An instance is gone: `interrupted` by the cloud, `terminated` by us, or the `end` of
-        the local cloud itself."""
-        record = {"kind": "end", "t": time.time(), "instance": instance, "cause": cause}
+        the local cloud itself. Never before its start, though the clock was set back meanwhile."""
+        ended_s = max(time.time(), self._began_s.pop(instance, 0.0))
+        record = {"kind": "end", "t": ended_s, "instance": instance, "cause": cause}
         _append(self._cloud, record)
 
     def agent_ended(self, *, instance: InstanceId, status: int) -> None:

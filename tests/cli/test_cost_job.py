@@ -96,6 +96,7 @@ def test_the_text(job: str, capsys: pytest.CaptureFixture[str]) -> None:
         "no GPU has confirmed them",
         "all dollars are modelled",
         "checkpoint and restart*",
+        "rows that were played come first, by what came out; then by the planner's figures",
         "2 runs a row (seeds 0 to 1)",
         "take g",
         "times the samples per dollar of the best on demand",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.money import Rented, bill
+from cli.money import Rented, bill, rented_from_journal
 
 
 def rented(**change: object) -> Rented:
@@ -56,3 +56,32 @@ def test_the_body_adds_up() -> None:
     assert body["on_demand_usd"] == pytest.approx(1.052)
     assert [i["instance"] for i in body["instances"]] == ["i-1", "i-2"]
     assert body["modelled"] is True
+
+
+START = {
+    "kind": "start", "t": 100.0, "instance": "i-0", "zone": "a", "instance_type": "t",
+    "market": "spot", "usd_per_hour": 0.4,
+}  # fmt: skip
+END = {"kind": "end", "t": 900.0, "instance": "i-0", "cause": "terminated"}
+
+
+def test_a_record_that_stands_there_twice_counts_once() -> None:
+    (item,) = rented_from_journal([START, START, END, END], on_demand_usd_per_hour={"t": 1.0})
+    assert (item.started_at_s, item.ended_at_s) == (100.0, 900.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ([START, END, {**END, "t": 9000.0}], "the end of 'i-0': it stands there twice, differ"),
+        ([START, END, {**END, "cause": "interrupted"}], "the end of 'i-0': it stands there twice"),
+        ([START, END, {**START, "t": 800.0}], "the start of 'i-0': it stands there twice, differ"),
+        ([START, {**END, "t": 99.0}], "the end of 'i-0': it stands before its start"),
+        ([END, START], "the end of 'i-0': it stands before its start"),
+    ],
+)
+def test_a_start_or_an_end_that_another_record_denies_is_refused(
+    records: list[dict[str, object]], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        rented_from_journal(records, on_demand_usd_per_hour={"t": 1.0})

@@ -9,7 +9,7 @@ import pytest
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from cli import wiring
 from cli.main import run
-from cli.views.quantities import duration, rate
+from cli.views.quantities import duration, rate, usd
 from tests.cli.facts import seen
 from tests.cli.on_paper import body_of, in_folder, refused, sets
 
@@ -60,6 +60,19 @@ def test_the_text_of_a_run_that_grows_has_the_figures_of_one_grid(
     assert head in words
     assert f"all steps {duration(planned['step_s'] * 200)}, " in words
     assert "step, value and comparison are those of that grid" in words
+
+
+def test_a_short_job_has_the_least_that_is_billed_beside_its_dollars(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for steps, is_short in ((2, True), (2_000_000, False)):
+        own = [*GROWING, *sets(f"train.steps={steps}")]
+        planned = body_of(capsys, "plan", "job.toml", "--json", *own)
+        assert (planned["step_s"] * steps < 60) is is_short
+        assert run(["plan", "job.toml", *own]) == 0
+        words = " ".join(capsys.readouterr().out.split())
+        least = f"; at least {usd(planned['usd_per_hour'] / 60)} is billed: 60 s an instance"
+        assert (least in words) is is_short
 
 
 def test_a_run_never_grows_to_a_grid_that_its_memory_does_not_hold(

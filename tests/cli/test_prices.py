@@ -36,7 +36,7 @@ from tests.cli.facts import seen as looked_at
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_reading import folder_of
 
-NOW = datetime(2026, 12, 1, 10, tzinfo=UTC)
+NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SPOT = {
     "g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.526},
     "g5.xlarge": {"us-east-1a": 0.9054, "us-east-1c": 0.9053},
@@ -193,7 +193,7 @@ def test_a_disk_that_fills_up_leaves_what_there_was(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-12-01"):
+    with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-11-22"):
         prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -249,7 +249,7 @@ def test_quotas_of_the_account_are_kept_and_shown(home: Path) -> None:
     assert catalogue.quotas == {
         "L-3819A6DF": KnownQuota(
             vcpus=64.0,
-            origin=Origin(seen="2026-12-01T10:00:00Z", source="asked of EC2 in us-east-1"),
+            origin=Origin(seen="2026-11-22T10:00:00Z", source="asked of EC2 in us-east-1"),
         )
     }
     text = prices_text(prices_body(catalogue, region="us-east-1", today=NOW.date()))

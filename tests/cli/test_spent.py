@@ -5,16 +5,18 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, decode_record
+from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from bamboo.planner.duties import DutyChange
-from cli import main, runs
+from cli import lock, main, runs
 from cli.books import FileBooks, read_booked
 from cli.decisions import save_decisions
+from cli.look import status_by_books
 from cli.run_cost import cost_of_run
 from cli.spent import spent_on
 from tests.cli.test_reading import folder_of, live
@@ -192,6 +194,42 @@ def test_a_run_that_was_killed_without_a_receipt_is_read_from_its_files(home: Pa
     assert body["usd"] == with_end["bill_micro_usd"] / 1e6
     assert body["spent"]["uses"] == with_end["uses"]
     assert main.run(["cost", "r"]) == 0
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, StoreNotReached])
+def test_a_live_run_whose_store_does_not_answer_is_read_from_its_books(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: type[BambooError],
+) -> None:
+    folder, _ = played(home)
+    cloud_log(folder, {2: (2.5, "interrupted")})
+    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"}, private=True)
+
+    def away(run: str, url: str) -> NoReturn:
+        raise error(f"the store at {url} cannot be reached")
+
+    monkeypatch.setattr("cli.wiring.store_of", away)
+    held = lock.take(folder)
+    assert held is not None
+    body = cost_of_run(folder, now_s=START_S + 3590)
+    assert (body["ended"], body["step"]) == (False, 3)
+    assert body["usd"] == pytest.approx(3 * 0.36), "three instances for an hour, one free"
+    assert body["spent"]["usd_per_hour"] == pytest.approx(3 * 0.36)
+    assert sum(one["micro_usd"] for one in body["spent"]["uses"]) == round(3 * 0.36 * 1e6)
+    assert main.run(["cost", "r"]) == 0
+    assert "its store does not answer and its launcher lives" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    folder.cloud.unlink()
+    assert cost_of_run(folder)["usd"] == status_by_books(folder)["usd"] > 0, (
+        "as noted with the last step"
+    )
+    folder.metrics.unlink()
+    with pytest.raises(InputError, match="has written nothing down yet; ask again"):
+        cost_of_run(folder)
+    held.close()
 
 
 def test_the_budget_that_is_left(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ T4 = TypeFacts(gpu="T4", gpus=1, gpu_memory_mib=16384, vcpus=4, network_gbps=5.0
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
+    monkeypatch.setattr("bamboo.config.catalogue.present_day", lambda: date(2026, 12, 2))
     return tmp_path
 
 
@@ -111,13 +113,26 @@ def test_an_older_catalogue_of_the_user_changes_no_price_that_was_seen_later() -
         ("[]", "no object"),
         ('{"schema_version": 2}', "schema 2"),
         ('{"schema_version": 1}', "lacks the key"),
-        ('{"schema_version": 1, "region": 1, "on_demand_seen": 1, "types": []}', "lacks the key"),
+        (
+            '{"schema_version": 1, "region": "r", "on_demand_seen": "2026", "types": []}',
+            "lacks the key",
+        ),
         ("\0", "Expecting value"),
         (catalogue_json(asked())[:-30], ""),
         (catalogue_json(asked("eu-west-1")), "it is of eu-west-1"),
         (catalogue_json(asked()).replace("0.111", "-0.111"), "does not lie below"),
         (catalogue_json(asked()).replace("0.111", "NaN"), "no number"),
         (catalogue_json(asked()).replace("2026-12-01T10:00:00Z", "soon"), "names no time"),
+        (
+            with_value("2026-12-04", "taken"),
+            "'2026-12-04' is still to come, as the clock here says",
+        ),
+        (with_value("2999", "types", "g4dn.xlarge", "spot_seen"), "'2999' is still to come"),
+        (with_value("2999", "auxiliary", "disk", "seen"), "'2999' is still to come"),
+        (with_value("\x1b[2J", "auxiliary", "disk", "what"), "is no text that could be shown"),
+        (with_value("\ud800", "types", "g4dn.xlarge", "gpu"), "'\\ud800' is no text that"),
+        (with_value(["T4"], "types", "g4dn.xlarge", "gpu"), "['T4'] is no text that"),
+        (with_value(7, "region"), "7 is no text that could be shown"),
         (with_value("soon", "on_demand_seen"), "'soon' names no time"),
         (with_value("soon", "spot_seen"), "'soon' names no time"),
         (with_value("0001-01-01T00:00:00+14:00", "taken"), "names no time"),
