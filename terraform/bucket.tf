@@ -94,4 +94,7 @@ resource "aws_s3_object" "boot" {
   key         = "boot/${each.key}"
   source      = each.value
   source_hash = filemd5(each.value)
+
+  # One that is there before versions are could never be wholly deleted, nor the bucket after it.
+  depends_on = [aws_s3_bucket_versioning.this]
 }
