@@ -1,11 +1,14 @@
 """What stands in terraform/ and infra/ as text agrees with what the code calls it."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from bamboo.agent.config import AgentConfig
+from bamboo.config.tree import CloudConfig
 from bamboo.ids import RunId
 from cli.planning import LAUNCH_TEMPLATE
+from cli.stack import OUTPUTS
 from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
 from cloud.ec2.user_data import boot_script
 
@@ -83,3 +86,9 @@ def test_all_that_the_boot_fetches_is_put_there() -> None:
         by_pattern = re.fullmatch(r"bamboo-.*\.(service|timer)", name)
         assert by_pattern or f'"{name}"' in bucket, name
         assert (ROOT / name).exists() or (ROOT / "infra" / name).exists(), name
+
+
+def test_the_stack_says_all_that_init_writes_down() -> None:
+    said = set(re.findall(r'^output "(\w+)"', text_of("terraform/outputs.tf"), re.MULTILINE))
+    assert {*OUTPUTS, "subnets"} <= said
+    assert {"provider", *OUTPUTS, "subnets", "zones"} <= {f.name for f in fields(CloudConfig)}
