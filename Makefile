@@ -1,13 +1,14 @@
 # Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
 # `make swarm` plays seeded orders of faults against the decision core, SEEDS of them, and looks for
-# bugs that are planted in it.
+# bugs that are planted in it. `make terraform-e2e` applies terraform/ to a mock account, trains a run
+# on it and destroys it; it needs terraform, and a provider (BAMBOO_TERRAFORM_PLUGIN_DIR).
 # Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 BIN := .venv/bin
 
-.PHONY: launch test chaos swarm setup
+.PHONY: launch test chaos swarm terraform-e2e setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -27,6 +28,9 @@ chaos: setup
 swarm: setup
 	$(BIN)/bamboo simulate --swarm $(SEEDS)
 	$(BIN)/pytest -m full tests/sim/swarm
+
+terraform-e2e: setup
+	$(BIN)/pytest -m full tests/infra/test_terraform.py tests/infra/test_terraform_launch.py
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

@@ -26,8 +26,9 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
 
 
-def write_new(path: Path, data: bytes, *, force: bool) -> None:
-    """Make this file; `-` is standard output. Raises InputError."""
+def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> None:
+    """Make this file, with the rights of `mode` less those that the user's umask takes; `-` is
+    standard output. Raises InputError."""
     refuse_to_overwrite(path, force=force)
     if str(path) == STDOUT:
         echo_result(data)
@@ -36,7 +37,8 @@ def write_new(path: Path, data: bytes, *, force: bool) -> None:
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         try:
-            aside.write_bytes(data)
+            with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(data)
             aside.replace(target)
         finally:
             aside.unlink(missing_ok=True)

@@ -219,9 +219,16 @@ def nodes_of(job: JobConfig) -> int:
 
 def ec2_settings(job: JobConfig) -> Ec2Settings:
     """What does not change from launch to launch of a job."""
-    if job.cloud.provider == "local":
-        return Ec2Settings(region=job.cloud.region, image=LOCAL_IMAGE)
-    return Ec2Settings(region=job.cloud.region, launch_template=LAUNCH_TEMPLATE)
+    cloud = job.cloud
+    local = cloud.provider == "local"
+    return Ec2Settings(
+        region=cloud.region,
+        image=LOCAL_IMAGE if local else "",
+        launch_template=cloud.launch_template or ("" if local else LAUNCH_TEMPLATE),
+        subnets={subnet.zone: subnet.id for subnet in cloud.subnets},
+        security_groups=(cloud.security_group,) if cloud.security_group else (),
+        instance_profile=cloud.instance_profile,
+    )
 
 
 def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:

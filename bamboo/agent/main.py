@@ -230,6 +230,7 @@ class _Agent:
             beat_s=run.beat_s,
             store_away_s=config.store_away_s,
             outcomes=self._outcomes,
+            heard=config.heard_file,
         )
         peers = PeerWatch(
             node=self._node,

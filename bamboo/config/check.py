@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.account import SECRET_ARN
 from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
@@ -305,6 +306,25 @@ def _cloud(job: JobConfig) -> None:
             "cloud.zones",
             f"are not all in cloud.region = {region!r}",
             f"name its zones, such as {region}a",
+        )
+    with_subnet = [subnet.zone for subnet in job.cloud.subnets]
+    if with_subnet:
+        bare = [zone for zone in job.cloud.zones if zone not in with_subnet]
+        if bare:
+            raise _at(
+                job,
+                "cloud.zones",
+                f"has {', '.join(bare)}, of which cloud.subnets names none",
+                f"take zones of {', '.join(with_subnet)}, or add a subnet there",
+            )
+        if len(set(with_subnet)) < len(with_subnet):
+            raise _at(job, "cloud.subnets", "names a zone twice", "give one subnet a zone")
+    secret = job.cloud.store_secret
+    if secret and not SECRET_ARN.fullmatch(secret):
+        # What is no reference may be the secret itself: it is not shown.
+        raise InputError(
+            f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
+            "arn:aws:secretsmanager:..., and never what is in it"
         )
 
 

@@ -112,8 +112,17 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """Where instances of one zone lie in the account's network."""
+
+    zone: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudConfig:
-    """Where instances come from."""
+    """Where instances come from. Of a job on EC2, what it does not say comes from the user's
+    account file (`bamboo.config.account`), if that is of the same region."""
 
     provider: str = "local"
     """`local` (the EC2 code against a mock on this machine) or `ec2`."""
@@ -126,6 +135,18 @@ class CloudConfig:
     """So long a type and zone without capacity is not asked again."""
     boot_s: float = 0.0
     """Local cloud only: the modelled time from an instance's start to its agent's."""
+    launch_template: str = ""
+    """Name or id; empty: the name that `terraform/` gives by default."""
+    subnets: tuple[Subnet, ...] = ()
+    """One a zone; empty: the default subnet of each zone."""
+    security_group: str = ""
+    """Empty: that of the launch template."""
+    instance_profile: str = ""
+    """Empty: that of the launch template."""
+    bucket: str = ""
+    """Of wheels and runs."""
+    store_secret: str = ""
+    """Which secret says how the store is reached; never what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

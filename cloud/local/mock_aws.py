@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlencode
 from xml.sax.saxutils import escape
 
 from bamboo.ids import InstanceId, ZoneId
+from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
 from cloud.local.metadata import PREFIX, MetadataService
 
@@ -106,9 +107,9 @@ class MockAws:
         self._server.server_close()
 
     def instances(self) -> tuple[MockInstance, ...]:
-        """All instances ever started, ended ones included."""
+        """All instances ever started for a run, ended ones included; an account may have others."""
         with self._moto_lock:
-            return tuple(_seen(instance) for instance in _moto_instances())
+            return tuple(_seen(one) for one in _moto_instances() if _is_of_a_run(one))
 
     def interrupt(self, instance: InstanceId, *, even_ended: bool = False) -> bool:
         """Take an instance the way the cloud does; False when it is not live any more, unless
@@ -229,6 +230,10 @@ def _moto_instances() -> list[Any]:
         for backend in account.values()
         for instance in backend.all_instances()
     ]
+
+
+def _is_of_a_run(instance: Any) -> bool:
+    return any(tag["key"] == RUN_TAG for tag in instance.get_tags())
 
 
 def _seen(instance: Any) -> MockInstance:
