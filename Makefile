@@ -1,13 +1,15 @@
 # Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
 # `make swarm` plays seeded orders of faults against the decision core, SEEDS of them, and looks for
-# bugs that are planted in it.
+# bugs that are planted in it. `make redis-e2e` plays runs against Debian's Redis over TLS, and
+# `make fuzz` reads CASES malformed inputs of each kind.
 # Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
+CASES ?= 10000
 BIN := .venv/bin
 
-.PHONY: launch test chaos swarm setup
+.PHONY: launch test chaos swarm redis-e2e fuzz setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -27,6 +29,14 @@ chaos: setup
 swarm: setup
 	$(BIN)/bamboo simulate --swarm $(SEEDS)
 	$(BIN)/pytest -m full tests/sim/swarm
+
+redis-e2e: setup
+	infra/redis_server.sh
+	BAMBOO_REDIS_E2E=1 $(BIN)/pytest -m "full or not full" -k "tls or acl or address" \
+		tests/contracts/test_store.py tests/coord tests/cli/test_tls_launch.py
+
+fuzz: setup
+	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -s tests/fuzz
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh
