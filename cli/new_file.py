@@ -20,6 +20,8 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     if str(path) == STDOUT:
         return
     try:
+        if "\0" in str(path):  # which the system would take for the end of the name
+            raise ValueError("a name has no zero byte")
         there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
     except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
         why = getattr(error, "strerror", None) or error

@@ -265,3 +265,11 @@ def test_the_policy_has_the_spread_of_the_job_or_of_the_plan(tmp_path: Path) -> 
     assert policy_of(free, cuts, spread="neighbours").apart
     fixed = tiny_job(tmp_path, ["cluster.spread=neighbours"])
     assert policy_of(fixed, cuts).spread == "neighbours"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, '{"schema_version": 1, "job": ' + "[" * 5000, "9" * 5000]
+)
+def test_a_resolved_job_that_is_no_json_is_named(text: str) -> None:
+    with pytest.raises(InputError, match="resolved job: is not JSON"):
+        job_from_json(text)

@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(120 + CASES * 0.5))
+            # Of a long input, hypothesis says that showing it takes a while.
+            item.add_marker(pytest.mark.filterwarnings("ignore:Generating overly large repr"))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 HUGE_TEXT = "x" * 3000
-DEEP = "[" * 30_000
+DEEP = "[" * 8_000
 ODD_TEXTS = (
     *("", " ", "x", "0", "-1", "1e999", "nan", "null", "true", "\0", "\x1b[31m", "\n", "\ud800"),
     *("../../x", "/x", "a/../b", "C:\\x", "~", "%00", "{}", "[]", "1" * 5000, HUGE_TEXT, "é", "٣"),
