@@ -273,3 +273,20 @@ def test_the_policy_has_the_spread_of_the_job_or_of_the_plan(tmp_path: Path) -> 
 def test_a_resolved_job_that_is_no_json_is_named(text: str) -> None:
     with pytest.raises(InputError, match="resolved job: is not JSON"):
         job_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[data]\nsource = "path"\npath = "{}"', "data.path"),
+        ('[model]\nmodel = "{}.py:build"', "model.model"),
+    ],
+)
+@pytest.mark.parametrize("name", ["x" * 5000, r"a\u0000b", "x/" * 3000])
+def test_a_path_that_can_be_none_is_one_line(
+    tmp_path: Path, text: str, key: str, name: str
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("{}", name))
+    with pytest.raises(InputError, match=f"{key} = .*there is no file"):
+        load_job(path)
