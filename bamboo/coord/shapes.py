@@ -108,9 +108,12 @@ def _list(raw: Any, at: str) -> list[Any]:
 
 
 def _read_float(raw: Any, at: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-        raise UnreadableRecord(f"{at} is {raw!r}, not a finite number")
-    return float(raw)
+    try:
+        if not isinstance(raw, bool) and isinstance(raw, int | float) and math.isfinite(raw):
+            return float(raw)
+    except OverflowError:
+        pass  # a whole number beyond every float
+    raise UnreadableRecord(f"{at} is {raw!r}, not a finite number")
 
 
 def _read_plain(kind: type, raw: Any, at: str) -> Any:

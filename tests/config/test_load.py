@@ -290,3 +290,13 @@ def test_a_path_that_can_be_none_is_one_line(
     path.write_text(text.replace("{}", name))
     with pytest.raises(InputError, match=f"{key} = .*there is no file"):
         load_job(path)
+
+
+@pytest.mark.parametrize("digits", [400, 4000, 5000])
+def test_a_whole_number_beyond_every_float_is_one_line(tmp_path: Path, digits: int) -> None:
+    path = tmp_path / "job.toml"
+    for sign in ("", "-"):
+        path.write_text(f"[train]\nlearning_rate = {sign}{'9' * digits}\n")
+        with pytest.raises(InputError) as caught:
+            load_job(path)
+        assert len(str(caught.value)) < 600

@@ -35,5 +35,12 @@ def test_an_offer_with_an_odd_version_is_refused(version: str) -> None:
         decode_known(entry.replace('"V"', version))
 
 
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan"), True, "1"])
+def test_a_number_that_is_no_finite_one_is_refused(number: object) -> None:
+    record = {"kind": "value", "at_s": number, "step": 1, "usd": 1.0, "on_demand_usd": 1.0}
+    with pytest.raises(UnreadableRecord, match=r"at_s is .*, not a finite number"):
+        decode_record(json.dumps(record | {"samples_per_usd": 1.0, "tokens_per_usd": 1.0}))
+
+
 def test_a_beat_that_is_nested_too_deep_is_no_growth() -> None:
     assert _progress(DEEP) == -1

@@ -68,7 +68,7 @@ def bent(draw: st.DrawFn, samples: Sequence[Any]) -> Any:
         st.lists(
             st.tuples(
                 st.integers(0, 2**20),
-                values,
+                scalars | values,
                 st.sampled_from(["put", "put", "drop", "add", "twice"]),
             ),
             min_size=1,

@@ -127,3 +127,13 @@ def test_installed_figures_are_those_that_were_looked_up() -> None:
     }
     assert types["p3.2xlarge"].spot_usd_per_hour == (0.38, 0.74)
     assert types["p5en.48xlarge"].on_demand_usd_per_hour == 63.296
+
+
+@pytest.mark.parametrize("number", [10**400, float("inf")])
+@pytest.mark.parametrize("key", ["gpus", "gpu_memory_gib", "on_demand_usd_per_hour", "vcpus"])
+def test_a_number_beyond_use_is_refused(key: str, number: float) -> None:
+    kind = {"gpu": "x", "gpus": 1, "gpu_memory_gib": 1, "network_gbps": 1, "vcpus": 1}
+    raw = {"schema_version": 1, "region": "r", "on_demand_seen": "2026", "spot_seen": "2026"}
+    types = {"t": kind | {"on_demand_usd_per_hour": 1.0} | {key: number}}
+    with pytest.raises(ValueError, match=r"wrong kind|no number"):
+        catalogue_from(raw | {"types": types})
