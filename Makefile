@@ -36,7 +36,7 @@ redis-e2e: setup
 		tests/contracts/test_store.py tests/coord tests/cli/test_tls_launch.py
 
 fuzz: setup
-	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -s tests/fuzz
+	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 tests/fuzz
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

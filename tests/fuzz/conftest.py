@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     lines = [
         f"{report.nodeid.partition('::')[2]}: {value}"
-        for outcome in ("passed", "failed")
+        for outcome in ("", "passed", "failed")
         for report in terminalreporter.stats.get(outcome, [])
         for name, value in report.user_properties
         if name == _PROPERTY and report.when in ("call", "teardown")
