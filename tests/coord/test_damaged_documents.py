@@ -5,11 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
-from bamboo.coord.codec import decode_effects, decode_entry, decode_event, decode_state
+from bamboo.coord.codec import (
+    Begin,
+    decode_effects,
+    decode_entry,
+    decode_event,
+    decode_state,
+    encode_entry,
+)
 from bamboo.coord.ledger import decode_record
 from bamboo.coord.refill import decode_known
 from bamboo.core.detector import _progress
 from bamboo.errors import UnreadableRecord
+from tests.core.build import POLICY, running
 
 DEEP = "[" * 5_000
 READERS = [decode_state, decode_event, decode_effects, decode_entry, decode_known, decode_record]
@@ -40,6 +48,14 @@ def test_a_number_that_is_no_finite_one_is_refused(number: object) -> None:
     record = {"kind": "value", "at_s": number, "step": 1, "usd": 1.0, "on_demand_usd": 1.0}
     with pytest.raises(UnreadableRecord, match=r"at_s is .*, not a finite number"):
         decode_record(json.dumps(record | {"samples_per_usd": 1.0, "tokens_per_usd": 1.0}))
+
+
+@pytest.mark.parametrize(("key", "value"), [("spread", "ne"), ("suspect_s", 0), ("gone_s", -1.0)])
+def test_a_policy_that_is_none_is_refused(key: str, value: object) -> None:
+    whole = json.loads(encode_entry(Begin(state=running(), policy=POLICY, at_s=1.0)))
+    whole["begin"]["policy"][key] = value
+    with pytest.raises(UnreadableRecord, match=r"begin\.policy is no Policy"):
+        decode_entry(json.dumps(whole))
 
 
 def test_a_beat_that_is_nested_too_deep_is_no_growth() -> None:
