@@ -41,6 +41,8 @@ COMMANDS: dict[str, str] = {
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 
+MOST_CHARACTERS = 2000
+"""Of an error: a file may have a value of any length in it."""
 HIDDEN = ("agent", "launcher")
 """Verbs that programs call, not people."""
 
@@ -93,8 +95,14 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def one_line(text: str) -> str:
-    """A message as one line, whatever it was built from."""
-    return " ".join(text.split())
+    """A message as one line of a terminal, whatever it was built from: what could steer a terminal
+    is shown as an escape, and the middle of a line beyond MOST_CHARACTERS is left out."""
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    if len(line) > MOST_CHARACTERS:
+        line = f"{line[: MOST_CHARACTERS // 2]} ... {line[-MOST_CHARACTERS // 2 :]}"
+    return line
 
 
 def report_unforeseen(

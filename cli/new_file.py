@@ -5,6 +5,7 @@ disk is one line with the path and what to do.
 """
 
 import os
+import uuid
 from pathlib import Path
 
 from bamboo.errors import InputError
@@ -18,11 +19,18 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     """Before the work is done that `path` is to hold. Raises InputError."""
     if str(path) == STDOUT:
         return
-    if path.exists() and not path.is_file():
+    try:
+        if "\0" in str(path):  # which the system would take for the end of the name
+            raise ValueError("a name has no zero byte")
+        there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
+    except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be written: {why}; give another path") from error
+    if there and not is_file:
         raise InputError(f"{path} is no file that could be written; give the name of a new one")
-    if path.exists() and not force:
+    if there and not force:
         raise InputError(f"{path} is there already; give another name, or --force to replace it")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
 
 
@@ -34,10 +42,11 @@ def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> Non
         echo_result(data)
         return
     target = Path(os.path.realpath(path))
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    # A name that nobody can lay a link under beforehand, in a folder that others write to as well.
+    aside = target.with_name(f".{uuid.uuid4().hex}")
     try:
         try:
-            with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            with open(aside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
             aside.replace(target)
         finally:

@@ -20,6 +20,7 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.runs import RunFolder
+from cli.store_reference import named_store, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
 
-REDIS_VARIABLE = "BAMBOO_REDIS_URL"
 WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
 WIPE_DEADLINE_S = 2.0
@@ -37,22 +37,22 @@ WIPE_DEADLINE_S = 2.0
 
 
 def external_store_url() -> str:
-    """The store that the user named, or "" for an embedded one."""
-    return os.environ.get(REDIS_VARIABLE, "").strip()
+    """The store that the user named, as a URL or a reference; "" for an embedded one."""
+    return named_store()
 
 
 def check_external_store(url: str, run: RunId) -> None:
     """Raises StoreRefused unless this store answers, takes the login and may be written."""
     from bamboo.coord.open import check_store
 
-    check_store(url, run=run)
+    check_store(store_url_of(url), run=run)
 
 
 def remove_run(url: str, run: RunId) -> None:
     """Delete a run, of which nothing lives, from the store that the user named."""
     from bamboo.coord.open import remove_run
 
-    remove_run(url, run)
+    remove_run(store_url_of(url), run)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def store_of(run: RunId, url: str) -> Iterator[Store]:
     """The store of a run, closed at the end of the block."""
     from bamboo.coord.open import open_store
 
-    store = open_store(url, run)
+    store = open_store(store_url_of(url), run)
     try:
         yield store
     finally:
@@ -249,10 +249,12 @@ def start_cloud(
     """Start the local cloud of a run: it ends when this process does. Raises BambooError."""
     from cloud.local.start import start_local_cloud
 
+    named = external_store_url()
     return start_local_cloud(
         run=folder.id,
         run_dir=folder.path,
-        store_url=external_store_url(),
+        store_url=store_url_of(named),
+        store_reference=named,
         region=job.cloud.region,
         spot_usd_per_hour=spot_usd_per_hour,
         agent_command=_booting(job.cloud.boot_s),
@@ -356,7 +358,7 @@ def live_as_agent(environment: Mapping[str, str]) -> int:
     config = AgentConfig.from_environment(environment)
     return run_agent(
         metadata=Imds.from_environment(environment),
-        store=lambda: open_store(config.store_url, config.run),
+        store=lambda: open_store(store_url_of(config.store_url), config.run),
         starter=worker_starter(environment),
         config=config,
     )

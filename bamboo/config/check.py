@@ -5,6 +5,7 @@ Rule: everything that can be known without torch and without machines is refused
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -168,7 +169,7 @@ def _model(job: JobConfig) -> None:
         if not name.endswith(".py") or not function.isidentifier():
             raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
         path = Path(job.file).parent / name
-        if not path.is_file():
+        if not os.path.isfile(path):  # also of a name that is too long for any
             raise _at(job, "model.model", f"there is no file {path}", "correct the path")
     elif model.width % model.heads:
         raise _at(
@@ -180,7 +181,7 @@ def _data(job: JobConfig) -> None:
     data = job.data
     if data.source == "path":
         path = Path(job.file).parent / data.path
-        if not data.path or not path.exists():
+        if not data.path or not os.path.exists(path):
             raise _at(
                 job,
                 "data.path",

@@ -60,7 +60,7 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     `name` for what was read."""
     try:
         raw: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{name}: is not JSON ({error}); write it anew with launch") from error
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         raise InputError(

@@ -17,6 +17,8 @@ from bamboo.planner.origin import Origin, age_text, last_moment
 from bamboo.topology.keys import keyed_seed
 
 SCHEMA_VERSION = 1
+MOST_OF_A_TYPE = 1_000_000
+"""GPUs or vCPUs: more is a slip."""
 NO_DISCOUNT_SHARE = 0.9
 """A spot pool at or above this share of the on-demand price has no discount worth an interruption:
 it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
@@ -228,7 +230,7 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
         )
     except KeyError as error:
         raise ValueError(f"the catalogue lacks the key {error}") from error
-    except (AttributeError, TypeError, IndexError) as error:
+    except (AttributeError, TypeError, IndexError, OverflowError) as error:
         raise ValueError(f"the catalogue has a value of the wrong kind: {error}") from error
     if not catalogue.types:
         raise ValueError("the catalogue has no types")
@@ -242,12 +244,12 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
     kind = InstanceType(
         name=name,
         gpu=str(body["gpu"]),
-        gpus=int(body["gpus"]),
+        gpus=_count(body["gpus"]),
         gpu_memory_gib=_number(body["gpu_memory_gib"]),
         network_gbps=_number(body["network_gbps"]),
         on_demand_usd_per_hour=_number(body["on_demand_usd_per_hour"]),
         spot_usd_per_hour=None if spot is None else (_number(spot[0]), _number(spot[1])),
-        vcpus=None if vcpus is None else int(vcpus),
+        vcpus=None if vcpus is None else _count(vcpus),
         spot_by_zone={str(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
         on_demand_from=_origin(body, raw, "on_demand"),
         spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
@@ -293,6 +295,13 @@ def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
     if known.vcpus < 0:
         raise ValueError(f"quotas.{code}: {known.vcpus} vCPUs are below 0")
     return known
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if count > MOST_OF_A_TYPE:
+        raise ValueError(f"{_number(value):g} is no number of one instance that could be used")
+    return count
 
 
 def _number(value: Any) -> float:

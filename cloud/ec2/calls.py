@@ -15,7 +15,10 @@ class InstanceUnknown(CloudRefused):
 
 @contextmanager
 def translated(
-    action: str, *, without_account: str = 'set cloud.provider = "local"'
+    action: str,
+    *,
+    service: str = "EC2",
+    without_account: str = 'set cloud.provider = "local"',
 ) -> Iterator[None]:
     """Turn the library's exceptions into ours, with what to do about them."""
     try:
@@ -28,7 +31,7 @@ def translated(
             raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
         if code in UNAVAILABLE_CODES:
             raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
-        raise CloudRefused(f"EC2 refuses {action}: {code}: {message}") from error
+        raise CloudRefused(f"{service} refuses {action}: {code}: {message}") from error
     except NoCredentialsError as error:
         raise CloudRefused(
             f"{action}: no AWS credentials were found; run `aws configure`, or {without_account}"
