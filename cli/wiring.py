@@ -273,22 +273,24 @@ def run_fleet(
     cloud: "LocalCloud",
     *,
     on_demand_usd_per_hour: Mapping[str, float],
+    speeds: Mapping[str, float],
     zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, nodes_of
+    from cli.planning import ec2_settings, markets_of, nodes_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
-    from cloud.provider import Market
+    from cloud.reconcile import Gang
 
     provider = Ec2Provider.connect(
         settings=ec2_settings(job),
         instance_types=job.cloud.instance_types,
         zones=job.cloud.zones,
-        market=Market(job.cloud.market),
+        markets=markets_of(job),
         on_demand_usd_per_hour=on_demand_usd_per_hour,
+        speeds=speeds,
         endpoint_url=cloud.endpoint_url,
     )
     return RunFleet(
@@ -305,6 +307,8 @@ def run_fleet(
         nodes=nodes_of(job),
         zones={ZoneId(zone): count for zone, count in zones.items()},
         most=job.budget.max_instances,
+        anchors=job.cloud.anchors,
+        gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
+from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.planner.fleet_size import UTILITIES
@@ -27,6 +28,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
+    "cloud.prefer": ("price", "value"),
     "cloud.market": ("spot", "on-demand"),
     "autoscale.utility": UTILITIES,
 }
@@ -113,7 +115,9 @@ RANGES: dict[str, Range] = {
     "checkpoint.every_steps": _STEPS_FROM_0,
     "checkpoint.keep": _COUNT,
     "checkpoint.keep_hours": _HOURS,
+    "cloud.anchors": Range(least=0, most=1024),
     "cloud.pool_out_s": Range(least=0, most=DAY_S),
+    "cloud.gang_s": _LIMIT_S,
     "cloud.boot_s": Range(least=0, most=3600),
     "chaos.seed": _SEED,
     "chaos.kills_per_hour": Range(least=0, most=36_000),
@@ -150,7 +154,7 @@ def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
     for check in (
         _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
-        _chaos, check_autoscale,
+        _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 

@@ -72,6 +72,8 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     plan, catalogue = planned.plan, planned.catalogue
     kind = plan.instance_type
     where = " and ".join(planned.zones or [planned.pool.zone])
+    anchors = planned.job.cloud.anchors
+    anchored = f", {count(anchors, 'anchor')} of them on demand" if anchors else ""
     word = "modelled, nothing is paid" if modelled else "real dollars"
     spot = [
         f"{usd(price)}/h in {zone} ({price / plan.on_demand_usd_per_hour:.0%})"
@@ -83,7 +85,8 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     return [
         *paragraph(
             f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
-            f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}: {word}"
+            f"{kind.gpu_memory_gib:g} GiB), {planned.pool.market.value} in {where}{anchored}: "
+            f"{word}"
         ),
         *paragraph(prices, indent=4),
         *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
@@ -172,8 +175,8 @@ def spread_sentence(plan: Plan) -> str:
 
 
 def requests_text(request: Mapping[str, Any]) -> str:
-    """The exact arguments of RunInstances."""
-    return "RunInstances " + json.dumps(request, indent=2)
+    """A call with its exact arguments; of user data the digest and the size."""
+    return f"{request['call']} {json.dumps(request['arguments'], indent=2)}"
 
 
 def plan_body(run: str, planned: Planned) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def connect(endpoint_url: str | None) -> Ec2Provider:
         settings=Ec2Settings(region="us-east-1", image="ami-12345678"),
         instance_types=["g5.xlarge"],
         zones=["us-east-1a"],
-        market=Market.SPOT,
+        markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=endpoint_url,
     )

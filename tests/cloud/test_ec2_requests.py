@@ -48,6 +48,7 @@ def test_an_on_demand_request_differs_in_the_market_alone() -> None:
     spot = requests.run_instances(spec(), FULL)
     on_demand = requests.run_instances(spec(Market.ON_DEMAND), FULL)
     assert spot.pop("InstanceMarketOptions")["SpotOptions"]["SpotInstanceType"] == "one-time"
+    assert spot["TagSpecifications"].pop()["ResourceType"] == "spot-instances-request"
     assert on_demand == spot
 
 
