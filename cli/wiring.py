@@ -7,7 +7,7 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bamboo.planner.profiled import Profile
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
+    from cloud.provider import Provider
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
 WORKER_ENTRY = "cli.worker:main"
@@ -204,6 +205,24 @@ def price_source(region: str) -> PriceSource:
     from cloud.ec2.prices import Ec2Prices
 
     return Ec2Prices.connect(region=region)
+
+
+def account(
+    region: str, *, instance_types: Sequence[str] = (), zones: Sequence[str] = ()
+) -> "Provider":
+    """What the user's account holds in a region, and the spot prices there; with the user's
+    credentials and, if it is set, the AWS_ENDPOINT_URL of this process."""
+    from cloud.ec2.provider import Ec2Provider
+    from cloud.ec2.requests import Ec2Settings
+    from cloud.provider import Market
+
+    return Ec2Provider.connect(
+        settings=Ec2Settings(region=region),
+        instance_types=instance_types,
+        zones=zones,
+        markets=(Market.SPOT,),
+        on_demand_usd_per_hour={},
+    )
 
 
 def local_cloud_of(folder: RunFolder) -> "LocalCloud":

@@ -194,7 +194,7 @@ def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> No
     cloud = replace(
         JOB.cloud,
         provider="ec2",
-        instance_types=("g5.xlarge", "g6.xlarge", "g4dn.xlarge"),
+        instance_types=("g5.xlarge",),
         subnets=("subnet-a", "subnet-b"),
     )
     (fleet,) = plan(replace(JOB, cloud=cloud)).requests

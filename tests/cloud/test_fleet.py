@@ -237,14 +237,6 @@ def test_a_request_that_no_pool_takes_is_an_error_at_once(fleet, provider) -> No
     assert caught.value.exit_code == 2
 
 
-def test_throttling_pauses_the_launches_and_blames_no_pool(fleet, provider, clock) -> None:
-    provider.script = [ScriptedRefusal(kind=RefusalKind.THROTTLED, code="RequestLimitExceeded")]
-    assert fleet.ensure(1).live == 0
-    assert fleet.ensure(1).reasons == ("the cloud asked for fewer calls; waiting a little",)
-    clock.now_s += 10
-    assert [one.pool for one in fleet.ensure(1).launched] == [A]
-
-
 def test_terminate_all_looks_until_nothing_is_left(fleet, provider) -> None:
     fleet.ensure(3)
     fleet.terminate_all()
