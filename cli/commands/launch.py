@@ -13,7 +13,7 @@ from cli.launching import TraceAsked
 from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
-from cli.views.plan import plan_body, plan_text, requests_text
+from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.views.trace import trace_body, trace_text
 
 
@@ -80,6 +80,8 @@ def command(
     if prepared.trace is not None:
         click.echo(trace_text(prepared.trace), err=as_json)
     if dry_run:
+        if cores is None:
+            click.echo(quota_text(prepared.planned))
         for request in prepared.planned.requests:
             click.echo(requests_text(request))
         click.echo("dry run: nothing was started")

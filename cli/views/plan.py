@@ -12,6 +12,7 @@ from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
+from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes anyhow, its gradient on the way to its shadow
@@ -171,6 +172,20 @@ def spread_sentence(plan: Plan) -> str:
         "losses per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 "
         "trace; fatal is what no live copy survives, and costs the work since the last "
         "checkpoint, or half the run."
+    )
+
+
+def quota_text(planned: Planned) -> str:
+    """What the instances need of the account's quotas, spot and on demand apart."""
+    job, name = planned.job, planned.pool.instance_type
+    on_demand = planned.plan.instances if job.cloud.market != "spot" else job.cloud.anchors
+    parts = ((True, planned.plan.instances - on_demand), (False, on_demand))
+    return "\n".join(
+        line
+        for spot, nodes in parts
+        for line in quota_lines(
+            planned.catalogue, {name: nodes}, spot=spot, region=job.cloud.region
+        )
     )
 
 

@@ -10,7 +10,7 @@ from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, ModelConfi
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from cli.planning import Planned, plan_job, speeds_of
-from cli.views.plan import plan_body, plan_text, requests_text
+from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.workload import layer_facts
 from tests.cli.facts import seen
 
@@ -197,6 +197,11 @@ def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> No
         instance_types=("g5.xlarge",),
         subnets=("subnet-a", "subnet-b"),
     )
+    planned = plan(replace(JOB, cloud=replace(cloud, anchors=1)))
+    said = " ".join(quota_text(planned).split())
+    assert "3 g5.xlarge" in said
+    assert "1 g5.xlarge" in said
+    assert "L-3819A6DF" in said
     (fleet,) = plan(replace(JOB, cloud=cloud)).requests
     assert fleet["call"] == "CreateFleet"
     assert fleet["arguments"]["Type"] == "instant"
