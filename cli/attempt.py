@@ -41,6 +41,7 @@ from cli.launcher import Launcher
 from cli.look import begun_progress
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
+from cli.planning import speeds_of
 from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
@@ -221,6 +222,7 @@ class _Attempt:
             job,
             cloud,
             on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
+            speeds=speeds_of(job, self._terms.catalogue),
             zones=self._terms.zones,
             note=self._screen.note,
         )

@@ -37,6 +37,7 @@ COMMANDS: dict[str, str] = {
     "chaos": "Let a seeded swarm of faults loose on a job.",
     "resume": "Go on with a run that ended before its last step.",
     "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
+    "doctor": "Check the account and this machine, with a remedy for each fault.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""

@@ -22,12 +22,11 @@ _NAME = r"[\w.()/-]{1,128}"
 OUTPUTS: dict[str, re.Pattern[str]] = {
     "region": re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"),
     "launch_template": re.compile(_NAME),
-    "security_group": re.compile(r"sg-[0-9a-z]+"),
-    "instance_profile": re.compile(r"[\w+=,.@-]{1,128}"),
     "bucket": re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
     "store_secret": SECRET_ARN,
 }
-"""Output of the stack and key of `[cloud]` at once -> what it looks like."""
+"""Output of the stack and key of `[cloud]` at once -> what it looks like. Group and profile of the
+workers stand in the launch template: named beside it, they would keep a call to one pool."""
 _ZONE, _SUBNET = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+"), re.compile(r"subnet-[0-9a-z]+")
 _HIDDEN = ("store_secret",)
 HEADER = """\

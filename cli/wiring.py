@@ -7,7 +7,7 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bamboo.planner.profiled import Profile
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
+    from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
@@ -210,6 +211,24 @@ def price_source(region: str) -> PriceSource:
     return Ec2Prices.connect(region=region)
 
 
+def account(
+    region: str, *, instance_types: Sequence[str] = (), zones: Sequence[str] = ()
+) -> "Provider":
+    """What the user's account holds in a region, and the spot prices there; with the user's
+    credentials and, if it is set, the AWS_ENDPOINT_URL of this process."""
+    from cloud.ec2.provider import Ec2Provider
+    from cloud.ec2.requests import Ec2Settings
+    from cloud.provider import Market
+
+    return Ec2Provider.connect(
+        settings=Ec2Settings(region=region),
+        instance_types=instance_types,
+        zones=zones,
+        markets=(Market.SPOT,),
+        on_demand_usd_per_hour={},
+    )
+
+
 def local_cloud_of(folder: RunFolder) -> "LocalCloud":
     """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
     from cloud.local.config import Ready
@@ -279,22 +298,24 @@ def run_fleet(
     cloud: "LocalCloud",
     *,
     on_demand_usd_per_hour: Mapping[str, float],
+    speeds: Mapping[str, float],
     zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, nodes_of
+    from cli.planning import ec2_settings, markets_of, nodes_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
-    from cloud.provider import Market
+    from cloud.reconcile import Gang
 
     provider = Ec2Provider.connect(
         settings=ec2_settings(job),
         instance_types=job.cloud.instance_types,
         zones=job.cloud.zones,
-        market=Market(job.cloud.market),
+        markets=markets_of(job),
         on_demand_usd_per_hour=on_demand_usd_per_hour,
+        speeds=speeds,
         endpoint_url=cloud.endpoint_url,
     )
     return RunFleet(
@@ -311,6 +332,8 @@ def run_fleet(
         nodes=nodes_of(job),
         zones={ZoneId(zone): count for zone, count in zones.items()},
         most=job.budget.max_instances,
+        anchors=job.cloud.anchors,
+        gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.account import SECRET_ARN
 from bamboo.config.check_autoscale import check_autoscale
+from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.planner.fleet_size import UTILITIES
@@ -29,6 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
+    "cloud.prefer": ("price", "value"),
     "cloud.market": ("spot", "on-demand"),
     "autoscale.utility": UTILITIES,
 }
@@ -115,7 +116,9 @@ RANGES: dict[str, Range] = {
     "checkpoint.every_steps": _STEPS_FROM_0,
     "checkpoint.keep": _COUNT,
     "checkpoint.keep_hours": _HOURS,
+    "cloud.anchors": Range(least=0, most=1024),
     "cloud.pool_out_s": Range(least=0, most=DAY_S),
+    "cloud.gang_s": _LIMIT_S,
     "cloud.boot_s": Range(least=0, most=3600),
     "chaos.seed": _SEED,
     "chaos.kills_per_hour": Range(least=0, most=36_000),
@@ -152,7 +155,7 @@ def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
     for check in (
         _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
-        _chaos, check_autoscale,
+        _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 
@@ -307,25 +310,6 @@ def _cloud(job: JobConfig) -> None:
             "cloud.zones",
             f"are not all in cloud.region = {region!r}",
             f"name its zones, such as {region}a",
-        )
-    with_subnet = [subnet.zone for subnet in job.cloud.subnets]
-    if with_subnet:
-        bare = [zone for zone in job.cloud.zones if zone not in with_subnet]
-        if bare:
-            raise _at(
-                job,
-                "cloud.zones",
-                f"has {', '.join(bare)}, of which cloud.subnets names none",
-                f"take zones of {', '.join(with_subnet)}, or add a subnet there",
-            )
-        if len(set(with_subnet)) < len(with_subnet):
-            raise _at(job, "cloud.subnets", "names a zone twice", "give one subnet a zone")
-    secret = job.cloud.store_secret
-    if secret and not SECRET_ARN.fullmatch(secret):
-        # What is no reference may be the secret itself: it is not shown.
-        raise InputError(
-            f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
-            "arn:aws:secretsmanager:..., and never what is in it"
         )
 
 

@@ -14,7 +14,7 @@ from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
 from cli.views.account import account_body, account_lines
-from cli.views.plan import plan_body, plan_text, requests_text
+from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.views.trace import trace_body, trace_text
 
 
@@ -83,6 +83,8 @@ def command(
     if dry_run:
         for line in account_lines(prepared.job):
             click.echo(line)
+        if cores is None:
+            click.echo(quota_text(prepared.planned))
         for request in prepared.planned.requests:
             click.echo(requests_text(request))
         click.echo("dry run: nothing was started")

@@ -9,8 +9,8 @@ from cloud.ec2.errors import GONE_CODES, THROTTLED_CODES, UNAVAILABLE_CODES
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
 
-class InstanceUnknown(CloudRefused):
-    """The cloud does not know (any more) an instance that was named."""
+class Unknown(CloudRefused):
+    """The cloud does not know (any more) what was named."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def translated(
     except ClientError as error:
         code, message = code_and_message(error)
         if code in GONE_CODES:
-            raise InstanceUnknown(f"{action}: {message}") from error
+            raise Unknown(f"{action}: {message}") from error
         if code in THROTTLED_CODES:
             raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
         if code in UNAVAILABLE_CODES:

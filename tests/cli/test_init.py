@@ -57,8 +57,6 @@ def test_what_stands_in_the_account_is_written_down(
     assert account_defaults() == {
         "region": "us-east-1",
         "launch_template": "bamboo-worker",
-        "security_group": "sg-1",
-        "instance_profile": "bamboo-worker-1",
         "bucket": "bamboo-1",
         "store_secret": SECRET,
         "zones": ["us-east-1a", "us-east-1b"],
@@ -96,9 +94,9 @@ def test_something_else_is_replaced_only_if_asked(
     account: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["init", str(outputs)]) == 0
-    outputs.write_text(text_of(bucket="bamboo-2", security_group="sg-2"))
+    outputs.write_text(text_of(bucket="bamboo-2", launch_template="other"))
     assert run(["init", str(outputs)]) == 2
-    assert "with another bucket, security_group; --force replaces" in capsys.readouterr().err
+    assert "with another bucket, launch_template; --force replaces" in capsys.readouterr().err
     assert account_defaults()["bucket"] == "bamboo-1"
     assert run(["init", str(outputs), "--force"]) == 0
     assert account_defaults()["bucket"] == "bamboo-2"
