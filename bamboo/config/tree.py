@@ -140,8 +140,10 @@ class CloudConfig:
     """So long a type and zone without capacity is not asked again."""
     gang_s: float = 60.0
     """When fewer nodes than the run needs to form have come for so long, they are ended."""
+    boot_s: float = 0.0
+    """Local cloud only: the modelled time from an instance's start to its agent's."""
     launch_template: str = ""
-    """EC2 only, as the keys below but the last: name or id (`lt-...`); empty: the name that
+    """EC2 only, as the keys below: name or id (`lt-...`); empty: the name that
     `terraform/` gives by default."""
     image: str = ""
     """Empty: the launch template's."""
@@ -159,8 +161,6 @@ class CloudConfig:
     job file. The bucket stands in front of it. Empty: the launch template's."""
     store_secret: str = ""
     """Which secret says how the store is reached; never what it says."""
-    boot_s: float = 0.0
-    """Local cloud only: the modelled time from an instance's start to its agent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

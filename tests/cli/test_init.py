@@ -200,10 +200,18 @@ def test_a_dry_run_shows_what_comes_of_it(
     assert run([*launch, "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     (request,) = body["requests"]
-    zone = request["Placement"]["AvailabilityZone"]
-    assert request["SubnetId"] == VALUES["subnets"][zone]
-    assert request["SecurityGroupIds"] == ["sg-1"]
-    assert request["IamInstanceProfile"] == {"Name": "bamboo-worker-1"}
-    assert request["LaunchTemplate"]["LaunchTemplateName"] == "bamboo-worker"
-    assert "ImageId" not in request
+    assert request["call"] == "RunInstances"
+    asked = request["arguments"]
+    assert asked["SubnetId"] == VALUES["subnets"][asked["Placement"]["AvailabilityZone"]]
+    assert asked["LaunchTemplate"]["LaunchTemplateName"] == "bamboo-worker"
+    assert not {"ImageId", "SecurityGroupIds", "IamInstanceProfile"} & asked.keys()
     assert body["account"]["bucket"] == "bamboo-1"
+    # On demand both zones cost the same, and one call goes over both.
+    assert run([*launch, "--json", "--set", "cloud.market=on-demand"]) == 0
+    (request,) = json.loads(capsys.readouterr().out)["requests"]
+    assert request["call"] == "CreateFleet"
+    (config,) = request["arguments"]["LaunchTemplateConfigs"]
+    assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == "bamboo-worker"
+    subnets = {override["SubnetId"] for override in config["Overrides"]}
+    assert subnets == set(VALUES["subnets"].values())
+    assert not any("ImageId" in override for override in config["Overrides"])
