@@ -29,7 +29,7 @@ from cli.workload import cuts_of, grids_of, most_bytes, timing_of, workload_of
 from cloud.ec2.pricing import cheapest_first
 from cloud.ec2.requests import Ec2Settings, asks_several, launch_call, shown
 from cloud.ec2.user_data import boot_script
-from cloud.fleet import EXPIRY_S
+from cloud.expiry import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Offer, Pool
 from cloud.reconcile import Desired, PoolMemory, Start, reconcile
 

@@ -50,7 +50,6 @@ class FakeProvider:
     now_s: float = 0.0
     _instances: dict[InstanceId, tuple[RunId, Observed]] = field(default_factory=dict)
     _answers: dict[str, LaunchAnswer] = field(default_factory=dict)
-    _expires_at_s: dict[str, float] = field(default_factory=dict)
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
         """Start what the script does not refuse."""
@@ -74,6 +73,15 @@ class FakeProvider:
         for instance in instances:
             self._end(instance, interrupted=False)
 
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        """Move the tags of those that are there."""
+        self.calls.append(("prolong", (tuple(instances), expires_at_s)))
+        for instance in instances:
+            if instance in self._instances:
+                run, observed = self._instances[instance]
+                prolonged = replace(observed, expires_at_s=float(expires_at_s))
+                self._instances[instance] = (run, prolonged)
+
     def offers(self) -> tuple[Offer, ...]:
         """What the test listed."""
         return tuple(sorted(self.listed, key=lambda offer: (offer.usd_per_speed, offer.pool)))
@@ -88,7 +96,7 @@ class FakeProvider:
                 run=owner,
                 state=one.state,
                 since_s=one.launched_at_s,
-                expires_at_s=self._expires_at_s[one.token],
+                expires_at_s=one.expires_at_s,
                 pool=one.pool,
             )
             for owner, one in self._instances.values()
@@ -114,7 +122,6 @@ class FakeProvider:
         self.calls.append(("launch", spec))
         if spec.token in self._answers:
             return self._answers[spec.token]
-        self._expires_at_s[spec.token] = spec.expires_at_s
         launched: list[Launched] = []
         refused: list[tuple[Pool, ScriptedRefusal]] = []
         for pool in spec.pools:
@@ -155,6 +162,7 @@ class FakeProvider:
             launched_at_s=self.now_s,
             token=spec.token,
             interrupted=False,
+            expires_at_s=float(spec.expires_at_s),
         )
         self._instances[instance] = (spec.run, observed)
         return Launched(instance=instance, pool=pool, token=spec.token)
@@ -173,7 +181,7 @@ class FakeProvider:
                             run=run,
                             state="available",
                             since_s=observed.launched_at_s,
-                            expires_at_s=self._expires_at_s[observed.token],
+                            expires_at_s=observed.expires_at_s,
                             gib=100,
                         )
                     )

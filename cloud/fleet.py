@@ -17,6 +17,7 @@ from pathlib import Path
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.backoff import Backoff
+from cloud.expiry import EXPIRY_S, Expiry
 from cloud.intents import Intents
 from cloud.provider import (
     CloudRefused,
@@ -47,8 +48,6 @@ from cloud.reconcile import (
 )
 from cloud.sight import SHOWN_WITHIN_S, Sight
 
-EXPIRY_S = 24 * 3600
-"""An instance of a run is stale so long after its start."""
 TERMINATE_DEADLINE_S = 60.0
 OFFERS_S = 60.0
 _LOOK_S = 0.1
@@ -109,6 +108,7 @@ class Fleet:
         self._memory = PoolMemory()
         self._backoff = Backoff(chance=chance or random.Random())
         self._short_since_s: float | None = None
+        self._expiry = Expiry(provider)
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
         # A later launcher of the same run goes on where the earlier one stopped.
@@ -152,6 +152,7 @@ class Fleet:
         )
         try:
             self._bring(desired, done, leaving=leaving, most=most)
+            done.reasons += self._expiry.prolong(self._sight.wanted, now_s=self._now())
         except CloudThrottled:
             self._backoff.refused(now_s=self._now())
             raise

@@ -44,7 +44,8 @@ def orphans(
 
 
 def _why(one: Held, known: Known, *, now_s: float, join_s: float) -> str:
-    if one.expires_at_s is not None and one.expires_at_s < now_s:
+    # A volume goes with its instance, whose tag alone is prolonged.
+    if not one.attached_to and one.expires_at_s is not None and one.expires_at_s < now_s:
         return f"expired {(now_s - one.expires_at_s) / 3600:.1f} h ago"
     if one.run in known.ended:
         return "its run has ended"

@@ -142,6 +142,8 @@ class Observed:
     launched_at_s: float
     token: str
     interrupted: bool
+    expires_at_s: float | None = None
+    """From its tag; None: it shows none."""
 
 
 class HeldKind(StrEnum):
@@ -196,6 +198,9 @@ class Provider(Protocol):
 
     def terminate(self, instances: Sequence[InstanceId]) -> None:
         """End instances; one that has ended already, or that the cloud has forgotten, is fine."""
+
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        """Let these be there until then (Unix); one that has ended is fine."""
 
     def offers(self) -> tuple[Offer, ...]:
         """The pools that may be used, with their prices, the cheapest per speed first."""

@@ -29,6 +29,8 @@ class Sight:
         self._now = now
         self.live = 0
         """Of the wanted instances, at the last look."""
+        self.wanted: list[Observed] = []
+        """Those themselves."""
         self.unwanted = set(earlier.ended)
         self.ended: set[InstanceId] = set()
         """Those that the cloud was asked to end, and took it."""
@@ -63,7 +65,8 @@ class Sight:
         ]
         apart = [o for o in known if o.instance in leaving and o.instance not in self.unwanted]
         observed = [o for o in known if o not in apart]
-        self.live = sum(o.state.live and o.instance not in self.unwanted for o in observed)
+        self.wanted = [o for o in observed if o.state.live and o.instance not in self.unwanted]
+        self.live = len(self.wanted)
         return observed, sum(o.state.live for o in apart)
 
     def left(self) -> list[InstanceId]:

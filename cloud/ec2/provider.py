@@ -7,6 +7,7 @@ later turn. Every call has a deadline.
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +22,7 @@ from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
 from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.held import held, release
 from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
-from cloud.ec2.requests import TOKEN_TAG, Ec2Settings
+from cloud.ec2.requests import EXPIRY_TAG, TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
@@ -159,6 +160,14 @@ class Ec2Provider:
                 for instance in instances:
                     self.terminate([instance])
 
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        """One CreateTags for all; of a list with an unknown one EC2 tags none, so the others wait
+        for the next list."""
+        if not instances:
+            return
+        with suppress(Unknown), translated("CreateTags"):
+            self._reader.create_tags(**requests.prolong(instances, expires_at_s))
+
     def offers(self) -> tuple[Offer, ...]:
         """Present spot prices, the catalogue's on-demand prices, or both, in the configured zones;
         the cheapest per speed first."""
@@ -256,6 +265,7 @@ def observed(raw: Mapping[str, Any]) -> Observed:
     tags = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", ())}
     spot = raw.get("InstanceLifecycle") == "spot"
     state = raw["State"]["Name"]
+    expires = tags.get(EXPIRY_TAG, "")
     # A stopped instance is as good as ended for us; we never stop one.
     known = state if state in set(InstanceState) else InstanceState.SHUTTING_DOWN
     return Observed(
@@ -269,4 +279,5 @@ def observed(raw: Mapping[str, Any]) -> Observed:
         launched_at_s=raw["LaunchTime"].timestamp(),
         token=tags.get(TOKEN_TAG, ""),
         interrupted=raw.get("StateReason", {}).get("Code") == _INTERRUPTED_CODE,
+        expires_at_s=float(expires) if expires.isdecimal() else None,
     )

@@ -166,6 +166,12 @@ def fleet_tags(run: RunId | None) -> dict[str, Any]:
     return {"Filters": filters}
 
 
+def prolong(instances: Sequence[str], expires_at_s: int) -> dict[str, Any]:
+    """The arguments of CreateTags that move the expiry of instances, and nothing else."""
+    tag = {"Key": EXPIRY_TAG, "Value": str(expires_at_s)}
+    return {"Resources": list(instances), "Tags": [tag]}
+
+
 def describe_instances(run: RunId) -> dict[str, Any]:
     """The arguments of DescribeInstances for all instances of a run."""
     return tagged(run)

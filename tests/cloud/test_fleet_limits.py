@@ -8,9 +8,11 @@ import pytest
 
 from bamboo.ids import RunId, ZoneId
 from cloud.backoff import FIRST_S, MOST_S, Backoff
+from cloud.expiry import AGAIN_S, EXPIRY_S, PROLONGED_BEFORE_S
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.fleet import Fleet
 from cloud.provider import (
+    CloudRefused,
     CloudThrottled,
     Held,
     HeldKind,
@@ -206,6 +208,56 @@ def volume(state: str, *, attached_to: str = "", run: RunId = RUN) -> Held:
         gib=100,
         attached_to=attached_to,
     )
+
+
+def prolonged(provider: FakeProvider) -> list[object]:
+    return [what for name, what in provider.calls if name == "prolong"]
+
+
+def test_the_expiry_of_instances_moves_on_while_their_launcher_lives(
+    fleet, provider, clock
+) -> None:
+    fleet.ensure(2)
+    first, second = sorted(o.instance for o in provider.describe(RUN))
+    clock.now_s += EXPIRY_S - PROLONGED_BEFORE_S - 1
+    fleet.ensure(2)
+    assert prolonged(provider) == []
+    clock.now_s += 1
+    fleet.ensure(2)
+    fleet.ensure(2)
+    assert prolonged(provider) == [((first, second), int(clock.now_s) + EXPIRY_S)]
+    for _ in range(20):
+        clock.now_s += EXPIRY_S / 4
+        fleet.ensure(2)
+        shown = [o.expires_at_s for o in provider.describe(RUN)]
+        assert min(shown) - clock.now_s >= PROLONGED_BEFORE_S
+
+
+def test_what_is_not_wanted_is_not_prolonged(fleet, provider, clock) -> None:
+    fleet.ensure(3)
+    first, second, third = sorted(o.instance for o in provider.describe(RUN))
+    fleet.terminate(first, reason="lost")
+    clock.now_s += EXPIRY_S
+    fleet.ensure(1, leaving=[second])
+    assert prolonged(provider) == [((third,), int(clock.now_s) + EXPIRY_S)]
+
+
+def test_a_refused_prolonging_is_told_and_asked_again_later(clock, tmp_path) -> None:
+    class Strict(FakeProvider):
+        def prolong(self, instances, *, expires_at_s):
+            FakeProvider.prolong(self, (), expires_at_s=expires_at_s)
+            raise CloudRefused("EC2 refuses CreateTags: UnauthorizedOperation: no")
+
+    provider = Strict(listed=OFFERS)
+    fleet = make_fleet(provider, clock, tmp_path)
+    fleet.ensure(1)
+    clock.now_s += EXPIRY_S / 2
+    (why,) = fleet.ensure(1).reasons
+    assert why.startswith("its instances end 24 h after their start: EC2 refuses CreateTags")
+    assert fleet.ensure(1).reasons == ()
+    clock.now_s += AGAIN_S
+    assert fleet.ensure(1).reasons
+    assert len(prolonged(provider)) == 2
 
 
 def test_the_end_takes_requests_and_volumes_that_are_left(fleet, provider) -> None:

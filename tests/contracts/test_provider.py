@@ -257,6 +257,18 @@ def test_terminating_twice_or_what_nobody_knows_is_fine(world: World, run: RunId
     assert not shown.state.live
 
 
+def test_the_expiry_of_an_instance_can_be_moved(world: World, run: RunId) -> None:
+    asked = spec(run, count=2)
+    first, second = (one.instance for one in world.provider.launch([asked]).launched)
+    world.provider.prolong([first], expires_at_s=asked.expires_at_s + 3600)
+    world.provider.prolong([], expires_at_s=1)
+    moved = {o.instance: o.expires_at_s for o in world.provider.describe(run)}
+    assert moved == {first: asked.expires_at_s + 3600, second: asked.expires_at_s}
+    world.provider.terminate([first])
+    world.provider.prolong([first], expires_at_s=asked.expires_at_s + 7200)
+    world.provider.prolong([InstanceId("i-0123456789abcdef0")], expires_at_s=1)
+
+
 def test_an_interruption_is_told_apart_from_our_own_end(world: World, run: RunId) -> None:
     (only,) = world.provider.launch([spec(run, 1)]).launched
     if world.interrupt is None:
