@@ -2,16 +2,24 @@
 
     unix:// redis:// rediss://    the URL itself
     file:/path                    the URL is the one line of a file that its owner alone may read
-    secret:NAME-or-ARN            the URL is the text of a secret in AWS Secrets Manager
+    secret:NAME-or-ARN            the URL is the text of a secret in AWS Secrets Manager, or stands
+                                  there beside its certificate, as infra/store.sh writes it:
+                                  {"url": "...", "ca_pem": "...", "public_host": "..."}
 
 Rule: what a run writes down, hands to its nodes or shows is the reference; the URL that it leads
 to lives in the memory of the process that connects.
 """
 
+import hashlib
+import json
 import os
+import socket
 import stat
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+from bamboo.config.account import account_file
 from bamboo.coord.address import CA_VARIABLE, SCHEMES, with_authority
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreRefused
 from cloud.local.config import FILE_REFERENCE
@@ -19,6 +27,9 @@ from cloud.local.config import FILE_REFERENCE
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
 SECRET_REFERENCE = "secret:"
 _LONGEST_BYTES = 4096
+_LONGEST_SECRET_BYTES = 65536
+_REACHED_WITHIN_S = 2.0
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 
 
 def named_store() -> str:
@@ -33,6 +44,8 @@ def store_url_of(reference: str) -> str:
         text = _in_file(Path(reference.removeprefix(FILE_REFERENCE)))
     elif reference.startswith(SECRET_REFERENCE):
         text = _in_secret(reference.removeprefix(SECRET_REFERENCE))
+        if text.lstrip().startswith("{"):
+            text = _of_stack(text, reference)
     else:
         return reference
     url = text.strip()
@@ -86,3 +99,59 @@ def _in_secret(name: str) -> str:
             f"{REDIS_VARIABLE} = {SECRET_REFERENCE + name!r}: {why}; check the secret's name, "
             "the region, and the right secretsmanager:GetSecretValue"
         ) from error
+
+
+def _of_stack(text: str, reference: str) -> str:
+    """The URL of a store of `terraform/`: with its certificate, and by its public address where its
+    own is out of reach. A text that is none leads to no URL."""
+    try:
+        said: Any = json.loads(text) if len(text) <= _LONGEST_SECRET_BYTES else None
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict) or not isinstance(said.get("url"), str):
+        return ""
+    url = _within_reach(said["url"], said.get("public_host"))
+    authority = said.get("ca_pem")
+    if not isinstance(authority, str) or not authority.startswith(_CERTIFICATE):
+        return url
+    return with_authority(url, str(_kept(authority, reference)))
+
+
+def _within_reach(url: str, public_host: object) -> str:
+    try:
+        host, port = urlsplit(url).hostname or "", urlsplit(url).port or 6379
+    except ValueError:
+        return url  # who reads it as an address says why
+    if not isinstance(public_host, str) or not public_host or _answers(host, port):
+        return url
+    login, at, _ = url.rpartition("@")
+    _, slash, path = url[len(login) + len(at) :].partition("/")
+    return f"{login}{at}{public_host}:{port}{slash}{path}"
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_REACHED_WITHIN_S):
+            return True
+    except OSError:
+        return False
+
+
+def _kept(authority: str, reference: str) -> Path:
+    """A certificate, which is nobody's secret, in a file of the user's own, beside the account's.
+    It is named by what is in it: another store's has another name."""
+    name = f"store-{hashlib.sha256(authority.encode()).hexdigest()[:16]}.pem"
+    path = account_file().parent / name
+    if path.exists() and path.read_text(encoding="utf-8") == authority:
+        return path
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_text(authority, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise StoreNotReached(
+            f"{REDIS_VARIABLE} = {reference!r}: its certificate cannot be kept in {path}: "
+            f"{error.strerror}; name another folder by BAMBOO_CONFIG"
+        ) from error
+    return path

@@ -1,6 +1,8 @@
 """The store's URL by reference: a private file, a secret of AWS; what is told is the reference."""
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +104,46 @@ def test_a_secret_leads_to_it() -> None:
         made = client.create_secret(Name=f"run/{region}", SecretString=f"{URL}?db={len(region)}")
         assert store_url_of(f"secret:{made['ARN']}") == f"{URL}?db={len(region)}"
     assert store_url_of("secret:run/eu-west-3") == f"{URL}?db=9"
+
+
+AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.usefixtures("aws")
+def test_what_the_stack_says_of_its_store_leads_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "config" / "cloud.toml"))
+    monkeypatch.delenv("BAMBOO_REDIS_CA", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near, gone = server.getsockname()[1], 1
+        client = boto3.client("secretsmanager", region_name="eu-west-3")
+        for name, port, public, host in (
+            ("near", near, "203.0.113.9", "127.0.0.1"),
+            ("far", gone, "203.0.113.9", "203.0.113.9"),
+            ("alone", gone, "", "127.0.0.1"),
+        ):
+            url = f"rediss://admin:{PASSWORD}@127.0.0.1:{port}/0"
+            said = {"url": url, "public_host": public, "password": PASSWORD, "ca_pem": AUTHORITY}
+            client.create_secret(Name=name, SecretString=json.dumps(said))
+            found = store_url_of(f"secret:{name}")
+            login, _, kept = found.partition("?ssl_ca_certs=")
+            assert login == f"rediss://admin:{PASSWORD}@{host}:{port}/0"
+            assert Path(kept).read_text() == AUTHORITY
+            assert Path(kept).parent == tmp_path / "config"
+    assert len(list((tmp_path / "config").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_secret_of_another_form_leads_nowhere_and_is_not_shown() -> None:
+    client = boto3.client("secretsmanager", region_name="eu-west-3")
+    for number, text in enumerate(
+        ('{"url": 3}', f'{{"password": "{PASSWORD}"}}', "{" * 50_000, f'{{"url": "{PASSWORD}"}}')
+    ):
+        client.create_secret(Name=f"odd-{number}", SecretString=text)
+        with pytest.raises(StoreRefused, match="leads to no URL") as caught:
+            store_url_of(f"secret:odd-{number}")
+        assert PASSWORD not in str(caught.value)
 
 
 @pytest.mark.usefixtures("aws")
