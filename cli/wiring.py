@@ -24,6 +24,7 @@ from cli.store_reference import named_store, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
+    from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiled import Profile
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
@@ -47,6 +48,14 @@ def check_external_store(url: str, run: RunId) -> None:
     from bamboo.coord.open import check_store
 
     check_store(store_url_of(url), run=run)
+
+
+def look_at_store(url: str) -> tuple["StoreSeen", bool]:
+    """What answers at a URL or what leads to it, and whether by TLS. Raises StoreRefused."""
+    from bamboo.coord.open import look_at_store
+
+    found = store_url_of(url)
+    return look_at_store(found), found.startswith("rediss://")
 
 
 def remove_run(url: str, run: RunId) -> None:

@@ -16,6 +16,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import Any, TypeVar
@@ -38,6 +39,15 @@ _READ_COUNT = 1000
 """Most entries or records given by one call; the caller asks again for more."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """What a store says of itself; its time is Unix."""
+
+    software: str
+    version: str
+    now_s: float
 
 
 class RedisStore:
@@ -163,6 +173,20 @@ class RedisStore:
             self._script("check")(keys=[self._key("check")])
         except redis.RedisError as error:
             raise refused(self.shown_url, error, run=self._run) from error
+
+    def look(self) -> StoreSeen:
+        """What answers there. Raises StoreRefused as `ping` does."""
+        try:
+            said = self._commands.execute_command("HELLO")
+            seconds, micros = self._commands.time()
+        except redis.RedisError as error:
+            raise refused(self.shown_url, error, run=self._run) from error
+        flat = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+        return StoreSeen(
+            software=str(flat.get("server", "")),
+            version=str(flat.get("version", "")),
+            now_s=_seconds(seconds, micros),
+        )
 
     def remove(self) -> None:
         """Delete the run with all that was ever written of it; at once, and safe to call again."""

@@ -203,6 +203,27 @@ def instance_types(types: Sequence[str]) -> dict[str, Any]:
     return {"Filters": [{"Name": "instance-type", "Values": list(types)}]}
 
 
+def template_version(template: str) -> dict[str, Any]:
+    """The arguments of DescribeLaunchTemplateVersions for the version that a launch takes."""
+    key = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
+    return {key: template, "Versions": ["$Default"]}
+
+
+def image(image_id: str) -> dict[str, Any]:
+    """The arguments of DescribeImages. As a filter, because an unknown id is an error else."""
+    return {"Filters": [{"Name": "image-id", "Values": [image_id]}]}
+
+
+def subnets(ids: Sequence[str]) -> dict[str, Any]:
+    """The arguments of DescribeSubnets, by a filter as for an image."""
+    return {"Filters": [{"Name": "subnet-id", "Values": list(ids)}]}
+
+
+def default_subnets() -> dict[str, Any]:
+    """The arguments of DescribeSubnets for those that a launch without any lies in."""
+    return {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+
+
 def _template(settings: Ec2Settings) -> dict[str, str]:
     by_id = settings.launch_template.startswith("lt-")
     key = "LaunchTemplateId" if by_id else "LaunchTemplateName"
