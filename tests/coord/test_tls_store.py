@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from bamboo.coord.acl import user_name
-from bamboo.coord.open import check_store, open_store
+from bamboo.coord.open import check_store, look_at_store, open_store
 from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ids import RunId, run_id
 from tests.tls_store import TlsStore, make_certificates, start_tls_store
@@ -47,6 +48,13 @@ def test_the_users_of_the_file_lead_their_runs(server: TlsStore, url: str) -> No
         assert store.document("job") == "{}"
     finally:
         store.close()
+
+
+def test_the_user_of_a_run_may_ask_what_the_store_is(url: str) -> None:
+    seen = look_at_store(url)
+    assert seen.software in ("redis", "valkey")
+    assert int(seen.version.partition(".")[0]) >= 6
+    assert abs(seen.now_s - time.time()) < 60
 
 
 FORBIDDEN = [
