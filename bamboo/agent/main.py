@@ -161,6 +161,7 @@ class _Agent:
                 "socket_dir": str(config.socket_dir),
                 "run_dir": config.run_dir,
                 "keys": config.keys,
+                "bind_host": self._identity.address,
                 "agent_socket": str(self._link.path),
             }
         )

@@ -10,6 +10,7 @@ beyond LONGEST_ANSWER_BYTES; whatever is no answer of such a service is as good 
 import hashlib
 import http.client
 import io
+import ipaddress
 import json
 import os
 import re
@@ -62,7 +63,7 @@ class Imds:
         return cls(environment.get(ENDPOINT_VARIABLE) or REAL_ENDPOINT)
 
     def identity(self) -> Identity:
-        """Instance and zone. Raises InputError when there is no metadata service."""
+        """Instance, zone and address. Raises InputError when there is no metadata service."""
         instance = self.get("/latest/meta-data/instance-id")
         zone = self.get("/latest/meta-data/placement/availability-zone")
         if not instance or not zone:
@@ -76,7 +77,13 @@ class Imds:
                     f"the metadata service at {self._endpoint} calls the {what} {name[:80]!r}, "
                     f"which is no name of one; see who answers there ({ENDPOINT_VARIABLE})"
                 )
-        return Identity(instance=InstanceId(instance), zone=ZoneId(zone))
+        address = self.get("/latest/meta-data/local-ipv4") or ""
+        if address and not _is_address(address):
+            raise InputError(
+                f"the metadata service at {self._endpoint} calls the address {address[:80]!r}, "
+                f"which is none; see who answers there ({ENDPOINT_VARIABLE})"
+            )
+        return Identity(instance=InstanceId(instance), zone=ZoneId(zone), address=address)
 
     def notice(self) -> Notice | None:
         """The pending preemption notice; None when there is none, or no answer within 2 s."""
@@ -152,6 +159,13 @@ def read_notice(text: str, *, now_s: float) -> Notice | None:
         at_s = now_s
     content = json.dumps([raw["action"], raw.get("time")])
     return Notice(id=hashlib.sha256(content.encode()).hexdigest()[:16], at_s=at_s)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return isinstance(ipaddress.ip_address(text), ipaddress.IPv4Address)
+    except ValueError:
+        return False
 
 
 def _port(parts: SplitResult, endpoint: str) -> int:

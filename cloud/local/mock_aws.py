@@ -55,7 +55,6 @@ class MockInstance:
     instance_type: str
     lifecycle: str
     state: str
-    private_ip: str
     user_data: str
 
     @property
@@ -289,6 +288,5 @@ def _seen(instance: Any) -> MockInstance:
         instance_type=instance.instance_type,
         lifecycle=instance.lifecycle or "on-demand",
         state=instance.state,
-        private_ip=instance.private_ip or "",
         user_data=str(instance.user_data or ""),
     )

@@ -159,6 +159,34 @@ def test_a_name_that_is_none_never_becomes_a_path(name: bytes) -> None:
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    "address",
+    [b"store.test", b"*", b"10.0.0.4:1", b"10.0.0.256", b"::1", b"10.0.0.4 -x", b"<html>"],
+)
+def test_an_address_that_is_none_is_bound_by_nobody(address: bytes) -> None:
+    def answer(asked: bytes) -> bytes:
+        if asked.startswith(b"PUT"):
+            return TOKEN
+        return ok(address if b"local-ipv4" in asked else b"i-1")
+
+    with (
+        answering(answer) as (client, _),
+        pytest.raises(InputError, match=r"the address .* is none") as caught,
+    ):
+        client.identity()
+    assert str(caught.value).isprintable()
+
+
+def test_an_instance_of_which_nobody_says_the_address_has_none() -> None:
+    def answer(asked: bytes) -> bytes:
+        if asked.startswith(b"PUT"):
+            return TOKEN
+        return EMPTY % 404 if b"local-ipv4" in asked else ok(b"i-1")
+
+    with answering(answer) as (client, _):
+        assert client.identity().address == ""
+
+
 def test_a_connection_that_was_closed_is_opened_again() -> None:
     left = [b"", TOKEN, ok(b"i-1")]
     with answering(lambda _: left.pop(0)) as (client, _):
