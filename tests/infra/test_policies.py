@@ -78,14 +78,10 @@ def launch_requests() -> dict[str, Any]:
 
 def tags_of(request: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Type of resource -> its tags at birth."""
-    tags = {
+    return {
         one["ResourceType"]: {tag["Key"]: tag["Value"] for tag in one["Tags"]}
         for one in request["TagSpecifications"]
     }
-    if "fleet" in tags:
-        # Its spot requests are taken to be asked for with the fleet's tags: no account said so yet.
-        tags["spot-instances-request"] = tags["fleet"]
-    return tags
 
 
 def born(
@@ -102,6 +98,9 @@ def born(
         action = "ec2:CreateFleet" if kind == "fleet" else "ec2:RunInstances"
         asks.append(Ask(action=action, resource=f"{EC2}:{kind}/*", context=context))
     verbs = {f"ec2:{by}", "ec2:RunInstances"}
+    # Those of an instant fleet have no tags, says the reference of CreateFleet. A request starts
+    # nothing by itself: that is asked of the instance.
+    asks += [Ask(action=verb, resource=f"{EC2}:spot-instances-request/*") for verb in verbs]
     asks += [
         Ask(action=verb, resource=part.replace("*", "1"))
         for verb in sorted(verbs)
@@ -120,6 +119,7 @@ def of_a_run(kind: str, action: str) -> Ask:
 MARK = {RUN_TAG: "r1", EXPIRY_TAG: "1800000000"}
 LAUNCHES = launch_requests()
 FLEET_TAGS = tags_of(LAUNCHES["CreateFleet"])
+TAGGED_KINDS = (*FLEET_TAGS, "spot-instances-request")
 ENDS = {
     "terminate_instances": of_a_run("instance", "TerminateInstances"),
     "cancel_spot_instance_requests": of_a_run(
@@ -262,7 +262,7 @@ def test_the_launcher_cannot_make_a_foreign_thing_its_own() -> None:
     """Else it could end anything, by tagging it first."""
     mark: dict[str, Any] = {f"aws:RequestTag/{k}": v for k, v in MARK.items()}
     foreign = {"aws:ResourceTag/team": "x"}
-    for kind in FLEET_TAGS:
+    for kind in TAGGED_KINDS:
         where = f"{EC2}:{kind}/x-1"
         for keys in ([RUN_TAG], [EXPIRY_TAG], list(MARK)):
             ask = Ask(
