@@ -140,14 +140,14 @@ def _answers(host: str, port: int) -> bool:
 def _kept(authority: str, reference: str) -> Path:
     """A certificate, which is nobody's secret, in a file of the user's own, beside the account's.
     It is named by what is in it: another store's has another name."""
-    name = f"store-{hashlib.sha256(authority.encode()).hexdigest()[:16]}.pem"
-    path = account_file().parent / name
-    if path.exists() and path.read_text(encoding="utf-8") == authority:
-        return path
+    data = authority.encode(errors="replace")
+    path = account_file().parent / f"store-{hashlib.sha256(data).hexdigest()[:16]}.pem"
     part = path.with_suffix(f".{os.getpid()}")
     try:
+        if path.exists() and path.read_bytes() == data:
+            return path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_text(authority, encoding="utf-8")
+        part.write_bytes(data)
         part.replace(path)
     except OSError as error:
         raise StoreNotReached(

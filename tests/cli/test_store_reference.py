@@ -131,7 +131,24 @@ def test_what_the_stack_says_of_its_store_leads_to_it(
             assert login == f"rediss://admin:{PASSWORD}@{host}:{port}/0"
             assert Path(kept).read_text() == AUTHORITY
             assert Path(kept).parent == tmp_path / "config"
-    assert len(list((tmp_path / "config").iterdir())) == 1
+    (kept_file,) = (tmp_path / "config").iterdir()
+    kept_file.write_bytes(b"\xff")
+    assert Path(store_url_of("secret:alone").partition("=")[2]).read_text() == AUTHORITY
+
+
+@pytest.mark.usefixtures("aws")
+def test_a_certificate_that_cannot_be_kept_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "file" / "cloud.toml"))
+    monkeypatch.delenv("BAMBOO_REDIS_CA", raising=False)
+    said = {"url": URL, "ca_pem": AUTHORITY}
+    client = boto3.client("secretsmanager", region_name="eu-west-3")
+    client.create_secret(Name="kept", SecretString=json.dumps(said))
+    with pytest.raises(StoreNotReached, match="name another folder by BAMBOO_CONFIG") as caught:
+        store_url_of("secret:kept")
+    assert PASSWORD not in str(caught.value)
 
 
 @pytest.mark.usefixtures("aws")
