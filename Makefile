@@ -1,13 +1,17 @@
 # Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
 # `make swarm` plays seeded orders of faults against the decision core, SEEDS of them, and looks for
-# bugs that are planted in it.
+# bugs that are planted in it. `make terraform-e2e` applies terraform/ to a mock account, trains a run
+# on it and destroys it; it needs terraform, and a provider (BAMBOO_TERRAFORM_PLUGIN_DIR).
+# `make redis-e2e` plays runs against Debian's Redis over TLS, and
+# `make fuzz` reads CASES malformed inputs of each kind.
 # Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
+CASES ?= 10000
 BIN := .venv/bin
 
-.PHONY: launch test chaos swarm setup
+.PHONY: launch test chaos swarm terraform-e2e redis-e2e fuzz setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -27,6 +31,17 @@ chaos: setup
 swarm: setup
 	$(BIN)/bamboo simulate --swarm $(SEEDS)
 	$(BIN)/pytest -m full tests/sim/swarm
+
+terraform-e2e: setup
+	$(BIN)/pytest -m full tests/infra/test_terraform.py tests/infra/test_terraform_launch.py
+
+redis-e2e: setup
+	infra/redis_server.sh
+	BAMBOO_REDIS_E2E=1 $(BIN)/pytest -m "full or not full" -k "tls or acl or address" \
+		tests/contracts/test_store.py tests/coord tests/cli/test_tls_launch.py
+
+fuzz: setup
+	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 tests/fuzz
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

@@ -258,6 +258,8 @@ class Identity:
 
     instance: InstanceId
     zone: ZoneId
+    address: str = ""
+    """Where the other instances reach it, as a numeric address; empty: nobody said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,15 +38,17 @@ from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
-from cli.look import begun_progress
+from cli.look import begun_progress, last_sign_of_life_s
 from cli.market import Market, replayed
 from cli.money import bill, rented_from_journal
+from cli.planning import speeds_of
 from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
 from cli.spending import spending_of
 from cli.terms import promised, terms_of
+from cli.wire_keys import transport_keys
 from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
@@ -196,7 +198,7 @@ class _Attempt:
             finally:
                 self.progress = launcher.progress
             self._save_decisions(store)
-        self._over_at_s = _last_sign_of_life_s(folder, store)
+        self._over_at_s = last_sign_of_life_s(folder, store)
         if not self.progress.finished:
             hours = self._job.budget.max_hours
             over_budget = 0 < hours <= (self._over_at_s - self._started_s) / 3600
@@ -221,6 +223,7 @@ class _Attempt:
             job,
             cloud,
             on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
+            speeds=speeds_of(job, self._terms.catalogue),
             zones=self._terms.zones,
             note=self._screen.note,
         )
@@ -328,7 +331,7 @@ class _Attempt:
                     }
                 ),
                 "limits": json.dumps({"frame_bytes": terms.frame_bytes, "layers": terms.layers}),
-                **wiring.transport_keys(job),
+                **transport_keys(job),
             },
             at_s=time.time(),
         )
@@ -391,10 +394,3 @@ class _Attempt:
         body |= {"troubles": list(self._troubles), "planned": promised(self._folder)}
         save_receipt(self._folder, body)
         return body
-
-
-def _last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
-    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
-    files = [p.stat().st_mtime for p in (folder.cloud, folder.resolved) if p.exists()]
-    _, leases = store.leases()
-    return max([*files, *(lease.beaten_at_s for lease in leases.values())])

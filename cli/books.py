@@ -18,7 +18,7 @@ from bamboo.telemetry.schema import EventRecord, MetricRecord
 from cli.market import Seated
 from cli.progress import Progress
 from cli.runs import RunFolder
-from cloud.fleet import drop_torn_line
+from cloud.intents import drop_torn_line
 
 PREEMPTION_ORDERED = "PreemptionOrdered"
 """The event written before a listed preemption is asked for."""

@@ -293,7 +293,7 @@ def _search(question: Question, rows: int, offers: Sequence[Offer]) -> Options:
 
 def _to_play(table: Options) -> list[Option]:
     """The best that a launch can rent, and the best of each sort to compare with."""
-    able = [one for one in table.found if one.line.launchable]
+    able = [one for one in table.found if one.launchable]
     first = able[:SIMULATED]
     for wanted in (
         [one for one in table.found if one.line.market == ON_DEMAND],

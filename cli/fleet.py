@@ -8,7 +8,7 @@ be done is done in a later turn. Only a refusal for good ends the launch.
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
@@ -20,6 +20,7 @@ from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet, StillLive
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
+from cloud.reconcile import Gang
 
 END_S = 15.0
 """So long may a local cloud take to end its instances in order; ending it ends them too."""
@@ -65,7 +66,8 @@ class FormerFleet:
 class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
     how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
-    no limit; `join_s`: one that no node has come from for so long is replaced."""
+    no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
+    up; `join_s`: one that no node has come from for so long is replaced."""
 
     def __init__(
         self,
@@ -79,6 +81,8 @@ class RunFleet:
         nodes: int,
         zones: Mapping[ZoneId, int] | None = None,
         most: int = 0,
+        anchors: int = 0,
+        gang: Gang | None = None,
         join_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -92,6 +96,8 @@ class RunFleet:
         self._nodes = nodes
         self._zones = zones
         self._most = most
+        self._anchors = anchors
+        self._gang = gang
         self._join_s = join_s
         self._now = now
         self._asked: set[InstanceId] = set()
@@ -119,8 +125,14 @@ class RunFleet:
                 self._end_left_over(state)
                 self._end_mute(state)
                 wanted = self._nodes + state.roll.advised if nodes is None else nodes
-                wanted = self._within_most(wanted, leaving)
-                report = self._fleet.ensure(wanted, leaving=leaving, zones=self._zones)
+                report = self._fleet.ensure(
+                    wanted,
+                    leaving=leaving,
+                    zones=self._zones,
+                    anchors=self._anchors,
+                    gang=self._gang if state.phase is Phase.FORMING else None,
+                    most=self._most,
+                )
                 self._say("; ".join(report.reasons))
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
             self._silent(error, began_s)
@@ -128,13 +140,6 @@ class RunFleet:
             if state.phase is Phase.FORMING:
                 raise
             self._say(f"no replacement: {error}")  # those who are there train on
-
-    def _within_most(self, wanted: int, leaving: Collection[InstanceId]) -> int:
-        """As many as the budget leaves room for beside those that are about to leave."""
-        if not self._most:
-            return wanted
-        there = {one.instance for one in self.rented() if one.ended_at_s is None}
-        return max(0, min(wanted, self._most - len(there.intersection(leaving))))
 
     def _end_gone(self, state: State) -> None:
         """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that

@@ -137,8 +137,10 @@ def _check_surroundings(job: JobConfig, run: RunId) -> None:
             file=job.file,
             key="cloud.provider",
             value=job.cloud.provider,
-            problem="launching into an account is not released yet",
-            remedy='take "local"; `bamboo launch --dry-run` shows the requests',
+            problem="launching into an account is not released yet: the launcher does not write "
+            "agent.env and the login of a run, nor fetch its final state from the bucket",
+            remedy='take "local"; `bamboo launch --dry-run` shows the requests, and '
+            "`bamboo doctor JOB` whether the account is ready for them",
         )
     if (runs.home() / run).exists():
         raise RunExists(

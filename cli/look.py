@@ -183,3 +183,10 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
     if full := full_disk(folder.path):
         sentence += f"; before that: {full}"
     return status_body(progress) | {"phase": LOST, "sentence": sentence}
+
+
+def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
+    """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
+    files = [p.stat().st_mtime for p in (folder.cloud, folder.resolved) if p.exists()]
+    _, leases = store.leases()
+    return max([*files, *(lease.beaten_at_s for lease in leases.values())])

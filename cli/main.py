@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
     "prices": "Show what instances cost, how old that is, and which quota they need.",
+    "init": "Write down what stands in your account, for the jobs that run there.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",
@@ -36,10 +37,13 @@ COMMANDS: dict[str, str] = {
     "chaos": "Let a seeded swarm of faults loose on a job.",
     "resume": "Go on with a run that ended before its last step.",
     "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
+    "doctor": "Check the account and this machine, with a remedy for each fault.",
     "verify": "Train a run again calmly and compare every bit.",
 }
 """Verb -> help line; module `cli.commands.<verb>` has the attribute `command`."""
 
+MOST_CHARACTERS = 2000
+"""Of an error: a file may have a value of any length in it."""
 HIDDEN = ("agent", "launcher")
 """Verbs that programs call, not people."""
 
@@ -92,8 +96,14 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def one_line(text: str) -> str:
-    """A message as one line, whatever it was built from."""
-    return " ".join(text.split())
+    """A message as one line of a terminal, whatever it was built from: what could steer a terminal
+    is shown as an escape, and the middle of a line beyond MOST_CHARACTERS is left out."""
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    if len(line) > MOST_CHARACTERS:
+        line = f"{line[: MOST_CHARACTERS // 2]} ... {line[-MOST_CHARACTERS // 2 :]}"
+    return line
 
 
 def report_unforeseen(

@@ -12,6 +12,7 @@ from bamboo.topology.strategy import Strategy
 from cli import wiring
 from cli.decisions import save_decisions
 from cli.runs import RunFolder
+from cli.store_reference import REDIS_VARIABLE
 
 POLL_S = 0.1
 
@@ -28,12 +29,12 @@ def check_may_go(folder: RunFolder, url: str, *, semantic_hash: str, gone_s: flo
         if found != semantic_hash:
             raise InputError(
                 f"the store has another run {folder.id}, of semantics {found}; "
-                f"name another one in {wiring.REDIS_VARIABLE}"
+                f"name another one in {REDIS_VARIABLE}"
             )
         if _beats(store, gone_s):
             raise InputError(
                 f"nodes of run {folder.id} live, says the store; end them, wherever they were "
-                f"started, or name another store in {wiring.REDIS_VARIABLE}"
+                f"started, or name another store in {REDIS_VARIABLE}"
             )
 
 

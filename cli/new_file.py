@@ -5,6 +5,7 @@ disk is one line with the path and what to do.
 """
 
 import os
+import uuid
 from pathlib import Path
 
 from bamboo.errors import InputError
@@ -19,32 +20,34 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     if str(path) == STDOUT:
         return
     try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as error:  # a name that is too long, a folder that may not be looked into
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}; give another path"
-        ) from error
-    if path.exists() and not path.is_file():
+        if "\0" in str(path):  # which the system would take for the end of the name
+            raise ValueError("a name has no zero byte")
+        there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
+    except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be written: {why}; give another path") from error
+    if there and not is_file:
         raise InputError(f"{path} is no file that could be written; give the name of a new one")
-    if path.exists() and not force:
+    if there and not force:
         raise InputError(f"{path} is there already; give another name, or --force to replace it")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise InputError(f"{path} cannot be written: there is no folder {path.parent}; make it")
 
 
-def write_new(path: Path, data: bytes, *, force: bool) -> None:
-    """Make this file; `-` is standard output. Raises InputError."""
+def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> None:
+    """Make this file, with the rights of `mode` less those that the user's umask takes; `-` is
+    standard output. Raises InputError."""
     refuse_to_overwrite(path, force=force)
     if str(path) == STDOUT:
         echo_result(data)
         return
     target = Path(os.path.realpath(path))
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    # A name that nobody can lay a link under beforehand, in a folder that others write to as well.
+    aside = target.with_name(f".{uuid.uuid4().hex}")
     try:
         try:
-            aside.write_bytes(data)
+            with open(aside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(data)
             aside.replace(target)
         finally:
             aside.unlink(missing_ok=True)

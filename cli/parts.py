@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bamboo.telemetry.reader import Tail
 from cli.runs import Part, RunFolder, part_of
-from cloud.fleet import drop_torn_line
+from cloud.intents import drop_torn_line
 
 
 def part_after(folder: RunFolder, *, ended_s: float, now_s: float) -> Part:

@@ -6,9 +6,10 @@ same values.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from bamboo.config.catalogue import load_catalogue
+from bamboo.config.catalogue import load_catalogue, load_gpus
 from bamboo.config.resolve import batch_shape, nodes_at_begin
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
@@ -34,9 +35,12 @@ from cli.workload import (
     timing_of,
     workload_of,
 )
-from cloud.ec2.requests import Ec2Settings, run_instances
-from cloud.fleet import EXPIRY_S
-from cloud.provider import LaunchSpec, Market, Pool
+from cloud.ec2.pricing import cheapest_first
+from cloud.ec2.requests import Ec2Settings, asks_several, launch_call, shown
+from cloud.ec2.user_data import boot_script
+from cloud.expiry import EXPIRY_S
+from cloud.provider import LaunchSpec, Market, Offer, Pool
+from cloud.reconcile import Desired, PoolMemory, Start, reconcile
 
 LOCAL_IMAGE = "ami-00000000"
 """The mock starts processes, whatever the image; the real one stands in the launch template."""
@@ -61,7 +65,7 @@ class Planned:
     usd_per_hour: float
     """Of all instances, where they are to be."""
     requests: tuple[Mapping[str, Any], ...]
-    """The arguments of RunInstances, a zone each."""
+    """The calls that ask for the instances, a zone and a market each, as they may be shown."""
     catalogue: Catalogue
     workload: Workload
     modelled: Modelled | None
@@ -140,8 +144,7 @@ def plan_job(
     )
     chosen = plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
-    wanted = apart or {pool.zone: plan.instances}
-    specs = _specs(run, pool, wanted, now_s=now_s)
+    dearer = job.cloud.anchors * (kind.on_demand_usd_per_hour - price)
     return Planned(
         job=job,
         redundancy_why=settled.why,
@@ -149,8 +152,8 @@ def plan_job(
         strategy=settled.strategy,
         pool=pool,
         zones=apart,
-        usd_per_hour=chosen.instances_usd_per_hour if chosen else price * plan.instances,
-        requests=tuple(run_instances(spec, ec2_settings(job)) for spec in specs),
+        usd_per_hour=dearer + (chosen.instances_usd_per_hour if chosen else price * plan.instances),
+        requests=_requests(run, job, catalogue, plan.instances, apart, now_s=now_s),
         catalogue=catalogue,
         workload=workload,
         modelled=modelled,
@@ -216,18 +219,78 @@ def _within_memory(
     return replace(job, cluster=replace(cluster, max_pipelines=most)), too_large
 
 
-def _specs(run: RunId, pool: Pool, wanted: Mapping[str, int], *, now_s: float) -> list[LaunchSpec]:
-    """What is asked for at the start: so many nodes of each zone."""
-    return [
+def _requests(
+    run: RunId,
+    job: JobConfig,
+    catalogue: Catalogue,
+    instances: int,
+    zones: Mapping[str, int],
+    *,
+    now_s: float,
+) -> tuple[dict[str, Any], ...]:
+    """The calls at the start: what `reconcile` says of nothing, by the catalogue's prices."""
+    settings = ec2_settings(job)
+    actions = reconcile(
+        desired=Desired(
+            count=instances,
+            zones={ZoneId(zone): count for zone, count in zones.items()},
+            anchors=job.cloud.anchors,
+        ),
+        observed=(),
+        offers=_offers(job, catalogue),
+        memory=PoolMemory(),
+        now_s=now_s,
+        several=asks_several(settings),
+    )
+    specs = [
         LaunchSpec(
             run=run,
-            pool=replace(pool, zone=ZoneId(zone)),
-            count=count,
+            pool=action.pool,
+            alternatives=action.alternatives,
+            count=action.count,
             token=f"{run}-{number}",
             expires_at_s=int(now_s) + EXPIRY_S,
         )
-        for number, (zone, count) in enumerate(wanted.items(), start=1)
+        for number, action in enumerate(actions, start=1)
+        if isinstance(action, Start)
     ]
+    return tuple(shown(*launch_call(spec, settings)) for spec in specs)
+
+
+def _offers(job: JobConfig, catalogue: Catalogue) -> tuple[Offer, ...]:
+    """What the catalogue knows of the job's pools, the cheapest per speed first."""
+    speeds = speeds_of(job, catalogue)
+    offers = [
+        Offer(
+            pool=Pool(instance_type=name, zone=ZoneId(zone), market=market),
+            usd_per_hour=price,
+            speed=speeds[name],
+        )
+        for market in markets_of(job)
+        for name in job.cloud.instance_types
+        for zone, price in _prices_on(market, job, catalogue, name).items()
+    ]
+    return cheapest_first(offers, job.cloud.zones)
+
+
+def speeds_of(job: JobConfig, catalogue: Catalogue) -> dict[str, float]:
+    """How fast the job's instance types are against the first of them, by the published figures of
+    their GPUs; all alike where one of them is in no table, or the job prefers by price alone."""
+    if job.cloud.prefer == "price":
+        return dict.fromkeys(job.cloud.instance_types, 1.0)
+    table = load_gpus()
+    kinds = [catalogue.find(name) for name in job.cloud.instance_types]
+    try:
+        flops = [table.of(k.gpu, k.gpu_memory_gib).fp32_tflops * k.gpus for k in kinds]
+    except InputError:
+        flops = [1.0] * len(kinds)
+    return {kind.name: speed / flops[0] for kind, speed in zip(kinds, flops, strict=True)}
+
+
+def markets_of(job: JobConfig) -> tuple[Market, ...]:
+    """What is bought: anchors are on demand, whatever the others are."""
+    market = Market(job.cloud.market)
+    return (market, Market.ON_DEMAND) if job.cloud.anchors else (market,)
 
 
 def nodes_of(job: JobConfig) -> int:
@@ -238,13 +301,37 @@ def nodes_of(job: JobConfig) -> int:
 
 def ec2_settings(job: JobConfig) -> Ec2Settings:
     """What does not change from launch to launch of a job."""
-    if job.cloud.provider == "local":
-        return Ec2Settings(region=job.cloud.region, image=LOCAL_IMAGE)
-    return Ec2Settings(region=job.cloud.region, launch_template=LAUNCH_TEMPLATE)
+    cloud = job.cloud
+    subnets = {subnet.zone: subnet.id for subnet in cloud.subnets}
+    groups = (cloud.security_group,) if cloud.security_group else ()
+    if cloud.provider == "local":
+        # The mock takes of a template only what the request repeats.
+        return Ec2Settings(
+            region=cloud.region,
+            image=LOCAL_IMAGE,
+            launch_template=cloud.launch_template,
+            subnets=subnets,
+            security_groups=groups,
+            instance_profile=cloud.instance_profile,
+        )
+    data = ""
+    if cloud.boot_script:
+        script = (Path(job.file).parent / cloud.boot_script).read_text(encoding="utf-8")
+        data = boot_script(bucket=cloud.bucket, script=script)
+    return Ec2Settings(
+        region=cloud.region,
+        image=cloud.image,
+        launch_template=cloud.launch_template or ("" if cloud.image else LAUNCH_TEMPLATE),
+        subnets=subnets,
+        security_groups=groups,
+        instance_profile=cloud.instance_profile,
+        user_data=data,
+    )
 
 
 def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
-    """The cheapest type and zone of the job's market, with its price of an instance.
+    """The cheapest type and zone of the job's market for its speed, as the fleet ranks offers, with
+    its price of an instance.
 
     Of equal prices the one listed first. Raises InputError when nothing has a price.
     """
@@ -262,7 +349,8 @@ def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
             problem=f"none has a {market.value} price in the catalogue",
             remedy='take others, or cloud.market = "on-demand"',
         )
-    price, pool = min(offers, key=lambda offer: offer[0])
+    speeds = speeds_of(job, catalogue)
+    price, pool = min(offers, key=lambda offer: offer[0] / speeds[offer[1].instance_type])
     return pool, price
 
 
@@ -277,7 +365,11 @@ def stakes_of(job: JobConfig, catalogue: Catalogue, name: str) -> Stakes:
 
 
 def _market_prices(job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
-    if job.cloud.market == Market.SPOT:
+    return _prices_on(Market(job.cloud.market), job, catalogue, name)
+
+
+def _prices_on(market: Market, job: JobConfig, catalogue: Catalogue, name: str) -> dict[str, float]:
+    if market is Market.SPOT:
         return zone_prices(job, catalogue, name)
     return dict.fromkeys(job.cloud.zones, catalogue.find(name).on_demand_usd_per_hour)
 

@@ -7,7 +7,7 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -20,14 +20,16 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.runs import RunFolder
+from cli.store_reference import named_store, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
+    from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiled import Profile
     from cli.fleet import FormerFleet, RunFleet
     from cloud.local.start import LocalCloud
+    from cloud.provider import Provider
 
-REDIS_VARIABLE = "BAMBOO_REDIS_URL"
 WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
 WIPE_DEADLINE_S = 2.0
@@ -37,22 +39,30 @@ WIPE_DEADLINE_S = 2.0
 
 
 def external_store_url() -> str:
-    """The store that the user named, or "" for an embedded one."""
-    return os.environ.get(REDIS_VARIABLE, "").strip()
+    """The store that the user named, as a URL or a reference; "" for an embedded one."""
+    return named_store()
 
 
 def check_external_store(url: str, run: RunId) -> None:
     """Raises StoreRefused unless this store answers, takes the login and may be written."""
     from bamboo.coord.open import check_store
 
-    check_store(url, run=run)
+    check_store(store_url_of(url), run=run)
+
+
+def look_at_store(url: str) -> tuple["StoreSeen", bool]:
+    """What answers at a URL or what leads to it, and whether by TLS. Raises StoreRefused."""
+    from bamboo.coord.open import look_at_store
+
+    found = store_url_of(url)
+    return look_at_store(found), found.startswith("rediss://")
 
 
 def remove_run(url: str, run: RunId) -> None:
     """Delete a run, of which nothing lives, from the store that the user named."""
     from bamboo.coord.open import remove_run
 
-    remove_run(url, run)
+    remove_run(store_url_of(url), run)
 
 
 @contextmanager
@@ -87,7 +97,7 @@ def store_of(run: RunId, url: str) -> Iterator[Store]:
     """The store of a run, closed at the end of the block."""
     from bamboo.coord.open import open_store
 
-    store = open_store(url, run)
+    store = open_store(store_url_of(url), run)
     try:
         yield store
     finally:
@@ -211,6 +221,24 @@ def price_source(region: str) -> PriceSource:
     return Ec2Prices.connect(region=region)
 
 
+def account(
+    region: str, *, instance_types: Sequence[str] = (), zones: Sequence[str] = ()
+) -> "Provider":
+    """What the user's account holds in a region, and the spot prices there; with the user's
+    credentials and, if it is set, the AWS_ENDPOINT_URL of this process."""
+    from cloud.ec2.provider import Ec2Provider
+    from cloud.ec2.requests import Ec2Settings
+    from cloud.provider import Market
+
+    return Ec2Provider.connect(
+        settings=Ec2Settings(region=region),
+        instance_types=instance_types,
+        zones=zones,
+        markets=(Market.SPOT,),
+        on_demand_usd_per_hour={},
+    )
+
+
 def local_cloud_of(folder: RunFolder) -> "LocalCloud":
     """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
     from cloud.local.config import Ready
@@ -250,10 +278,12 @@ def start_cloud(
     """Start the local cloud of a run: it ends when this process does. Raises BambooError."""
     from cloud.local.start import start_local_cloud
 
+    named = external_store_url()
     return start_local_cloud(
         run=folder.id,
         run_dir=folder.path,
-        store_url=external_store_url(),
+        store_url=store_url_of(named),
+        store_reference=named,
         region=job.cloud.region,
         spot_usd_per_hour=spot_usd_per_hour,
         agent_command=_booting(job.cloud.boot_s),
@@ -278,22 +308,24 @@ def run_fleet(
     cloud: "LocalCloud",
     *,
     on_demand_usd_per_hour: Mapping[str, float],
+    speeds: Mapping[str, float],
     zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code, against the local cloud's endpoint."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, nodes_of
+    from cli.planning import ec2_settings, markets_of, nodes_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
-    from cloud.provider import Market
+    from cloud.reconcile import Gang
 
     provider = Ec2Provider.connect(
         settings=ec2_settings(job),
         instance_types=job.cloud.instance_types,
         zones=job.cloud.zones,
-        market=Market(job.cloud.market),
+        markets=markets_of(job),
         on_demand_usd_per_hour=on_demand_usd_per_hour,
+        speeds=speeds,
         endpoint_url=cloud.endpoint_url,
     )
     return RunFleet(
@@ -310,6 +342,8 @@ def run_fleet(
         nodes=nodes_of(job),
         zones={ZoneId(zone): count for zone, count in zones.items()},
         most=job.budget.max_instances,
+        anchors=job.cloud.anchors,
+        gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         note=note,
     )
@@ -328,22 +362,6 @@ def former_fleet(
     )
 
 
-def transport_keys(job: JobConfig) -> dict[str, str]:
-    """The document `keys` of a run whose workers talk over tcp: CURVE keys made for this run
-    alone; none where a 0700 directory keeps strangers out."""
-    if job.cluster.transport == "ipc":
-        return {}
-    import zmq
-
-    pairs = {name: zmq.curve_keypair() for name in ("server", "client")}
-    keys = {
-        f"{name}_{half}": key.decode()
-        for name, pair in pairs.items()
-        for half, key in zip(("public", "secret"), pair, strict=True)
-    }
-    return {"keys": json.dumps(keys)}
-
-
 # ---------------------------------------------------------------- an instance
 
 
@@ -357,7 +375,7 @@ def live_as_agent(environment: Mapping[str, str]) -> int:
     config = AgentConfig.from_environment(environment)
     return run_agent(
         metadata=Imds.from_environment(environment),
-        store=lambda: open_store(config.store_url, config.run),
+        store=lambda: open_store(store_url_of(config.store_url), config.run),
         starter=worker_starter(environment),
         config=config,
     )

@@ -1,16 +1,18 @@
-"""What an agent starts as a worker: the runtime's, with the object stores that `cli` can open."""
+"""What an agent starts as a worker: the runtime's, with the stores that `cli` can open."""
 
 import json
 import sys
 from collections.abc import Mapping
 
 from bamboo.runtime import worker
+from cli.store_reference import store_url_of
 from cli.wiring import bucket
 
 
 def main(config: Mapping[str, str]) -> int:
     """Run a worker to its end; its exit status."""
-    return worker.main(config, bucket=bucket)
+    url = store_url_of(config["store_url"])
+    return worker.main({**config, "store_url": url}, bucket=bucket)
 
 
 if __name__ == "__main__":

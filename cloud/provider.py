@@ -73,11 +73,19 @@ class Offer:
 
     pool: Pool
     usd_per_hour: float
+    speed: float = 1.0
+    """Of a node of this type, against one of speed 1; where nobody said, all are alike."""
+
+    @property
+    def usd_per_speed(self) -> float:
+        """What work costs there: offers are ranked by it, cheapest first."""
+        return self.usd_per_hour / self.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """A wish for up to `count` instances of one pool.
+    """A wish for up to `count` instances of one pool, or, where there are `alternatives`, of any
+    of these pools together; all are of one market. The order is the caller's preference.
 
     The same `token` never starts a second set: a call whose answer was lost is simply repeated.
     `expires_at_s` (Unix) goes into a tag: whoever finds the instance later knows that it is stale.
@@ -88,6 +96,11 @@ class LaunchSpec:
     count: int
     token: str
     expires_at_s: int
+    alternatives: tuple[Pool, ...] = ()
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        return (self.pool, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +114,10 @@ class Launched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A wish that was not granted, `missing` instances of it."""
+    """A wish that was not granted in `pool`; `missing` instances of it came from nowhere."""
 
     spec: LaunchSpec
+    pool: Pool
     kind: RefusalKind
     code: str
     message: str
@@ -128,6 +142,41 @@ class Observed:
     launched_at_s: float
     token: str
     interrupted: bool
+    expires_at_s: float | None = None
+    """From its tag; None: it shows none."""
+
+
+class HeldKind(StrEnum):
+    """What may go on costing money, in the order in which it is given back: first what starts
+    instances by itself, last what outlives them."""
+
+    FLEET = "fleet"
+    SPOT_REQUEST = "spot-request"
+    INSTANCE = "instance"
+    VOLUME = "volume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Something in the account that carries the tag of a run and has not ended."""
+
+    kind: HeldKind
+    id: str
+    run: RunId
+    state: str
+    """As the cloud calls it."""
+    since_s: float | None
+    """Unix time; None: the cloud does not say."""
+    expires_at_s: float | None = None
+    """From its tag; None: it has none."""
+    pool: Pool | None = None
+    """Of an instance."""
+    gib: int = 0
+    """Of a volume."""
+    attached_to: str = ""
+    """The instance that a volume goes with; empty: none, it is left behind."""
+    standing: bool = False
+    """A request or fleet that may still start instances."""
 
 
 class Provider(Protocol):
@@ -136,6 +185,10 @@ class Provider(Protocol):
     All raise CloudThrottled, CloudUnavailable or CloudRefused when there is no usable answer;
     `launch` does so only when none of its wishes was answered.
     """
+
+    @property
+    def several_pools(self) -> bool:
+        """Whether a wish may have alternatives."""
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
         """Ask for instances, in the given order."""
@@ -146,5 +199,16 @@ class Provider(Protocol):
     def terminate(self, instances: Sequence[InstanceId]) -> None:
         """End instances; one that has ended already, or that the cloud has forgotten, is fine."""
 
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        """Let these be there until then (Unix); one that has ended is fine."""
+
     def offers(self) -> tuple[Offer, ...]:
-        """The pools that may be used, with their prices, cheapest first, ties by pool."""
+        """The pools that may be used, with their prices, the cheapest per speed first."""
+
+    def held(self, run: RunId | None) -> tuple[Held, ...]:
+        """Whatever of a run, or of any (None), has not ended, in the order of HeldKind, by id."""
+
+    def release(self, held: Sequence[Held]) -> None:
+        """Give these back: requests are cancelled, fleets deleted, instances ended, volumes that
+        are attached to nothing deleted (the others go with their instance). What has ended already
+        is fine."""

@@ -1,10 +1,11 @@
 """Desired against observed, as a pure function: what to start, what to end, and why.
 
-Rule: no clock, no network, no memory. `plan` is called again after every answer of the cloud; what
-was refused comes back to it as a `PoolMemory`, so failing over to the next pool is just the next
-call. Zones that are to have more nodes than they have are asked first; for the rest the cheapest
-usable pool takes all that is missing: nodes of a run in one zone pay nothing for the bytes between
-them.
+Rule: no clock, no network, no memory. `reconcile` is called again after every answer of the cloud;
+what was refused comes back to it as a `PoolMemory`, so failing over to the next pool is just the
+next call. Zones that are to have more nodes than they have are asked first; for the rest the
+cheapest usable pool takes all that is missing: nodes of a run in one zone pay nothing for the bytes
+between them. Anchors, the nodes on demand beside those on spot, are reconciled the same way, by
+themselves: neither market stands in for the other, as the price would not be the promised one.
 """
 
 from collections import Counter
@@ -13,19 +14,23 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bamboo.ids import InstanceId, ZoneId
-from cloud.provider import Observed, Offer, Pool
+from cloud.provider import Market, Observed, Offer, Pool
 
 POOL_OUT_S = 180.0
 """For so long a pool that had no capacity is not asked again."""
+ALIKE = 1.2
+"""Offers up to so many times as dear as the cheapest are as good: of these the cloud may choose."""
+MOST_ALTERNATIVES = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Ask `pool` for `count` instances."""
+    """Ask `pool` for `count` instances, or the cloud for as many of it and `alternatives`."""
 
     pool: Pool
     count: int
     reason: str
+    alternatives: tuple[Pool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,14 @@ class Terminate:
     """End this instance."""
 
     instance: InstanceId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveAlone:
+    """Remember these pools as out."""
+
+    pools: tuple[Pool, ...]
     reason: str
 
 
@@ -45,7 +58,7 @@ class Wait:
     reason: str
 
 
-Action: TypeAlias = Start | Terminate | Wait
+Action: TypeAlias = Start | Terminate | LeaveAlone | Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +78,16 @@ class PoolMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """Nodes that are of use together only: fewer than `nodes` are given up once that has been so
+    for more than `within_s`. `short_s`: it has been so for so long."""
+
+    nodes: int
+    within_s: float
+    short_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
     """How many instances the run should have, and which of them it does not want any more."""
 
@@ -72,48 +95,109 @@ class Desired:
     unwanted: Collection[InstanceId] = field(default_factory=frozenset)
     zones: Mapping[ZoneId, int] = field(default_factory=dict)
     """How many of them each zone should have, as far as it can; empty: it does not matter."""
+    anchors: int = 0
+    """How many of them are on demand beside the others, which are on spot; 0: all are of whichever
+    market the offers have."""
+    gang: Gang | None = None
+    """While the run forms; None: each node is of use by itself."""
 
 
-def plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """At most so many instances at once; 0: no limit. Those that are `leaving` are paid too."""
+
+    instances: int = 0
+    leaving: int = 0
+
+    def allows(self, count: int) -> int:
+        """As many of `count` as there is room for."""
+        return max(0, min(count, self.instances - self.leaving)) if self.instances else count
+
+
+NO_LIMIT = Budget()
+
+
+def reconcile(
     *,
     desired: Desired,
     observed: Sequence[Observed],
     offers: Sequence[Offer],
+    budget: Budget = NO_LIMIT,
     memory: PoolMemory,
     now_s: float,
+    several: bool = False,
 ) -> tuple[Action, ...]:
-    """The actions that bring `observed` towards `desired`.
+    """The actions that bring `observed` towards `desired`, within the budget.
 
-    Unwanted instances end first and do not count. Surplus ends youngest first, in zones that have
-    too many before others. What is missing is asked of the first offer (they come cheapest first)
-    that is not remembered as out, of one in each zone that lacks nodes before any other.
+    Unwanted instances end first and do not count. A gang that did not come together ends as a
+    whole. Surplus ends youngest first, in zones that have too many before others. What is missing
+    is asked of the first offer (they come cheapest first) that is not remembered as out, of one in
+    each zone that lacks nodes before any other; with `several`, of those as good as it as well.
     """
     live = [o for o in observed if o.state.live]
-    unwanted = [o for o in live if o.instance in desired.unwanted]
     wanted = sorted(
         (o for o in live if o.instance not in desired.unwanted),
         key=lambda o: (o.launched_at_s, o.instance),
     )
     actions: list[Action] = [
-        Terminate(instance=o.instance, reason="the run does not want it any more") for o in unwanted
+        Terminate(instance=o.instance, reason="the run does not want it any more")
+        for o in live
+        if o.instance in desired.unwanted
     ]
-    actions += [
-        Terminate(instance=o.instance, reason=f"surplus: {len(wanted)} run, {desired.count} wanted")
-        for o in _surplus(wanted, desired)
-    ]
-    missing = desired.count - len(wanted)
+    count = budget.allows(desired.count)
+    if given_up := _given_up(desired.gang, wanted, count):
+        return (*actions, *given_up)
     have = Counter(o.pool.zone for o in wanted)
-    lacking = {zone: count - have[zone] for zone, count in desired.zones.items()}
     usable = [o for o in offers if memory.out_until(o.pool, now_s=now_s) is None]
-    starts = _by_zone(missing, lacking, usable)
-    actions += starts
-    missing -= sum(start.count for start in starts)
-    if missing > 0:
-        actions.append(_start_or_wait(missing, desired.count, offers, memory, now_s))
+    shares = [
+        (market, share, [o for o in wanted if market in (None, o.pool.market)])
+        for market, share in _shares(count, desired.anchors)
+    ]
+    for _, share, mine in shares:
+        for one in _surplus(mine, share, desired.zones, have):
+            have[one.pool.zone] -= 1
+            reason = f"surplus: {len(mine)} run, {share} wanted"
+            actions.append(Terminate(instance=one.instance, reason=reason))
+    for market, share, mine in shares:
+        lacking = {zone: number - have[zone] for zone, number in desired.zones.items()}
+        missing = share - len(mine)
+        open_to = [o for o in usable if market in (None, o.pool.market)]
+        for start in _by_zone(missing, lacking, open_to, several=several):
+            have[start.pool.zone] += start.count
+            missing -= start.count
+            actions.append(start)
+        if missing > 0:
+            known = [o for o in offers if market in (None, o.pool.market)]
+            actions.append(_start_or_wait(missing, share, known, memory, now_s, several=several))
     return tuple(actions)
 
 
-def _by_zone(missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer]) -> list[Start]:
+def _shares(count: int, anchors: int) -> tuple[tuple[Market | None, int], ...]:
+    """Which market is to have how many; None: all together."""
+    if not anchors:
+        return ((None, count),)
+    fixed = min(anchors, count)
+    return ((Market.ON_DEMAND, fixed), (Market.SPOT, count - fixed))
+
+
+def _given_up(gang: Gang | None, wanted: Sequence[Observed], count: int) -> tuple[Action, ...]:
+    if gang is None or count < gang.nodes or not 0 < len(wanted) < gang.nodes:
+        return ()
+    if gang.short_s <= gang.within_s:
+        return ()
+    pools = tuple(dict.fromkeys(o.pool for o in wanted))
+    reason = (
+        f"only {len(wanted)} of the {gang.nodes} nodes that the run needs to form came within "
+        f"{gang.within_s:g} s: they are ended, and {', '.join(map(str, pools))} left alone for a "
+        "while"
+    )
+    ends = [Terminate(instance=o.instance, reason="too few came to form") for o in wanted]
+    return (LeaveAlone(pools=pools, reason=reason), *ends)
+
+
+def _by_zone(
+    missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer], *, several: bool
+) -> list[Start]:
     """What each zone that lacks nodes is asked for, of its first usable offer. Where fewer are
     missing than the zones lack, those go where the most lack."""
     first: dict[ZoneId, Offer] = {}
@@ -123,24 +207,49 @@ def _by_zone(missing: int, lacking: Mapping[ZoneId, int], usable: Sequence[Offer
     shares: Counter[ZoneId] = Counter()
     for _ in range(min(missing, sum(lacking[zone] for zone in first))):
         shares[max(first, key=lambda zone: lacking[zone] - shares[zone])] += 1
-    return [
-        Start(
-            pool=offer.pool,
-            count=shares[zone],
-            reason=f"{shares[zone]} of the {lacking[zone]} that {zone} lacks: {offer.pool} is its "
-            f"cheapest usable offer at ${offer.usd_per_hour:.4f}/h",
+    starts = []
+    for zone, offer in first.items():
+        if not shares[zone]:
+            continue
+        others = _as_good(offer, [o for o in usable if o.pool.zone == zone]) if several else ()
+        starts.append(
+            Start(
+                pool=offer.pool,
+                alternatives=others,
+                count=shares[zone],
+                reason=f"{shares[zone]} of the {lacking[zone]} that {zone} lacks: {offer.pool} is "
+                f"its cheapest usable offer at {_price(offer, others)}",
+            )
         )
-        for zone, offer in first.items()
-        if shares[zone]
+    return starts
+
+
+def _as_good(first: Offer, usable: Sequence[Offer]) -> tuple[Pool, ...]:
+    """The other pools of its market that are about as cheap, cheapest first."""
+    others = [
+        o.pool
+        for o in usable
+        if o is not first
+        and o.pool.market is first.pool.market
+        and o.usd_per_speed <= ALIKE * first.usd_per_speed
     ]
+    return tuple(others[:MOST_ALTERNATIVES])
 
 
-def _surplus(wanted: Sequence[Observed], desired: Desired) -> list[Observed]:
-    """Whom to end of too many, who come oldest first."""
-    have = Counter(o.pool.zone for o in wanted)
-    left, out = list(wanted), []
-    for _ in range(len(wanted) - desired.count):
-        beyond = [o for o in left if have[o.pool.zone] > desired.zones.get(o.pool.zone, 0)]
+def _price(offer: Offer, others: Sequence[Pool]) -> str:
+    price = f"${offer.usd_per_hour:.4f}/h"
+    if offer.speed != 1.0:
+        price += f" (${offer.usd_per_speed:.4f}/h at speed 1)"
+    return price + (f", or one of {len(others)} about as cheap" if others else "")
+
+
+def _surplus(
+    wanted: Sequence[Observed], count: int, zones: Mapping[ZoneId, int], have: Counter[ZoneId]
+) -> list[Observed]:
+    """Whom to end of too many, who come oldest first; `have` counts those of all markets."""
+    have, left, out = Counter(have), list(wanted), []
+    for _ in range(len(wanted) - count):
+        beyond = [o for o in left if have[o.pool.zone] > zones.get(o.pool.zone, 0)]
         one = (beyond or left)[-1]
         have[one.pool.zone] -= 1
         left.remove(one)
@@ -149,8 +258,15 @@ def _surplus(wanted: Sequence[Observed], desired: Desired) -> list[Observed]:
 
 
 def _start_or_wait(
-    missing: int, count: int, offers: Sequence[Offer], memory: PoolMemory, now_s: float
+    missing: int,
+    count: int,
+    offers: Sequence[Offer],
+    memory: PoolMemory,
+    now_s: float,
+    *,
+    several: bool,
 ) -> Action:
+    usable = [o for o in offers if memory.out_until(o.pool, now_s=now_s) is None]
     skipped: list[tuple[Pool, float]] = []
     for offer in offers:
         until_s = memory.out_until(offer.pool, now_s=now_s)
@@ -160,11 +276,12 @@ def _start_or_wait(
         because = (
             f"; {', '.join(str(pool) for pool, _ in skipped)} had no capacity" if skipped else ""
         )
+        others = _as_good(offer, usable) if several else ()
         reason = (
             f"{missing} of {count} missing: {offer.pool} is the cheapest usable offer "
-            f"at ${offer.usd_per_hour:.4f}/h{because}"
+            f"at {_price(offer, others)}{because}"
         )
-        return Start(pool=offer.pool, count=missing, reason=reason)
+        return Start(pool=offer.pool, alternatives=others, count=missing, reason=reason)
     if not skipped:
         reason = f"{missing} of {count} missing and there is no offer at all"
         return Wait(missing=missing, until_s=None, reason=reason)

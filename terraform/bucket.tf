@@ -24,18 +24,56 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
   }
 }
 
+resource "aws_s3_bucket_versioning" "this" {
+  bucket = aws_s3_bucket.this.id
+
+  versioning_configuration {
+    status = "Enabled"
+  }
+}
+
+resource "aws_s3_bucket_lifecycle_configuration" "this" {
+  bucket = aws_s3_bucket.this.id
+
+  rule {
+    id     = "what-was-replaced"
+    status = "Enabled"
+    filter {}
+
+    noncurrent_version_expiration {
+      noncurrent_days = var.keep_old_versions_days
+    }
+
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 3
+    }
+  }
+
+  dynamic "rule" {
+    for_each = var.expire_runs_days > 0 ? [var.expire_runs_days] : []
+
+    content {
+      id     = "runs"
+      status = "Enabled"
+
+      filter {
+        prefix = "runs/"
+      }
+
+      expiration {
+        days = rule.value
+      }
+    }
+  }
+
+  # Old versions are there only once versioning is.
+  depends_on = [aws_s3_bucket_versioning.this]
+}
+
 resource "aws_s3_bucket_policy" "encrypted_transport_only" {
   bucket = aws_s3_bucket.this.id
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [{
-      Sid       = "EncryptedTransportOnly"
-      Effect    = "Deny"
-      Principal = "*"
-      Action    = "s3:*"
-      Resource  = [aws_s3_bucket.this.arn, "${aws_s3_bucket.this.arn}/*"]
-      Condition = { Bool = { "aws:SecureTransport" = "false" } }
-    }]
+  policy = templatefile("${path.module}/policies/bucket.json.tftpl", {
+    bucket_arn = aws_s3_bucket.this.arn
   })
 
   # Else the two calls race, and the service refuses one of them.
@@ -44,13 +82,19 @@ resource "aws_s3_bucket_policy" "encrypted_transport_only" {
 
 # The wheel itself goes to wheels/ by hand (infra/README.md); these change with the stack only.
 resource "aws_s3_object" "boot" {
-  for_each = {
-    "bamboo-agent.service" = "${path.module}/../infra/bamboo-agent.service"
-    "constraints.txt"      = "${path.module}/../constraints.txt"
-  }
+  for_each = merge(
+    { "constraints.txt" = "${path.module}/../constraints.txt" },
+    {
+      for name in concat(tolist(fileset("${path.module}/../infra", "bamboo-*.{service,timer}")), ["deadman.sh", "ship-logs.sh"]) :
+      name => "${path.module}/../infra/${name}"
+    },
+  )
 
   bucket      = aws_s3_bucket.this.id
   key         = "boot/${each.key}"
   source      = each.value
   source_hash = filemd5(each.value)
+
+  # One that is there before versions are could never be wholly deleted, nor the bucket after it.
+  depends_on = [aws_s3_bucket_versioning.this]
 }

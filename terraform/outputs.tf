@@ -1,4 +1,4 @@
-# What `bamboo launch` and infra/README.md need to know of the stack.
+# What `bamboo init` writes down for `bamboo launch`, and infra/README.md needs to know of the stack.
 
 output "launch_template" {
   description = "Name of the launch template of worker instances."
@@ -11,7 +11,7 @@ output "subnets" {
 }
 
 output "security_group" {
-  description = "Security group of the workers; let it into the store's, if the store is in this network."
+  description = "Security group of the workers."
   value       = aws_security_group.workers.id
 }
 
@@ -33,4 +33,14 @@ output "bucket" {
 output "region" {
   description = "Region of the stack, for `[cloud] region`."
   value       = var.region
+}
+
+output "store_secret" {
+  description = "ARN of the secret that says how a launcher reaches the store; it is read when needed and written down nowhere."
+  value       = aws_secretsmanager_secret.store["admin"].arn
+}
+
+output "store_address" {
+  description = "Address of the store in the network; from outside, for launcher_cidrs, it is in the secret."
+  value       = "${aws_instance.store.private_ip}:${var.store_port}"
 }

@@ -1,68 +1,30 @@
-# Two identities. A worker reads what it needs to start and writes its run; it can neither start nor
-# stop an instance, so a broken or captured worker costs nothing but itself. The launcher may do
-# both, but only to instances that carry the tag of a run.
+# Three identities, their rights in policies/. A worker reads what it needs to start and writes its
+# run; it can neither start nor stop an instance, so a broken or captured worker costs nothing but
+# itself. The launcher may do both, but only to what carries the tag of a run. The store says how it
+# is reached, in two secrets, and may do nothing else.
+#
+# A worker may read and write the files of every run of the stack, not of its own alone: credentials
+# of an instance carry the role and the instance, not its tags, so no policy can tell whose it is.
+# Who wants runs apart gives each its own stack.
 
 data "aws_partition" "current" {}
 
 locals {
-  run_tag = "bamboo:run"
   ec2_arn = "arn:${data.aws_partition.current.partition}:ec2:${var.region}:*"
 }
 
 resource "aws_iam_role" "worker" {
-  name_prefix = "${var.name}-worker-"
-  description = "What a Bamboo worker instance may do"
-  assume_role_policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [{
-      Effect    = "Allow"
-      Principal = { Service = "ec2.amazonaws.com" }
-      Action    = "sts:AssumeRole"
-    }]
-  })
+  name_prefix        = "${var.name}-worker-"
+  description        = "What a Bamboo worker instance may do"
+  assume_role_policy = file("${path.module}/policies/ec2.json")
 }
 
 resource "aws_iam_role_policy" "worker" {
   name = "bamboo-worker"
   role = aws_iam_role.worker.id
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [
-      {
-        Sid      = "FetchWhatStartsIt"
-        Effect   = "Allow"
-        Action   = "s3:GetObject"
-        Resource = ["${aws_s3_bucket.this.arn}/boot/*", "${aws_s3_bucket.this.arn}/wheels/*"]
-      },
-      {
-        Sid      = "ReadAndWriteRuns"
-        Effect   = "Allow"
-        Action   = ["s3:GetObject", "s3:PutObject"]
-        Resource = "${aws_s3_bucket.this.arn}/runs/*"
-      },
-      {
-        Sid      = "ListTheBucket"
-        Effect   = "Allow"
-        Action   = "s3:ListBucket"
-        Resource = aws_s3_bucket.this.arn
-      },
-      {
-        # Nothing above allows these. The denial holds even if someone adds a wide policy later.
-        Sid    = "NeverTouchInstances"
-        Effect = "Deny"
-        Action = [
-          "ec2:CreateFleet",
-          "ec2:ModifyInstanceAttribute",
-          "ec2:RequestSpotFleet",
-          "ec2:RequestSpotInstances",
-          "ec2:RunInstances",
-          "ec2:StartInstances",
-          "ec2:StopInstances",
-          "ec2:TerminateInstances",
-        ]
-        Resource = "*"
-      },
-    ]
+  policy = templatefile("${path.module}/policies/worker.json.tftpl", {
+    bucket_arn = aws_s3_bucket.this.arn
+    secret_arn = aws_secretsmanager_secret.store["worker"].arn
   })
 }
 
@@ -71,105 +33,45 @@ resource "aws_iam_instance_profile" "worker" {
   role        = aws_iam_role.worker.name
 }
 
+resource "aws_iam_role" "store" {
+  name_prefix        = "${var.name}-store-"
+  description        = "What the instance of Bamboo's store may do"
+  assume_role_policy = file("${path.module}/policies/ec2.json")
+}
+
+resource "aws_iam_role_policy" "store" {
+  name = "bamboo-store"
+  role = aws_iam_role.store.id
+  policy = templatefile("${path.module}/policies/store.json.tftpl", {
+    admin_secret_arn  = aws_secretsmanager_secret.store["admin"].arn
+    worker_secret_arn = aws_secretsmanager_secret.store["worker"].arn
+  })
+}
+
+resource "aws_iam_instance_profile" "store" {
+  name_prefix = "${var.name}-store-"
+  role        = aws_iam_role.store.name
+}
+
 # Attach it to whoever runs `bamboo launch`: a user, a role of a group, or a small instance's role.
 resource "aws_iam_policy" "launcher" {
   name_prefix = "${var.name}-launcher-"
   description = "Start, tag, watch and end the instances of Bamboo runs, and no others"
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [
-      {
-        Sid    = "Look"
-        Effect = "Allow"
-        Action = [
-          "ec2:DescribeAvailabilityZones",
-          "ec2:DescribeImages",
-          "ec2:DescribeInstanceStatus",
-          "ec2:DescribeInstanceTypeOfferings",
-          "ec2:DescribeInstanceTypes",
-          "ec2:DescribeInstances",
-          "ec2:DescribeLaunchTemplateVersions",
-          "ec2:DescribeLaunchTemplates",
-          "ec2:DescribeSecurityGroups",
-          "ec2:DescribeSpotInstanceRequests",
-          "ec2:DescribeSpotPriceHistory",
-          "ec2:DescribeSubnets",
-          "ec2:GetSpotPlacementScores",
-          "servicequotas:GetAWSDefaultServiceQuota",
-          "servicequotas:GetServiceQuota",
-          "servicequotas:ListServiceQuotas",
-          "ssm:GetParameters",
-        ]
-        Resource = "*"
-      },
-      {
-        Sid      = "StartInstancesOfARun"
-        Effect   = "Allow"
-        Action   = ["ec2:RunInstances", "ec2:CreateFleet"]
-        Resource = "${local.ec2_arn}:instance/*"
-        Condition = {
-          StringLike   = { "aws:RequestTag/${local.run_tag}" = "?*" }
-          StringEquals = { "ec2:MetadataHttpTokens" = "required" }
-        }
-      },
-      {
-        Sid    = "FromPartsOfThisStack"
-        Effect = "Allow"
-        Action = ["ec2:RunInstances", "ec2:CreateFleet"]
-        Resource = concat(
-          [
-            aws_launch_template.worker.arn,
-            aws_security_group.workers.arn,
-            "${local.ec2_arn}:fleet/*",
-            "${local.ec2_arn}:network-interface/*",
-            "${local.ec2_arn}:spot-instances-request/*",
-            "${local.ec2_arn}:volume/*",
-            "arn:${data.aws_partition.current.partition}:ec2:${var.region}::image/*",
-          ],
-          [for subnet in aws_subnet.zone : subnet.arn],
-        )
-      },
-      {
-        Sid    = "TagAtBirthOnly"
-        Effect = "Allow"
-        Action = "ec2:CreateTags"
-        Resource = [
-          "${local.ec2_arn}:fleet/*",
-          "${local.ec2_arn}:instance/*",
-          "${local.ec2_arn}:network-interface/*",
-          "${local.ec2_arn}:spot-instances-request/*",
-          "${local.ec2_arn}:volume/*",
-        ]
-        Condition = { StringEquals = { "ec2:CreateAction" = ["RunInstances", "CreateFleet"] } }
-      },
-      {
-        Sid       = "EndInstancesOfARun"
-        Effect    = "Allow"
-        Action    = "ec2:TerminateInstances"
-        Resource  = "${local.ec2_arn}:instance/*"
-        Condition = { StringLike = { "aws:ResourceTag/${local.run_tag}" = "?*" } }
-      },
-      {
-        Sid       = "GiveTheWorkerRole"
-        Effect    = "Allow"
-        Action    = "iam:PassRole"
-        Resource  = aws_iam_role.worker.arn
-        Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
-      },
-      {
-        # The first spot request of an account makes this role.
-        Sid       = "FirstSpotRequest"
-        Effect    = "Allow"
-        Action    = "iam:CreateServiceLinkedRole"
-        Resource  = "arn:${data.aws_partition.current.partition}:iam::*:role/aws-service-role/spot.amazonaws.com/*"
-        Condition = { StringEquals = { "iam:AWSServiceName" = "spot.amazonaws.com" } }
-      },
-      {
-        Sid      = "FilesOfRuns"
-        Effect   = "Allow"
-        Action   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket"]
-        Resource = [aws_s3_bucket.this.arn, "${aws_s3_bucket.this.arn}/*"]
-      },
-    ]
+  policy = templatefile("${path.module}/policies/launcher.json.tftpl", {
+    partition       = data.aws_partition.current.partition
+    region          = var.region
+    ec2_arn         = local.ec2_arn
+    bucket_arn      = aws_s3_bucket.this.arn
+    secret_arn      = aws_secretsmanager_secret.store["admin"].arn
+    worker_role_arn = aws_iam_role.worker.arn
+    part_arns = concat(
+      [
+        aws_launch_template.worker.arn,
+        aws_security_group.workers.arn,
+        "${local.ec2_arn}:network-interface/*",
+        "arn:${data.aws_partition.current.partition}:ec2:${var.region}::image/*",
+      ],
+      [for subnet in aws_subnet.zone : subnet.arn],
+    )
   })
 }

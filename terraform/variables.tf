@@ -67,3 +67,87 @@ variable "delete_runs_with_bucket" {
   type        = bool
   default     = false
 }
+
+variable "keep_old_versions_days" {
+  description = "So long the bucket keeps what was overwritten or deleted in it."
+  type        = number
+  default     = 7
+
+  validation {
+    condition     = var.keep_old_versions_days >= 1
+    error_message = "Give at least 1 day."
+  }
+}
+
+variable "expire_runs_days" {
+  description = "Files of runs, checkpoints among them, are deleted so long after they were written; 0: never."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.expire_runs_days >= 0
+    error_message = "Give 0, or a number of days."
+  }
+}
+
+variable "launcher_cidrs" {
+  description = "IPv4 ranges from which `bamboo launch` may reach the store from outside of the network, such as [\"203.0.113.7/32\"]; by default none."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for range in var.launcher_cidrs : can(cidrhost(range, 0)) && try(tonumber(split("/", range)[1]) >= 8, false)])
+    error_message = "Give IPv4 ranges of at most a /8, such as 203.0.113.7/32: the store is not for everybody."
+  }
+}
+
+variable "store_instance_type" {
+  description = "Type of the store's instance, on demand; of the processor that store_image is for."
+  type        = string
+  default     = "t4g.small"
+}
+
+variable "store_image" {
+  description = "Public parameter that names the image of the store's instance: Amazon Linux 2023, which brings the AWS command line and packages of Valkey and Redis."
+  type        = string
+  default     = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-arm64"
+}
+
+variable "store_port" {
+  description = "Port of the store; TLS only."
+  type        = number
+  default     = 6379
+
+  validation {
+    condition     = var.store_port >= 1024 && var.store_port <= 65535
+    error_message = "Give a port from 1024 to 65535."
+  }
+}
+
+variable "alarm_usd_per_month" {
+  description = "A message goes out when the account's month has cost 80 % of this, or is expected to cost more; 0: none."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.alarm_usd_per_month >= 0
+    error_message = "Give 0, or dollars per month."
+  }
+}
+
+variable "alarm_emails" {
+  description = "Who gets that message by mail, up to 10."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = length(var.alarm_emails) <= 10 && alltrue([for mail in var.alarm_emails : can(regex("^[^@ ]+@[^@ ]+$", mail))])
+    error_message = "Give up to 10 mail addresses."
+  }
+}
+
+variable "alarm_topic_arns" {
+  description = "SNS topics that get it."
+  type        = list(string)
+  default     = []
+}

@@ -1,5 +1,6 @@
 """Settings of the whole suite: property tests draw the same examples on every run, signals are
-those of a terminal, and what lies in the user's own home (runs, profiles, prices) is not seen."""
+those of a terminal, and what lies in the user's own home (runs, profiles, prices, the account) is
+not seen."""
 
 import os
 import signal
@@ -29,10 +30,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_home_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    before = os.environ.get("BAMBOO_HOME")
-    os.environ["BAMBOO_HOME"] = str(tmp_path_factory.mktemp("home"))
+    home = tmp_path_factory.mktemp("home")
+    ours = {"BAMBOO_HOME": str(home), "BAMBOO_CONFIG": str(home / "cloud.toml")}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
     yield
-    if before is None:
-        del os.environ["BAMBOO_HOME"]
-    else:
-        os.environ["BAMBOO_HOME"] = before
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value

@@ -25,6 +25,9 @@ class AgentConfig:
     notice_poll_s: float = 2.0
     lifeline_fd: int | None = None
     """A pipe whose end means that the cloud around this agent is gone; None: there is none."""
+    heard_file: Path | None = None
+    """Touched whenever the store answers, for whoever watches this agent from outside; None: nobody
+    does."""
     open_deadline_s: float = 60.0
     """How long the store may take to answer for the first time."""
     store_away_s: float = 3600.0
@@ -35,7 +38,8 @@ class AgentConfig:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "AgentConfig":
         """Read BAMBOO_RUN, BAMBOO_REDIS_URL, BAMBOO_SOCKET_DIR (needed), BAMBOO_RUN_DIR,
-        BAMBOO_KEYS, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD. Raises InputError."""
+        BAMBOO_KEYS, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD, BAMBOO_HEARD_FILE.
+        Raises InputError."""
 
         def needed(name: str) -> str:
             value = environment.get(name, "")
@@ -44,6 +48,7 @@ class AgentConfig:
             return value
 
         lifeline = environment.get("BAMBOO_LIFELINE_FD", "")
+        heard = environment.get("BAMBOO_HEARD_FILE", "")
         try:
             return cls(
                 run=run_id(needed("BAMBOO_RUN")),
@@ -54,6 +59,7 @@ class AgentConfig:
                 boot=int(environment.get("BAMBOO_BOOT", "0")),
                 notice_poll_s=float(environment.get("BAMBOO_NOTICE_POLL_S", "2.0")),
                 lifeline_fd=int(lifeline) if lifeline else None,
+                heard_file=Path(heard) if heard else None,
             )
         except ValueError as error:
             raise InputError(

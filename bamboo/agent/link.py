@@ -80,6 +80,6 @@ class WorkerLink:
 def _is_payload(line: bytes) -> bool:
     try:
         raw = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(raw, dict) and isinstance(raw.get("progress"), int)

@@ -161,6 +161,7 @@ class _Agent:
                 "socket_dir": str(config.socket_dir),
                 "run_dir": config.run_dir,
                 "keys": config.keys,
+                "bind_host": self._identity.address,
                 "agent_socket": str(self._link.path),
             }
         )
@@ -230,6 +231,7 @@ class _Agent:
             beat_s=run.beat_s,
             store_away_s=config.store_away_s,
             outcomes=self._outcomes,
+            heard=config.heard_file,
         )
         peers = PeerWatch(
             node=self._node,

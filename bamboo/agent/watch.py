@@ -4,11 +4,13 @@ Each has a thread of its own, so that a slow answer to one never makes the node 
 rest. None of them decides anything: losses are appended as events, decisions are read.
 """
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from bamboo.agent.outcome import Fenced, Orphaned, Outcome, RunEnded
 from bamboo.coord.driver import Driver
@@ -29,7 +31,8 @@ log = logging.getLogger("bamboo.agent")
 
 
 class Heartbeat:
-    """Renews the node's lease with the worker's newest payload, every `beat_s`."""
+    """Renews the node's lease with the worker's newest payload, every `beat_s`; `heard` is touched
+    whenever the store has taken it."""
 
     def __init__(
         self,
@@ -40,10 +43,12 @@ class Heartbeat:
         beat_s: float,
         store_away_s: float,
         outcomes: "queue.Queue[Outcome]",
+        heard: Path | None = None,
     ) -> None:
         self._node = node
         self._store = store
         self._payload = payload
+        self._heard = heard
         self._beat_s = beat_s
         self._store_away_s = store_away_s
         self._outcomes = outcomes
@@ -55,12 +60,19 @@ class Heartbeat:
             try:
                 self._store.beat(self._node, self._payload())
                 answered_s = time.monotonic()
+                self._say_heard()
             except StoreUnavailable as error:
                 away_s = time.monotonic() - answered_s
                 if away_s > self._store_away_s:
                     why = f"the store has not answered for {away_s:.0f} s: {error}"
                     self._outcomes.put(Orphaned(why=why))
                     return
+
+    def _say_heard(self) -> None:
+        if self._heard is not None:
+            # Where it cannot be touched, whoever watches takes us for silent: that is safe.
+            with contextlib.suppress(OSError):
+                self._heard.touch()
 
 
 class LogWatch:

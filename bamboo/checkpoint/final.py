@@ -12,6 +12,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+_STAGE_FILE = re.compile(r"stage-\d{2,6}\.safetensors", re.ASCII)
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a header raises that is none of ours."""
 METADATA = "bamboo"
 """Key of the header's own entry: JSON {schema_version, step}."""
 
@@ -113,20 +117,26 @@ def read_final(folder: Path | str) -> Final:
         raise InputError(
             f"{path}: {error.strerror}; only a run that ended in order has a final state"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not JSON ({error}); the run must write it anew") from error
     if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"{path}: has another schema than {SCHEMA_VERSION}; use the release that wrote it"
         )
+    files, step = manifest.get("files"), manifest.get("step")
+    if not isinstance(files, dict) or type(step) is not int or step < 0:
+        raise InputError(f"{path}: lacks its files or its step; the run must write it anew")
     tensors: dict[str, str] = {}
     damaged = []
-    for name, sha256 in manifest["files"].items():
+    for name, sha256 in files.items():
+        if not _STAGE_FILE.fullmatch(name):
+            # It is opened below: a name could lead out of the folder.
+            raise InputError(f"{path}: {name!r} is no file of a stage; the run must write it anew")
         found = describe(path.parent / name)
         tensors |= found["tensors"]
         if found["sha256"] != sha256:
             damaged.append(name)
-    return Final(step=manifest["step"], tensors=tensors, damaged=tuple(damaged))
+    return Final(step=step, tensors=tensors, damaged=tuple(damaged))
 
 
 def tensor_sha256(tensor: "Tensor") -> str:
@@ -156,7 +166,7 @@ def describe(path: Path) -> dict[str, Any]:
             whole = hashlib.sha256(data).hexdigest()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; the final state is incomplete") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise InputError(f"{path}: is no final state ({error}); it is damaged") from error
     return {"file": path.name, "sha256": whole, "step": step, "tensors": tensors}
 

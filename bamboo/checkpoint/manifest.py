@@ -9,12 +9,16 @@ writes is never part of a checkpoint. Reading is strict: whatever does not fit i
 
 import json
 import math
+import re
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+MOST_SHARDS = 1024
+"""As many as a pipeline can have stages."""
+_SHARD_FILE = re.compile(r"stage-\d{2,4}\.safetensors", re.ASCII)
 _STEP = "step-"
 
 
@@ -65,7 +69,7 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
         """Raises ValueError, saying what does not fit."""
-        raw = json.loads(text)
+        raw = _parsed(text)
         if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"it has another schema than {SCHEMA_VERSION}")
         try:
@@ -77,13 +81,17 @@ class Manifest:
                 created_at_s=float(raw["created_at_s"]),
                 shards=tuple(_shard(one) for one in raw["shards"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"a field is missing or of another type: {error}") from error
         if not math.isfinite(made.created_at_s) or not made.shards:
             raise ValueError("it has no shards, or no time")
         inside = f"{folder_of(made.step)}/{generation_folder(made.generation)}/"
+        if len(made.shards) > MOST_SHARDS:
+            raise ValueError(f"it names {len(made.shards)} shards, more than {MOST_SHARDS}")
         for shard in made.shards:
-            if not shard.name.startswith(inside) or ".." in shard.name:
+            # The name is opened: what it may be is said, not what it may not.
+            file = shard.name.removeprefix(inside)
+            if file == shard.name or not _SHARD_FILE.fullmatch(file):
                 raise ValueError(f"shard {shard.name!r} is not of its step and generation")
         names = [name for shard in made.shards for name in shard.tensors]
         if len(set(names)) != len(names):
@@ -93,7 +101,7 @@ class Manifest:
 
 def shard_from_json(text: str | bytes) -> Shard:
     """What `Shard.to_json` wrote. Raises ValueError, saying what does not fit."""
-    raw = json.loads(text)
+    raw = _parsed(text)
     try:
         return _shard(raw)
     except (KeyError, TypeError) as error:
@@ -127,6 +135,13 @@ def step_of(name: str) -> int | None:
 def layer_of(name: str) -> int:
     """The layer that a tensor belongs to: `exp_avg/3.weight` is of layer 3. Raises ValueError."""
     return int(name.partition("/")[2].partition(".")[0])
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def _shard(raw: Any) -> Shard:

@@ -5,6 +5,7 @@ Rule: everything that can be known without torch and without machines is refused
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
+from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.planner.fleet_size import UTILITIES
@@ -27,6 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
     "cloud.provider": ("local", "ec2"),
+    "cloud.prefer": ("price", "value"),
     "cloud.market": ("spot", "on-demand"),
     "autoscale.utility": UTILITIES,
 }
@@ -113,7 +116,9 @@ RANGES: dict[str, Range] = {
     "checkpoint.every_steps": _STEPS_FROM_0,
     "checkpoint.keep": _COUNT,
     "checkpoint.keep_hours": _HOURS,
+    "cloud.anchors": Range(least=0, most=1024),
     "cloud.pool_out_s": Range(least=0, most=DAY_S),
+    "cloud.gang_s": _LIMIT_S,
     "cloud.boot_s": Range(least=0, most=3600),
     "chaos.seed": _SEED,
     "chaos.kills_per_hour": Range(least=0, most=36_000),
@@ -150,7 +155,7 @@ def check_job(job: JobConfig) -> None:
     """Check the values of a resolved job together. Raises InputError with the first impossible."""
     for check in (
         _model, _data, _batch, _grid, _virtual_device, _leases, _checkpoint, _cloud, _spread,
-        _chaos, check_autoscale,
+        _chaos, check_autoscale, check_cloud,
     ):  # fmt: skip
         check(job)
 
@@ -167,7 +172,7 @@ def _model(job: JobConfig) -> None:
         if not name.endswith(".py") or not function.isidentifier():
             raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
         path = Path(job.file).parent / name
-        if not path.is_file():
+        if not os.path.isfile(path):  # also of a name that is too long for any
             raise _at(job, "model.model", f"there is no file {path}", "correct the path")
     elif model.width % model.heads:
         raise _at(
@@ -179,7 +184,7 @@ def _data(job: JobConfig) -> None:
     data = job.data
     if data.source == "path":
         path = Path(job.file).parent / data.path
-        if not data.path or not path.exists():
+        if not data.path or not os.path.exists(path):
             raise _at(
                 job,
                 "data.path",

@@ -10,12 +10,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_job, check_values
 from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
 
 SCHEMA_VERSION = 1
 
@@ -27,26 +27,22 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     Raises InputError: no such file, no TOML, unknown key, wrong type, impossible value.
     """
     path = Path(path).resolve()
-    try:
-        tables = tomllib.loads(read_bounded(path))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; name a job file that can be read") from error
-    except (ValueError, RecursionError) as error:
-        # Also text that is not UTF-8, an integer of thousands of digits, a list as deep.
-        line = " ".join(str(error).split())
-        raise InputError(f"{path}: is not valid TOML: {line}; correct that place") from error
-    job = parse_job(tables, file=str(path))
-    for override in overrides:
-        job = _override(job, override)
+    tables = read_toml(path, remedy="name a job file that can be read")
+    job = _with_overrides(parse_job(tables, file=str(path)), overrides)
+    if job.cloud.provider == "ec2":
+        account = account_defaults()
+        tables["cloud"] = {**account, **tables.get("cloud", {})}
+        there = _with_overrides(parse_job(tables, file=str(path)), overrides)
+        # What stands in one region is of no use in another.
+        if there.cloud.region == account.get("region", there.cloud.region):
+            job = there
     return _finish(job)
 
 
 def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
     """A resolved job with other values, as `load_job` takes them. A figure for each stage must be
     given anew for another number of stages. Raises InputError."""
-    for override in overrides:
-        job = _override(job, override)
-    return _finish(job)
+    return _finish(_with_overrides(job, overrides))
 
 
 def checked(job: JobConfig) -> JobConfig:
@@ -64,7 +60,7 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     `name` for what was read."""
     try:
         raw: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{name}: is not JSON ({error}); write it anew with launch") from error
     if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
@@ -75,6 +71,12 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
         raise InputError(f"{name}: holds no job; write it anew with launch")
     file = tables.pop("file")
     return _finish(replace(parse_job(tables, file=name), file=file))
+
+
+def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
+    for override in overrides:
+        job = _override(job, override)
+    return job
 
 
 def _override(job: JobConfig, override: str) -> JobConfig:

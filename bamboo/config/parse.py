@@ -91,7 +91,11 @@ def _convert(hint: Any, value: Any, *, file: str, key: str) -> Any:
             raise _wrong(file, key, value, "a table", "write { key = value, ... }")
         return _build(hint, value, file=file, prefix=key)
     if hint is float and type(value) is int:
-        value = float(value)
+        try:
+            value = float(value)
+        except OverflowError as error:
+            shown = f"a whole number of {value.bit_length()} bits"  # it may have no text at all
+            raise _wrong(file, key, shown, "a finite number", REMEDIES[float]) from error
     # `type is`, since a bool is an int to isinstance.
     if type(value) is not hint:
         raise _wrong(file, key, value, WORDS[hint], REMEDIES[hint])

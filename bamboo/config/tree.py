@@ -112,8 +112,17 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Subnet:
+    """Where instances of one zone lie in the account's network."""
+
+    zone: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudConfig:
-    """Where instances come from."""
+    """Where instances come from. Of a job on EC2, what it does not say comes from the user's
+    account file (`bamboo.config.account`), if that is of the same region."""
 
     provider: str = "local"
     """`local` (the EC2 code against a mock on this machine) or `ec2`."""
@@ -122,10 +131,36 @@ class CloudConfig:
     instance_types: tuple[str, ...] = ("g4dn.xlarge",)
     market: str = "spot"
     """`spot` or `on-demand`."""
+    prefer: str = "price"
+    """Which types come first: `price`, the cheapest; `value`, those whose hour costs least for the
+    speed of their GPUs, by published figures."""
+    anchors: int = 0
+    """So many of the nodes of a spot run are on demand instead: the cloud takes none of them."""
     pool_out_s: float = 180.0
     """So long a type and zone without capacity is not asked again."""
+    gang_s: float = 60.0
+    """When fewer nodes than the run needs to form have come for so long, they are ended."""
     boot_s: float = 0.0
     """Local cloud only: the modelled time from an instance's start to its agent's."""
+    launch_template: str = ""
+    """EC2 only, as the keys below: name or id (`lt-...`); empty: the name that
+    `terraform/` gives by default."""
+    image: str = ""
+    """Empty: the launch template's."""
+    subnets: tuple[Subnet, ...] = ()
+    """One a zone; empty: the default subnet of each zone."""
+    security_group: str = ""
+    """Empty: that of the launch template. Named, each pool is asked by itself: a call over several
+    takes the template's."""
+    instance_profile: str = ""
+    """Empty: that of the launch template. Named, as with `security_group`."""
+    bucket: str = ""
+    """Of wheels and runs; what an instance fetches at its boot."""
+    boot_script: str = ""
+    """A file that each instance runs at its first boot, in place of the template's; relative to the
+    job file. The bucket stands in front of it. Empty: the launch template's."""
+    store_secret: str = ""
+    """Which secret says how the store is reached; never what it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

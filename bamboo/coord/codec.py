@@ -160,7 +160,7 @@ def _effects(raw: Any) -> tuple[Effect, ...]:
 def _parse(text: str, what: str) -> dict[str, Any]:
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableRecord(f"{what} is not JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("v") != SCHEMA_VERSION:
         version = raw.get("v") if isinstance(raw, dict) else None

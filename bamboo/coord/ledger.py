@@ -87,7 +87,7 @@ def record_of(body: Mapping[str, Any]) -> LedgerRecord:
     """Read what `record_body` gave. Raises UnreadableRecord."""
     raw = dict(body)
     name = raw.pop("kind", None)
-    if name not in _KINDS:
+    if not isinstance(name, str) or name not in _KINDS:
         raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
     record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
     return record
@@ -102,7 +102,7 @@ def decode_record(text: str) -> LedgerRecord:
     """Read what `encode_record` wrote. Raises UnreadableRecord."""
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableRecord(f"a ledger record is not JSON: {error}") from error
     return record_of(raw if isinstance(raw, dict) else {})
 

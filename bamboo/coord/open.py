@@ -1,6 +1,6 @@
 """The way to a store: by URL, checked before anything is started."""
 
-from bamboo.coord.redis_store import RedisStore
+from bamboo.coord.redis_store import RedisStore, StoreSeen
 from bamboo.ids import RunId
 from bamboo.ports import Store
 
@@ -34,6 +34,16 @@ def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADL
         store.ping()
         if run is not None:
             store.try_out()
+    finally:
+        store.close()
+
+
+def look_at_store(url: str, *, deadline_s: float = DEADLINE_S) -> StoreSeen:
+    """What answers there, its version and its time. Raises StoreRefused as `open_store` does."""
+    store = RedisStore(url, RunId("check"), deadline_s=deadline_s)
+    try:
+        store.ping()
+        return store.look()
     finally:
         store.close()
 

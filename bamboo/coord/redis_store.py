@@ -16,20 +16,21 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from bamboo.coord.acl import user_rules
+from bamboo.coord.address import CA_VARIABLE, Address, read_address
 from bamboo.errors import InputError, StoreNotReached, StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import Entry, Lease, Offers, Snapshot
 
-SCHEMES = ("unix", "redis", "rediss")
 _BLOCK_S = 1.0
 """A long wait is cut in pieces, so that a server that went away is noticed."""
 _STREAMS = ("metrics", "ledger")
@@ -40,6 +41,15 @@ _READ_COUNT = 1000
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """What a store says of itself; its time is Unix."""
+
+    software: str
+    version: str
+    now_s: float
+
+
 class RedisStore:
     """One run in Redis or Valkey (ports.Store); connects on first use.
 
@@ -48,14 +58,15 @@ class RedisStore:
     """
 
     def __init__(self, url: str, run: RunId, *, deadline_s: float) -> None:
-        self.shown_url = hide_password(url)
+        address = read_address(url)
+        self.shown_url = address.shown
         self._run = run
         self._closed = False
         answer_s = deadline_s * 3 / 8
         connect_s = deadline_s / 4
         # The client library's annotations differ between its releases, hence Any.
-        self._commands: Any = _client(url, connect_s=connect_s, answer_s=answer_s)
-        self._waiting: Any = _client(url, connect_s=connect_s, answer_s=answer_s + _BLOCK_S)
+        self._commands: Any = _client(address, connect_s=connect_s, answer_s=answer_s)
+        self._waiting: Any = _client(address, connect_s=connect_s, answer_s=answer_s + _BLOCK_S)
         self._create = self._script("create")
         self._read = self._script("read")
         self._commit = self._script("commit")
@@ -151,7 +162,7 @@ class RedisStore:
         try:
             self._commands.ping()
         except redis.RedisError as error:
-            raise refused(self.shown_url, error) from error
+            raise refused(self.shown_url, error, run=self._run) from error
 
     def try_out(self) -> None:
         """Check that the login may run scripts and write below the run's keys; leaves nothing.
@@ -161,7 +172,21 @@ class RedisStore:
         try:
             self._script("check")(keys=[self._key("check")])
         except redis.RedisError as error:
-            raise refused(self.shown_url, error) from error
+            raise refused(self.shown_url, error, run=self._run) from error
+
+    def look(self) -> StoreSeen:
+        """What answers there. Raises StoreRefused as `ping` does."""
+        try:
+            said = self._commands.execute_command("HELLO")
+            seconds, micros = self._commands.time()
+        except redis.RedisError as error:
+            raise refused(self.shown_url, error, run=self._run) from error
+        flat = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+        return StoreSeen(
+            software=str(flat.get("server", "")),
+            version=str(flat.get("version", "")),
+            now_s=_seconds(seconds, micros),
+        )
 
     def remove(self) -> None:
         """Delete the run with all that was ever written of it; at once, and safe to call again."""
@@ -215,30 +240,7 @@ class RedisStore:
         )
 
 
-def hide_password(url: str) -> str:
-    """The URL as it may be shown: the password as `***`, wherever the URL carries it."""
-    try:
-        parts = urlsplit(url)
-        netloc = parts.netloc
-        if "@" in netloc:
-            login, host = netloc.rsplit("@", 1)
-            user, colon, _ = login.partition(":")
-            netloc = f"{user}{':***' if colon else ''}@{host}"
-        query = parts.query
-        if "password" in query:
-            pairs = parse_qsl(query, keep_blank_values=True)
-            pairs = [(k, "***" if k == "password" else v) for k, v in pairs]
-            query = urlencode(pairs, safe="*")
-        # urlunsplit drops the empty host of unix:///path, which redis URLs need.
-        shown = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
-        if parts.scheme == "unix" and not netloc:
-            shown = f"unix://{parts.path}" + (f"?{query}" if query else "")
-    except ValueError:
-        return "(a URL that cannot be read)"
-    return shown
-
-
-def refused(shown_url: str, error: Exception) -> StoreRefused:
+def refused(shown_url: str, error: Exception, *, run: RunId) -> StoreRefused:
     """The one line for a store that cannot be used at the start, with its remedy."""
     said, kind = _one_line(error), StoreRefused
     if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said or "HELLO" in said:
@@ -247,37 +249,63 @@ def refused(shown_url: str, error: Exception) -> StoreRefused:
         remedy = "check user and password in the URL (BAMBOO_REDIS_URL)"
     elif isinstance(error, redis.exceptions.NoPermissionError):
         what = "does not let this user do what a run needs"
-        remedy = "allow its user all data commands on the keys bamboo:<run>:*"
+        remedy = f"allow its user this: {' '.join(user_rules(run))}"
+    elif trouble := next((t for t in _TLS_TROUBLES if t[0] in said), None):
+        _, what, remedy = trouble
     elif isinstance(error, redis.ConnectionError | redis.TimeoutError):
         what, kind = "cannot be reached", StoreNotReached
         remedy = "start it, or correct its URL (BAMBOO_REDIS_URL)"
+        if shown_url.startswith("redis://") and ("closed" in said or "reset" in said):
+            remedy += "; where it speaks TLS, that is rediss://"
     else:
         what = "cannot be used"
         remedy = "mend the server, or name another one (BAMBOO_REDIS_URL)"
     return kind(f"the store at {shown_url} {what}: {said}; {remedy}")
 
 
-def _client(url: str, *, connect_s: float, answer_s: float) -> Any:
-    if url.partition("://")[0] not in SCHEMES:
-        raise StoreRefused(
-            f"{hide_password(url)!r} is no URL of a store; "
-            "use unix:///path.sock?db=0, redis://host:port/0 or rediss://host:port/0"
-        )
-    from_url: Any = redis.Redis.from_url
-    try:
-        return from_url(
-            url,
-            decode_responses=True,
-            protocol=2,
-            socket_connect_timeout=connect_s,
-            socket_timeout=answer_s,
-            # The driver retries: only it knows what an attempt may have done.
-            retry=Retry(NoBackoff(), 0),
-        )
-    except ValueError as error:
-        raise StoreRefused(
-            f"the store URL {hide_password(url)!r} cannot be used: {_one_line(error)}; correct it"
-        ) from error
+_TLS_TROUBLES = (
+    # The library says of each that the certificate is not verified; the first that is found counts.
+    (
+        "certificate is not valid for",
+        "shows a certificate of another host",
+        "use the host's name as the certificate has it, or give it one for this name",
+    ),
+    ("certificate has expired", "shows a certificate that has expired", "renew it on the server"),
+    (
+        "certificate is not yet valid",
+        "shows a certificate that is not valid yet",
+        "set the clocks of this machine and of the server",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "shows a certificate that nobody trusted here vouches for",
+        f"name the file of its authority in {CA_VARIABLE}",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "does not speak TLS on this port",
+        "name its TLS port, or turn TLS on in the server",
+    ),
+    (
+        "CERTIFICATE_REQUIRED",
+        "wants a certificate of its clients",
+        "add ssl_certfile= and ssl_keyfile= to the URL, or set `tls-auth-clients no` in the server",
+    ),
+)
+"""What the client library says, what that means, and the remedy."""
+
+
+def _client(address: Address, *, connect_s: float, answer_s: float) -> Any:
+    make: Any = redis.Redis
+    return make(
+        **address.options,
+        decode_responses=True,
+        protocol=2,
+        socket_connect_timeout=connect_s,
+        socket_timeout=answer_s,
+        # The driver retries: only it knows what an attempt may have done.
+        retry=Retry(NoBackoff(), 0),
+    )
 
 
 def _seconds(seconds: str, micros: str) -> float:

@@ -58,7 +58,7 @@ def decode_known(text: str) -> Known:
         begin = decode_entry(raw["begin"])
         entries = tuple(Entry(version=int(v), body=str(body)) for v, body in raw["entries"])
         state = decode_state(raw["state"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UnreadableRecord(f"an offer to refill the store is damaged: {error}") from error
     if not isinstance(begin, Begin):
         raise UnreadableRecord("an offer to refill the store has no state to begin with")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, NamedTuple, NewType, Union, get_args, get_origin, get_type_hints
 
-from bamboo.errors import UnreadableRecord
+from bamboo.errors import CoreMisuse, UnreadableRecord
 from bamboo.topology.slots import Slot
 
 
@@ -71,7 +71,8 @@ def _dataclass_shape(kind: type) -> Shape:
             raise UnreadableRecord(f"{at}: the fields {odd} of {kind.__name__} do not fit")
         try:
             return kind(**{n: shape.read(raw[n], f"{at}.{n}") for n, shape in fields.items()})
-        except ValueError as error:
+        except (ValueError, CoreMisuse) as error:
+            # A value that its own rules refuse: here it is a document's, and no driver's mistake.
             raise UnreadableRecord(f"{at} is no {kind.__name__}: {error}") from error
 
     return Shape(write, read)
@@ -108,9 +109,12 @@ def _list(raw: Any, at: str) -> list[Any]:
 
 
 def _read_float(raw: Any, at: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
-        raise UnreadableRecord(f"{at} is {raw!r}, not a finite number")
-    return float(raw)
+    try:
+        if not isinstance(raw, bool) and isinstance(raw, int | float) and math.isfinite(raw):
+            return float(raw)
+    except OverflowError:
+        pass  # a whole number beyond every float
+    raise UnreadableRecord(f"{at} is {raw!r}, not a finite number")
 
 
 def _read_plain(kind: type, raw: Any, at: str) -> Any:

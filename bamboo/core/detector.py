@@ -101,7 +101,7 @@ def _progress(payload: str) -> int:
     """The counter in a beat, or -1 (no growth) when the beat is not what an agent writes."""
     try:
         beat = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         return -1
     progress = beat.get("progress") if isinstance(beat, dict) else None
     return progress if isinstance(progress, int) and not isinstance(progress, bool) else -1

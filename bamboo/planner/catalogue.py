@@ -18,6 +18,8 @@ from bamboo.planner.origin import Origin, age_text, last_moment
 from bamboo.topology.keys import keyed_seed
 
 SCHEMA_VERSION = 1
+MOST_OF_A_TYPE = 1_000_000
+"""GPUs or vCPUs: more is a slip."""
 NO_DISCOUNT_SHARE = 0.9
 """A spot pool at or above this share of the on-demand price has no discount worth an interruption:
 it is shown as such. (A pool without any discount shows the on-demand price itself.)"""
@@ -255,12 +257,12 @@ def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -
     kind = InstanceType(
         name=name,
         gpu=_text(body["gpu"]),
-        gpus=int(body["gpus"]),
+        gpus=_count(body["gpus"]),
         gpu_memory_gib=_number(body["gpu_memory_gib"]),
         network_gbps=_number(body["network_gbps"]),
         on_demand_usd_per_hour=_number(body["on_demand_usd_per_hour"]),
         spot_usd_per_hour=None if spot is None else (_number(spot[0]), _number(spot[1])),
-        vcpus=None if vcpus is None else int(vcpus),
+        vcpus=None if vcpus is None else _count(vcpus),
         spot_by_zone={_text(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
         on_demand_from=_origin(body, raw, "on_demand"),
         spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
@@ -313,6 +315,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{value!a:.80} is no text that could be shown")
     return value
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if count > MOST_OF_A_TYPE:
+        raise ValueError(f"{_number(value):g} is no number of one instance that could be used")
+    return count
 
 
 def _number(value: Any) -> float:

@@ -91,7 +91,7 @@ def choose(
     outcomes: Sequence[Outcome], *, deadline_h: float = inf, budget_usd: float = inf
 ) -> Chosen:
     """Of the options that a launch can rent. inf: no such limit."""
-    able = [one for one in outcomes if one.option.line.launchable]
+    able = [one for one in outcomes if one.option.launchable]
     safe = [one for one in able if one.keeps(deadline_h=deadline_h, budget_usd=budget_usd)]
     if isinf(deadline_h) and isinf(budget_usd):
         safe = [one for one in able if one.value > 0]

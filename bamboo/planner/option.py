@@ -91,11 +91,6 @@ class Line:
         return f"{self.instance_type} {self.market}, {self.resilience}, {where}"
 
     @property
-    def launchable(self) -> bool:
-        """Whether a launch can rent it: all its nodes are of one market."""
-        return self.market != MIXED
-
-    @property
     def redundant(self) -> bool:
         """Whether a stage has a replica."""
         return self.mode not in BARE_MODES
@@ -111,11 +106,22 @@ class Option:
     zones: Mapping[str, int]
     """Zone -> nodes, standbys included."""
     anchors: int
-    """Of the nodes, those on demand in a mixed option."""
+    """Of the nodes, those on demand in a mixed option: `cloud.anchors` of its launch."""
     preemptions_per_hour: float
     """Expected, of all its nodes."""
     steps: int
     batch: int
+
+    @property
+    def launchable(self) -> bool:
+        """Whether a launch rents what is meant. `cloud.anchors` says how many nodes are on demand,
+        not in which slots they are: that is enough where each stage has a live copy on one of them
+        wherever they are, and no standby may be one."""
+        if self.line.market != MIXED:
+            return True
+        grid = self.plan.choice.grid
+        standbys = self.plan.nodes - grid.size
+        return grid.pipelines == 1 and grid.stages - self.anchors <= 1 and not standbys
 
     def by_market(self) -> dict[bool, int]:
         """Whether on spot -> so many nodes."""

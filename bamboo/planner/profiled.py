@@ -112,7 +112,10 @@ class Profile:
     def from_json(cls, text: str) -> "Profile":
         """Read what `to_json` wrote. Raises ValueError for anything else: another schema, a field
         that is missing, unknown or of another kind."""
-        raw = json.loads(text)
+        try:
+            raw = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("a profile that is nested too deep") from error
         version = raw.pop("schema_version", None) if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(f"a profile of schema {version!r}, not {SCHEMA_VERSION}")

@@ -8,16 +8,20 @@ the sockets lie in a directory that only the user can enter.
 """
 
 import heapq
+import os
+import stat
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
+from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.link import VirtualLink
@@ -62,6 +66,23 @@ class RunKeys:
         return cls(**{name: raw[name].encode() for name in cls.__dataclass_fields__})
 
 
+def _check_private(folder: Path) -> None:
+    """On one host the folder of the sockets is what keeps strangers out. Raises InputError."""
+    try:
+        found = folder.stat()
+    except OSError as error:
+        raise InputError(
+            f"the folder {folder} of the sockets is not there: {error.strerror}; make it, for its "
+            "owner alone (mode 0700)"
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise InputError(
+            f"the folder {folder} of the sockets has mode {stat.S_IMODE(found.st_mode):04o} and "
+            f"owner {found.st_uid}, so others could reach this worker; give it mode 0700 and owner "
+            f"{os.geteuid()}"
+        )
+
+
 class _CurveServer:
     """Who may connect to a worker: holders of the run's client key."""
 
@@ -90,6 +111,8 @@ class ZmqTransport:
     ) -> None:
         if bind.startswith("tcp:") and keys is None:
             raise ValueError("a tcp transport needs the run's keys")
+        if bind.startswith("ipc:"):
+            _check_private(Path(bind.removeprefix("ipc://")).parent)
         self._me, self._keys, self._link = me, keys, link
         self._encrypt = encrypt
         self._heartbeat_ms = int(heartbeat_s * 1000)

@@ -71,7 +71,10 @@ class Strategy:
     def from_json(cls, text: str) -> "Strategy":
         """Read what `to_json` wrote. Raises ValueError for anything else: another schema, a wrong
         hash, something missing."""
-        raw = json.loads(text)
+        try:
+            raw = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("the strategy is nested too deep") from error
         if not isinstance(raw, dict) or raw.get("schema_version") != SCHEMA_VERSION:
             found = raw.get("schema_version") if isinstance(raw, dict) else None
             raise ValueError(f"strategy has schema {found}, not {SCHEMA_VERSION}")

@@ -14,7 +14,8 @@ from cli.modelled import gpu_option
 from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
-from cli.views.plan import plan_body, plan_text, requests_text
+from cli.views.account import account_body, account_lines
+from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.views.trace import trace_body, trace_text
 
 
@@ -80,7 +81,7 @@ def command(
     )
     cores = launching.cores_of(prepared.job)
     if dry_run and as_json:
-        body = plan_body(prepared.run, prepared.planned)
+        body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
         if prepared.trace is not None:
             body["trace"] = trace_body(prepared.trace)
         click.echo(json.dumps(body))
@@ -89,6 +90,10 @@ def command(
     if prepared.trace is not None:
         click.echo(trace_text(prepared.trace), err=as_json)
     if dry_run:
+        for line in account_lines(prepared.job):
+            click.echo(line)
+        if cores is None:
+            click.echo(quota_text(prepared.planned))
         for request in prepared.planned.requests:
             click.echo(requests_text(request))
         click.echo("dry run: nothing was started")

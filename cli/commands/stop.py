@@ -1,7 +1,9 @@
-"""`bamboo stop`: end a run at its next step boundary, from another terminal."""
+"""`bamboo stop`: end a run at its next step boundary, from another terminal, and see that nothing
+of it is left in an account."""
 
 import json
 import time
+from pathlib import Path
 
 import click
 
@@ -9,8 +11,12 @@ from bamboo.coord.follow import Follower
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, InputError
+from bamboo.ids import RunId, run_id
 from cli import background, runs, wiring
+from cli.ending import end_in_account, runs_in_account
 from cli.live import live_store
+from cli.look import job_of
+from cli.orphans import account_regions
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""
@@ -19,12 +25,77 @@ LOOK_S = 0.1
 
 
 @click.command("stop")
-@click.argument("run")
+@click.argument("run", default="")
+@click.option("--all", "everything", is_flag=True, help="All runs, and all that carries their tag.")
+@click.option(
+    "--region",
+    default="",
+    help="End all with the run's tag there; RUN is its whole id, known here or not.",
+)
 @click.option("--no-wait", is_flag=True, help="Return at once, without waiting for the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(run: str, no_wait: bool, as_json: bool) -> None:
-    """Stop a run at its next step boundary."""
-    folder = runs.find(runs.home(), run)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run.")
+def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: bool) -> int:
+    """Stop a run at its next step boundary.
+
+    A run in an account then has everything ended that carries its tag: requests, instances, the
+    volumes that they leave. That needs neither its store nor its launcher nor its folder, and does
+    no harm a second time.
+    """
+    if everything == bool(run):
+        raise InputError("give the run to stop, or --all")
+    if not everything:
+        _stop(run, region, no_wait=no_wait, as_json=as_json)
+        return 0
+    codes = [0]
+    living = [
+        f for f in runs.all_runs(runs.home()) if f.endpoint.exists() and not f.receipt.exists()
+    ]
+    regions = (region,) if region else account_regions()
+    wishes = [(folder.id, "") for folder in living]
+    wishes += [(held, where) for where in regions for held in runs_in_account(where)]
+    for name, where in wishes:
+        try:
+            _stop(name, where, no_wait=no_wait, as_json=as_json)
+        except BambooError as error:  # the others are stopped all the same
+            codes.append(error.exit_code)
+            click.echo(f"{name}: {' '.join(str(error).split())}", err=True)
+    if not wishes:
+        click.echo("no run lives here, and nothing in an account carries the tag of one", err=True)
+    return max(codes)
+
+
+def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
+    """At its step boundary where it can be told to; then by tag, where it is in an account."""
+    exact = next((f for f in runs.all_runs(runs.home()) if f.id == run), None)
+    if region and exact is None:
+        _say(run, None, _ended(run_id(run), region, None), as_json=as_json)
+        return
+    folder = exact or runs.find(runs.home(), run)
+    region = region or _region_of(folder)
+    try:
+        outcome, sentence = _at_a_boundary(folder, no_wait=no_wait)
+    except InputError:
+        if not region:
+            raise
+        outcome, sentence = None, "it could not be asked to stop"
+    if region and not no_wait:
+        sentence = f"{sentence}; {_ended(folder.id, region, folder.path)}"
+    _say(folder.id, outcome, sentence, as_json=as_json)
+
+
+def _region_of(folder: runs.RunFolder) -> str:
+    """Of the account that it was launched into; "" for a local run."""
+    cloud = job_of(folder).cloud
+    return cloud.region if cloud.provider == "ec2" else ""
+
+
+def _ended(run: RunId, region: str, folder: Path | None) -> str:
+    return end_in_account(run, region, folder=folder, note=lambda text: click.echo(text, err=True))
+
+
+def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
+    """Ask a run that lives to stop, and wait until it has. Raises InputError for one that does not
+    live, BambooError for one that does not stop."""
     with live_store(folder) as store:
         wiring.driver(store, "stop").append(
             StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
@@ -34,8 +105,7 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
         if detached:
             background.keep(folder)  # somebody has to end its instances
         if no_wait:
-            _say(folder.id, None, "asked to stop", as_json=as_json)
-            return
+            return None, "asked to stop"
         follower = Follower()
         end_s = time.monotonic() + WAIT_S
         while time.monotonic() < end_s:
@@ -46,8 +116,7 @@ def command(run: str, no_wait: bool, as_json: bool) -> None:
             if state.phase is Phase.FINISHED:
                 if detached:
                     _await_receipt(folder)
-                _say(folder.id, state.outcome, state.sentence, as_json=as_json)
-                return
+                return state.outcome, state.sentence
     raise BambooError(f"run {folder.id} did not stop within {WAIT_S:g} s; interrupt its launcher")
 
 

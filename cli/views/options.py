@@ -114,7 +114,7 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
         "usd": option.usd,
         "preemptions": option.preemptions,
         "source": plan.source,
-        "launchable": line.launchable,
+        "launchable": option.launchable,
         "simulated": None if outcome is None else _simulated(found, outcome),
     }
 
@@ -248,7 +248,9 @@ def _verdict(found: JobCost) -> list[str]:
     if first is None:
         return paragraph(found.chosen.why)
     lines = paragraph(f"take {first.option.line.name}: {found.chosen.why}")
-    planned = max((o.option for o in found.outcomes if o.option.line.launchable), key=_value)
+    if first.option.anchors:
+        lines += paragraph(f"its anchors: bamboo launch --set {_anchors(first.option)}")
+    planned = max((o.option for o in found.outcomes if o.option.launchable), key=_value)
     if _value(planned) > _value(first.option):
         lines += paragraph(
             f"by the planner's figures {planned.line.name} is worth more; what was played decides"
@@ -257,10 +259,11 @@ def _verdict(found: JobCost) -> list[str]:
     if fixed is not None and fixed is not first and fixed.value:
         share = first.value / fixed.value
         lines += [f"  that is {share:.2f} times the samples per dollar of the best on demand"]
-    better = next((o for o in found.rows if not o.line.launchable and o.value > first.value), None)
+    better = next((o for o in found.rows if not o.launchable and o.value > first.value), None)
     if better is not None:
         lines += paragraph(
-            f"{better.line.name} would be worth {rate(better.value)}; a launch rents one market"
+            f"{better.line.name} would be worth {rate(better.value)} with anchors in chosen slots; "
+            f"--set {_anchors(better)} buys as many, and they take the slots that come"
         )
     if found.restarts is not None and found.restarts.value > first.value:
         lines += paragraph(
@@ -270,6 +273,10 @@ def _verdict(found: JobCost) -> list[str]:
         )
     lines += auxiliary_lines(beside(found, first.option))
     return [*lines, *_tokens(found, first)]
+
+
+def _anchors(option: Option) -> str:
+    return f"cloud.anchors={option.anchors}"
 
 
 def _value(option: Option) -> float:

@@ -15,6 +15,7 @@ from bamboo.topology.slots import Slot
 from cli.autoscaling import rule_of
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
+from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes anyhow, its gradient on the way to its shadow
@@ -99,6 +100,8 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     plan, catalogue = planned.plan, planned.catalogue
     kind = plan.instance_type
     where = " and ".join(planned.zones or [planned.pool.zone])
+    anchors = planned.job.cloud.anchors
+    anchored = f", {count(anchors, 'anchor')} of them on demand" if anchors else ""
     word = "modelled, nothing is paid" if modelled else "real dollars"
     spot = [
         f"{usd(price)}/h in {zone} ({price / plan.on_demand_usd_per_hour:.0%})"
@@ -110,7 +113,8 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     return [
         *paragraph(
             f"{count(plan.instances, 'instance')} of {kind.name} ({kind.gpus} x {kind.gpu} "
-            f"{kind.gpu_memory_gib:.3g} GiB), {planned.pool.market.value} in {where}: {word}"
+            f"{kind.gpu_memory_gib:.3g} GiB), {planned.pool.market.value} in {where}{anchored}: "
+            f"{word}"
         ),
         *paragraph(prices, indent=4),
         *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
@@ -210,9 +214,23 @@ def spread_sentence(plan: Plan) -> str:
     )
 
 
+def quota_text(planned: Planned) -> str:
+    """What the instances need of the account's quotas, spot and on demand apart."""
+    job, name = planned.job, planned.pool.instance_type
+    on_demand = planned.plan.instances if job.cloud.market != "spot" else job.cloud.anchors
+    parts = ((True, planned.plan.instances - on_demand), (False, on_demand))
+    return "\n".join(
+        line
+        for spot, nodes in parts
+        for line in quota_lines(
+            planned.catalogue, {name: nodes}, spot=spot, region=job.cloud.region
+        )
+    )
+
+
 def requests_text(request: Mapping[str, Any]) -> str:
-    """The exact arguments of RunInstances."""
-    return "RunInstances " + json.dumps(request, indent=2)
+    """A call with its exact arguments; of user data the digest and the size."""
+    return f"{request['call']} {json.dumps(request['arguments'], indent=2)}"
 
 
 def plan_body(run: str, planned: Planned) -> dict[str, Any]:

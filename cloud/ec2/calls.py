@@ -9,13 +9,16 @@ from cloud.ec2.errors import GONE_CODES, THROTTLED_CODES, UNAVAILABLE_CODES
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
 
-class InstanceUnknown(CloudRefused):
-    """The cloud does not know (any more) an instance that was named."""
+class Unknown(CloudRefused):
+    """The cloud does not know (any more) what was named."""
 
 
 @contextmanager
 def translated(
-    action: str, *, without_account: str = 'set cloud.provider = "local"'
+    action: str,
+    *,
+    service: str = "EC2",
+    without_account: str = 'set cloud.provider = "local"',
 ) -> Iterator[None]:
     """Turn the library's exceptions into ours, with what to do about them."""
     try:
@@ -23,12 +26,12 @@ def translated(
     except ClientError as error:
         code, message = code_and_message(error)
         if code in GONE_CODES:
-            raise InstanceUnknown(f"{action}: {message}") from error
+            raise Unknown(f"{action}: {message}") from error
         if code in THROTTLED_CODES:
             raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
         if code in UNAVAILABLE_CODES:
             raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
-        raise CloudRefused(f"EC2 refuses {action}: {code}: {message}") from error
+        raise CloudRefused(f"{service} refuses {action}: {code}: {message}") from error
     except NoCredentialsError as error:
         raise CloudRefused(
             f"{action}: no AWS credentials were found; run `aws configure`, or {without_account}"

@@ -32,7 +32,14 @@ CREDENTIAL_CODES = frozenset(
     {"AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "SignatureDoesNotMatch"}
     | {"ExpiredToken", "RequestExpired", "OptInRequired", "PendingVerification"}
 )
-GONE_CODES = frozenset({"InvalidInstanceID.NotFound"})
+GONE_CODES = frozenset(
+    {
+        "InvalidInstanceID.NotFound",
+        "InvalidVolume.NotFound",
+        "InvalidSpotInstanceRequestID.NotFound",
+        "InvalidFleetId.NotFound",
+    }
+)
 
 
 def refusal_kind(code: str) -> RefusalKind:

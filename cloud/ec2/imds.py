@@ -2,16 +2,25 @@
 
 Speaks the token form (IMDSv2) only. The endpoint is the real one, or whatever
 AWS_EC2_METADATA_SERVICE_ENDPOINT names: the same variable that AWS's own libraries follow.
+
+Rule: one exchange lasts DEADLINE_S at most, however slowly the answer drips, and no answer is read
+beyond LONGEST_ANSWER_BYTES; whatever is no answer of such a service is as good as none.
 """
 
 import hashlib
 import http.client
+import io
+import ipaddress
 import json
 import os
+import re
+import socket
 import threading
+import time
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, ZoneId
@@ -21,9 +30,16 @@ ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 REAL_ENDPOINT = "http://169.254.169.254"
 DEADLINE_S = 2.0
 TOKEN_TTL_S = 21600
+LONGEST_ANSWER_BYTES = 64 << 10
+"""With its head: the longest that we ask for is an address of some words."""
 _TOKEN_PATH = "/latest/api/token"
 _ACTION_PATH = "/latest/meta-data/spot/instance-action"
 _ADVICE_PATH = "/latest/meta-data/events/recommendations/rebalance"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+"""Instance and zone become names of files and sockets."""
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+"""What may stand in a header."""
+_ACTIONS = ("terminate", "stop", "hibernate")
 
 
 class Imds:
@@ -37,9 +53,7 @@ class Imds:
             )
         self._endpoint = endpoint
         self._base = parts.path.rstrip("/")
-        self._connection = http.client.HTTPConnection(
-            parts.hostname, parts.port or 80, timeout=DEADLINE_S
-        )
+        self._connection = _Connection(parts.hostname, _port(parts, endpoint))
         self._token = ""
         self._lock = threading.Lock()
 
@@ -49,7 +63,7 @@ class Imds:
         return cls(environment.get(ENDPOINT_VARIABLE) or REAL_ENDPOINT)
 
     def identity(self) -> Identity:
-        """Instance and zone. Raises InputError when there is no metadata service."""
+        """Instance, zone and address. Raises InputError when there is no metadata service."""
         instance = self.get("/latest/meta-data/instance-id")
         zone = self.get("/latest/meta-data/placement/availability-zone")
         if not instance or not zone:
@@ -57,19 +71,24 @@ class Imds:
                 f"no metadata service answers at {self._endpoint}; an agent runs on an instance: "
                 "start nodes with `bamboo launch`"
             )
-        return Identity(instance=InstanceId(instance), zone=ZoneId(zone))
+        for what, name in (("instance", instance), ("zone", zone)):
+            if not _NAME.fullmatch(name):
+                raise InputError(
+                    f"the metadata service at {self._endpoint} calls the {what} {name[:80]!r}, "
+                    f"which is no name of one; see who answers there ({ENDPOINT_VARIABLE})"
+                )
+        address = self.get("/latest/meta-data/local-ipv4") or ""
+        if address and not _is_address(address):
+            raise InputError(
+                f"the metadata service at {self._endpoint} calls the address {address[:80]!r}, "
+                f"which is none; see who answers there ({ENDPOINT_VARIABLE})"
+            )
+        return Identity(instance=InstanceId(instance), zone=ZoneId(zone), address=address)
 
     def notice(self) -> Notice | None:
         """The pending preemption notice; None when there is none, or no answer within 2 s."""
         text = self.get(_ACTION_PATH)
-        if text is None:
-            return None
-        try:
-            raw = json.loads(text)
-            at = datetime.strptime(raw["time"], "%Y-%m-%dT%H:%M:%S%z")
-        except (ValueError, KeyError, TypeError):
-            return None
-        return Notice(id=hashlib.sha256(text.encode()).hexdigest()[:16], at_s=at.timestamp())
+        return None if text is None else read_notice(text, now_s=time.time())
 
     def advised(self) -> bool:
         """Whether there is a rebalance recommendation; not without an answer within 2 s."""
@@ -81,6 +100,8 @@ class Imds:
             for _ in range(2):
                 if not self._token:
                     self._token = self._new_token() or ""
+                if not self._token:
+                    return None
                 answer = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
                 if answer is None:
                     return None
@@ -100,7 +121,9 @@ class Imds:
     def _new_token(self) -> str | None:
         header = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
         answer = self._ask("PUT", _TOKEN_PATH, header)
-        return answer[1] if answer is not None and answer[0] == 200 else None
+        if answer is None or answer[0] != 200 or not _TOKEN.fullmatch(answer[1]):
+            return None
+        return answer[1]
 
     def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """One request; a kept connection that the other side has closed is opened once again."""
@@ -108,12 +131,111 @@ class Imds:
             if fresh:
                 self._connection.close()
             try:
+                self._connection.limit(DEADLINE_S, LONGEST_ANSWER_BYTES)
                 self._connection.request(method, self._base + path, headers=dict(headers))
                 response = self._connection.getresponse()
                 return response.status, response.read().decode(errors="replace")
-            except TimeoutError:
+            except (TimeoutError, _TooLong):
                 break
-            except (OSError, http.client.HTTPException):
-                continue
+            except (OSError, http.client.HTTPException, ValueError):
+                continue  # a ValueError: a length that is no number, says the library
         self._connection.close()
         return None
+
+
+def read_notice(text: str, *, now_s: float) -> Notice | None:
+    """The notice in an answer of the service; None where it is none. The same notice, however it
+    is written, has the same id. One whose time cannot be read, which the cloud never sent yet,
+    is taken to be due now (Unix time): to be early costs a hand-over, to be late a stage."""
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(raw, dict) or raw.get("action") not in _ACTIONS:
+        return None
+    try:
+        at_s = datetime.strptime(raw["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (ValueError, KeyError, TypeError, OverflowError):
+        at_s = now_s
+    content = json.dumps([raw["action"], raw.get("time")])
+    return Notice(id=hashlib.sha256(content.encode()).hexdigest()[:16], at_s=at_s)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return isinstance(ipaddress.ip_address(text), ipaddress.IPv4Address)
+    except ValueError:
+        return False
+
+
+def _port(parts: SplitResult, endpoint: str) -> int:
+    try:
+        return parts.port or 80
+    except ValueError as error:
+        raise InputError(
+            f"{ENDPOINT_VARIABLE} = {endpoint!r} has no port that could be; correct it"
+        ) from error
+
+
+class _TooLong(Exception):
+    """An answer that nobody reads to its end."""
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection whose every exchange has one deadline and one bound."""
+
+    def limit(self, within_s: float, most_bytes: int) -> None:
+        """Let the exchange that begins now last and bring so much at most."""
+        self.timeout = within_s
+        self.end_s = time.monotonic() + within_s
+        self.left_bytes = most_bytes
+        if self.sock is not None:
+            self.sock.settimeout(within_s)
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = _Limited(self.sock, self)
+
+
+class _Limited:
+    """A socket, as the library uses one, that reads within its connection's limits."""
+
+    def __init__(self, inner: socket.socket, limits: _Connection) -> None:
+        self._inner = inner
+        self._limits = limits
+
+    def makefile(self, mode: str, *_: object, **__: object) -> io.BufferedReader:
+        """What the library reads an answer from."""
+        assert mode == "rb"
+        return io.BufferedReader(_Answer(self._inner, self._limits))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Answer(io.RawIOBase):
+    """The bytes of an answer as they come."""
+
+    def __init__(self, inner: socket.socket, limits: _Connection) -> None:
+        self._inner = inner
+        # It keeps the socket open while an answer is read whose connection the other side ends.
+        self._raw = inner.makefile("rb", buffering=0)
+        self._limits = limits
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        left_s = self._limits.end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer takes too long")
+        if self._limits.left_bytes <= 0:
+            raise _TooLong
+        self._inner.settimeout(left_s)
+        count = self._raw.readinto(into) or 0
+        self._limits.left_bytes -= count
+        return count

@@ -6,7 +6,8 @@ later turn. Every call has a deadline.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,13 +17,16 @@ from botocore.exceptions import ClientError
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.calls import InstanceUnknown, code_and_message, translated
+from cloud.ec2.calls import Unknown, code_and_message, translated
 from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
-from cloud.ec2.pricing import on_demand_offers, spot_offers
-from cloud.ec2.requests import TOKEN_TAG, Ec2Settings
+from cloud.ec2.fleets import fleet_answer
+from cloud.ec2.held import held, release
+from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
+from cloud.ec2.requests import EXPIRY_TAG, TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
+    Held,
     InstanceState,
     LaunchAnswer,
     Launched,
@@ -44,7 +48,8 @@ _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
 
 
 class Ec2Provider:
-    """Instances of one region. `launcher` must not retry; `reader` does all but the launches."""
+    """Instances of one region. `launcher` must not retry; `reader` does all but the launches.
+    `speeds`: of a node by type, where the caller knows; the others have 1."""
 
     def __init__(
         self,
@@ -54,8 +59,9 @@ class Ec2Provider:
         settings: Ec2Settings,
         instance_types: Sequence[str],
         zones: Sequence[str],
-        market: Market,
+        markets: Collection[Market],
         on_demand_usd_per_hour: Mapping[str, float],
+        speeds: Mapping[str, float] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._launcher = launcher
@@ -63,8 +69,9 @@ class Ec2Provider:
         self._settings = settings
         self._instance_types = tuple(instance_types)
         self._zones = tuple(zones)
-        self._market = market
+        self._markets = frozenset(markets)
         self._on_demand = dict(on_demand_usd_per_hour)
+        self._speeds = dict(speeds or {})
         self._now = now
 
     @classmethod
@@ -74,9 +81,11 @@ class Ec2Provider:
         settings: Ec2Settings,
         instance_types: Sequence[str],
         zones: Sequence[str],
-        market: Market,
+        markets: Collection[Market],
         on_demand_usd_per_hour: Mapping[str, float],
+        speeds: Mapping[str, float] | None = None,
         endpoint_url: str | None = None,
+        launch_timeout_s: float = LAUNCH_TIMEOUT_S,
     ) -> "Ec2Provider":
         """A provider with clients of its own. `endpoint_url`: the local mock, which needs no
         account; without it the user's usual AWS credentials are used. Makes no call yet."""
@@ -87,7 +96,7 @@ class Ec2Provider:
             aws_secret_access_key=mock_key,
         )
 
-        def client(read_timeout_s: int) -> Any:
+        def client(read_timeout_s: float) -> Any:
             config = Config(
                 connect_timeout=CONNECT_TIMEOUT_S,
                 read_timeout=read_timeout_s,
@@ -96,24 +105,30 @@ class Ec2Provider:
             return session.client("ec2", endpoint_url=endpoint_url, config=config)
 
         return cls(
-            launcher=client(LAUNCH_TIMEOUT_S),
+            launcher=client(launch_timeout_s),
             reader=client(READ_TIMEOUT_S),
             settings=settings,
             instance_types=instance_types,
             zones=zones,
-            market=market,
+            markets=markets,
             on_demand_usd_per_hour=on_demand_usd_per_hour,
+            speeds=speeds,
         )
 
+    @property
+    def several_pools(self) -> bool:
+        """By its settings: see `requests.asks_several`."""
+        return requests.asks_several(self._settings)
+
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
-        """One RunInstances per wish. Fewer instances than wished count as a refusal for lack of
-        capacity. Raises when the first wish got no usable answer; see Provider."""
+        """One RunInstances per wish, or CreateFleet for one with alternatives. Fewer instances than
+        wished count as a refusal for lack of capacity. Raises when the first wish got no usable
+        answer; see Provider."""
         launched: list[Launched] = []
         refusals: list[Refusal] = []
         for spec in specs:
             try:
-                with translated("RunInstances"):
-                    answer = self._run_instances(spec)
+                answer = self._ask(spec)
             except (CloudUnavailable, CloudRefused):
                 if not launched and not refusals:
                     raise
@@ -139,18 +154,36 @@ class Ec2Provider:
         try:
             with translated("TerminateInstances"):
                 self._reader.terminate_instances(InstanceIds=list(instances))
-        except InstanceUnknown:
+        except Unknown:
             # EC2 ends none of a list that holds an unknown one.
             if len(instances) > 1:
                 for instance in instances:
                     self.terminate([instance])
 
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        """One CreateTags for all; of a list with an unknown one EC2 tags none, so the others wait
+        for the next list."""
+        if not instances:
+            return
+        with suppress(Unknown), translated("CreateTags"):
+            self._reader.create_tags(**requests.prolong(instances, expires_at_s))
+
     def offers(self) -> tuple[Offer, ...]:
-        """Present spot prices, or the catalogue's on-demand prices, in the configured zones."""
-        if self._market is Market.ON_DEMAND:
-            return on_demand_offers(
-                self._on_demand, instance_types=self._instance_types, zones=self._zones
+        """Present spot prices, the catalogue's on-demand prices, or both, in the configured zones;
+        the cheapest per speed first."""
+        found: list[Offer] = []
+        if Market.ON_DEMAND in self._markets:
+            found += on_demand_offers(
+                self._on_demand,
+                instance_types=self._instance_types,
+                zones=self._zones,
+                speeds=self._speeds,
             )
+        if Market.SPOT in self._markets:
+            found += spot_offers(self._spot_history(), zones=self._zones, speeds=self._speeds)
+        return cheapest_first(found, self._zones)
+
+    def _spot_history(self) -> list[Any]:
         now_iso = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         history: list[Any] = []
         with translated("DescribeSpotPriceHistory"):
@@ -158,41 +191,73 @@ class Ec2Provider:
             asked = requests.spot_prices(instance_types=self._instance_types, now_iso=now_iso)
             for page in pages.paginate(**asked):
                 history += page["SpotPriceHistory"]
-        return spot_offers(history, zones=self._zones)
+        return history
+
+    def held(self, run: RunId | None) -> tuple[Held, ...]:
+        """By tag, ended ones left out."""
+        return held(self._reader, run)
+
+    def release(self, those: Sequence[Held]) -> None:
+        """Fleets first, then requests, instances, volumes."""
+        release(self._reader, those, terminate=self.terminate)
 
     def close(self) -> None:
         """Close the connections; the provider is of no use afterwards."""
         self._launcher.close()
         self._reader.close()
 
-    def _run_instances(self, spec: LaunchSpec) -> LaunchAnswer:
-        try:
-            answer = self._launcher.run_instances(**requests.run_instances(spec, self._settings))
-        except ClientError as error:
-            code, message = code_and_message(error)
-            kind = refusal_kind(code)
-            if code in UNAVAILABLE_CODES or code in CREDENTIAL_CODES:
-                raise
-            refusal = Refusal(spec=spec, kind=kind, code=code, message=message, missing=spec.count)
-            return LaunchAnswer(launched=(), refusals=(refusal,))
-        launched = tuple(
-            Launched(
-                instance=InstanceId(raw["InstanceId"]), pool=observed(raw).pool, token=spec.token
-            )
-            for raw in answer["Instances"]
+    def _ask(self, spec: LaunchSpec) -> LaunchAnswer:
+        call, arguments = requests.launch_call(spec, self._settings)
+        method = {
+            "RunInstances": self._launcher.run_instances,
+            "CreateFleet": self._launcher.create_fleet,
+        }[call]
+        with translated(call):
+            try:
+                answer = method(**arguments)
+            except ClientError as error:
+                code, message = code_and_message(error)
+                if code in UNAVAILABLE_CODES or code in CREDENTIAL_CODES:
+                    raise
+                return _refused(spec, code, message)
+        if call == "CreateFleet":
+            return fleet_answer(answer, spec, self._settings)
+        return _answered(spec, answer)
+
+
+def _refused(spec: LaunchSpec, code: str, message: str) -> LaunchAnswer:
+    """The call as a whole was refused, which no pool of it survives."""
+    refusals = tuple(
+        Refusal(
+            spec=spec,
+            pool=pool,
+            kind=refusal_kind(code),
+            code=code,
+            message=message,
+            missing=spec.count,
         )
-        missing = spec.count - len(launched)
-        refusals: tuple[Refusal, ...] = ()
-        if missing > 0:
-            refusal = Refusal(
-                spec=spec,
-                kind=RefusalKind.POOL_OUT,
-                code="InsufficientInstanceCapacity",
-                message=f"only {len(launched)} of {spec.count} were given",
-                missing=missing,
-            )
-            refusals = (refusal,)
-        return LaunchAnswer(launched=launched, refusals=refusals)
+        for pool in spec.pools
+    )
+    return LaunchAnswer(launched=(), refusals=refusals)
+
+
+def _answered(spec: LaunchSpec, answer: Mapping[str, Any]) -> LaunchAnswer:
+    launched = tuple(
+        Launched(instance=InstanceId(raw["InstanceId"]), pool=observed(raw).pool, token=spec.token)
+        for raw in answer["Instances"]
+    )
+    missing = spec.count - len(launched)
+    if missing <= 0:
+        return LaunchAnswer(launched=launched, refusals=())
+    refusal = Refusal(
+        spec=spec,
+        pool=spec.pool,
+        kind=RefusalKind.POOL_OUT,
+        code="InsufficientInstanceCapacity",
+        message=f"only {len(launched)} of {spec.count} were given",
+        missing=missing,
+    )
+    return LaunchAnswer(launched=launched, refusals=(refusal,))
 
 
 def observed(raw: Mapping[str, Any]) -> Observed:
@@ -200,6 +265,7 @@ def observed(raw: Mapping[str, Any]) -> Observed:
     tags = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", ())}
     spot = raw.get("InstanceLifecycle") == "spot"
     state = raw["State"]["Name"]
+    expires = tags.get(EXPIRY_TAG, "")
     # A stopped instance is as good as ended for us; we never stop one.
     known = state if state in set(InstanceState) else InstanceState.SHUTTING_DOWN
     return Observed(
@@ -213,4 +279,5 @@ def observed(raw: Mapping[str, Any]) -> Observed:
         launched_at_s=raw["LaunchTime"].timestamp(),
         token=tags.get(TOKEN_TAG, ""),
         interrupted=raw.get("StateReason", {}).get("Code") == _INTERRUPTED_CODE,
+        expires_at_s=float(expires) if expires.isdecimal() else None,
     )

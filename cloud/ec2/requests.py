@@ -5,12 +5,13 @@ What the launch template holds as well is said again explicitly: a template can 
 and these settings (one-time spot, tokens only, nothing left after the end) are not negotiable.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bamboo.ids import RunId
-from cloud.provider import LaunchSpec, Market
+from cloud.provider import LaunchSpec, Market, Pool
 
 RUN_TAG = "bamboo:run"
 EXPIRY_TAG = "bamboo:expires-at"
@@ -31,6 +32,13 @@ class Ec2Settings:
     user_data: str = ""
 
 
+def asks_several(settings: Ec2Settings) -> bool:
+    """Whether one call can go over several pools: CreateFleet needs a launch template, and cannot
+    carry user data, groups or a profile of its own."""
+    own = settings.user_data or settings.security_groups or settings.instance_profile
+    return bool(settings.launch_template) and not own
+
+
 def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
     """The arguments of RunInstances for a wish: from one to `spec.count` instances."""
     request: dict[str, Any] = {
@@ -46,9 +54,7 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
             "InstanceMetadataTags": "enabled",
         },
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "TagSpecifications": [
-            {"ResourceType": kind, "Tags": _tags(spec)} for kind in ("instance", "volume")
-        ],
+        "TagSpecifications": _tagged(spec, "instance", "volume"),
     }
     if spec.pool.market is Market.SPOT:
         # No maximum price: it saves nothing and adds a way to be interrupted. One-time, because a
@@ -60,14 +66,11 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
                 "InstanceInterruptionBehavior": "terminate",
             },
         }
+        request["TagSpecifications"] += _tagged(spec, "spot-instances-request")
     if settings.image:
         request["ImageId"] = settings.image
     if settings.launch_template:
-        key = "LaunchTemplateId" if settings.launch_template.startswith("lt-") else None
-        request["LaunchTemplate"] = {
-            key or "LaunchTemplateName": settings.launch_template,
-            "Version": "$Default",
-        }
+        request["LaunchTemplate"] = _template(settings)
     if settings.subnets:
         request["SubnetId"] = settings.subnets[spec.pool.zone]
     if settings.security_groups:
@@ -79,9 +82,99 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
     return request
 
 
+def create_fleet(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
+    """The arguments of CreateFleet for a wish over several pools: up to `spec.count` instances,
+    once. What a fleet cannot say for itself (metadata, disk, boot) stands in the launch template.
+    """
+    spot = spec.pool.market is Market.SPOT
+    # In one zone, where there are several: nodes pay nothing for the bytes between them.
+    options: dict[str, Any] = {"SingleAvailabilityZone": len({p.zone for p in spec.pools}) > 1}
+    if spot:
+        # The pools are about as good as each other; which of them lasts is the cloud's to know. No
+        # maximum price, and no other mode than one-time: an instant fleet knows no other.
+        options |= {
+            "AllocationStrategy": "price-capacity-optimized",
+            "InstanceInterruptionBehavior": "terminate",
+        }
+    else:
+        options["AllocationStrategy"] = "prioritized"
+    return {
+        "Type": "instant",
+        "ClientToken": spec.token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": _template(settings),
+                "Overrides": [
+                    _override(pool, priority, settings) for priority, pool in enumerate(spec.pools)
+                ],
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": spec.count,
+            "DefaultTargetCapacityType": spec.pool.market.value,
+        },
+        "SpotOptions" if spot else "OnDemandOptions": options,
+        "TagSpecifications": _tagged(spec, "fleet", "instance", "volume"),
+    }
+
+
+def _override(pool: Pool, priority: int, settings: Ec2Settings) -> dict[str, Any]:
+    """One pool of a fleet; the lowest number comes first."""
+    place = (
+        {"SubnetId": settings.subnets[pool.zone]}
+        if settings.subnets
+        else {"AvailabilityZone": pool.zone}
+    )
+    image = {"ImageId": settings.image} if settings.image else {}
+    return {"InstanceType": pool.instance_type, **place, **image, "Priority": float(priority)}
+
+
+def launch_call(spec: LaunchSpec, settings: Ec2Settings) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of the call that asks for a wish."""
+    if spec.alternatives:
+        return "CreateFleet", create_fleet(spec, settings)
+    return "RunInstances", run_instances(spec, settings)
+
+
+def shown(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call as it may be shown: the user data, which is long and might hold what is nobody's
+    business, as its digest and size."""
+    text = arguments.get("UserData")
+    if text is not None:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        data = {"sha256": digest, "bytes": len(text.encode())}
+        arguments = {**arguments, "UserData": data}
+    return {"call": call, "arguments": dict(arguments)}
+
+
+def tagged(run: RunId | None) -> dict[str, Any]:
+    """The filter for what carries the tag of a run, or of any."""
+    if run is None:
+        return {"Filters": [{"Name": "tag-key", "Values": [RUN_TAG]}]}
+    return {"Filters": [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]}
+
+
+def fleet_tags(run: RunId | None) -> dict[str, Any]:
+    """The arguments of DescribeTags for the fleets of a run, or of any: DescribeFleets shows an
+    instant fleet to nobody who does not name it."""
+    filters = [
+        {"Name": "resource-type", "Values": ["fleet"]},
+        {"Name": "key", "Values": [RUN_TAG]},
+    ]
+    if run is not None:
+        filters.append({"Name": "value", "Values": [run]})
+    return {"Filters": filters}
+
+
+def prolong(instances: Sequence[str], expires_at_s: int) -> dict[str, Any]:
+    """The arguments of CreateTags that move the expiry of instances, and nothing else."""
+    tag = {"Key": EXPIRY_TAG, "Value": str(expires_at_s)}
+    return {"Resources": list(instances), "Tags": [tag]}
+
+
 def describe_instances(run: RunId) -> dict[str, Any]:
     """The arguments of DescribeInstances for all instances of a run."""
-    return {"Filters": [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]}
+    return tagged(run)
 
 
 def spot_prices(*, instance_types: tuple[str, ...], now_iso: str) -> dict[str, Any]:
@@ -108,6 +201,37 @@ def instance_types(types: Sequence[str]) -> dict[str, Any]:
     """The arguments of DescribeInstanceTypes. As a filter, because a type that the region does not
     have would refuse a list by name as a whole."""
     return {"Filters": [{"Name": "instance-type", "Values": list(types)}]}
+
+
+def template_version(template: str) -> dict[str, Any]:
+    """The arguments of DescribeLaunchTemplateVersions for the version that a launch takes."""
+    key = "LaunchTemplateId" if template.startswith("lt-") else "LaunchTemplateName"
+    return {key: template, "Versions": ["$Default"]}
+
+
+def image(image_id: str) -> dict[str, Any]:
+    """The arguments of DescribeImages. As a filter, because an unknown id is an error else."""
+    return {"Filters": [{"Name": "image-id", "Values": [image_id]}]}
+
+
+def subnets(ids: Sequence[str]) -> dict[str, Any]:
+    """The arguments of DescribeSubnets, by a filter as for an image."""
+    return {"Filters": [{"Name": "subnet-id", "Values": list(ids)}]}
+
+
+def default_subnets() -> dict[str, Any]:
+    """The arguments of DescribeSubnets for those that a launch without any lies in."""
+    return {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+
+
+def _template(settings: Ec2Settings) -> dict[str, str]:
+    by_id = settings.launch_template.startswith("lt-")
+    key = "LaunchTemplateId" if by_id else "LaunchTemplateName"
+    return {key: settings.launch_template, "Version": "$Default"}
+
+
+def _tagged(spec: LaunchSpec, *kinds: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": _tags(spec)} for kind in kinds]
 
 
 def _tags(spec: LaunchSpec) -> list[dict[str, str]]:

@@ -11,7 +11,9 @@ def agent_environment(values: Mapping[str, str]) -> str:
     lines = []
     for name, value in sorted(values.items()):
         if not name.isidentifier() or "\n" in value:
-            raise InputError(f"{name}={value!r} cannot stand in agent.env: a line break or a name")
+            raise InputError(
+                f"{name!r} cannot stand in agent.env: its name, or a line break in its value"
+            )
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         lines.append(f'{name}="{escaped}"\n')
     return "".join(lines)

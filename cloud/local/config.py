@@ -4,18 +4,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+FILE_REFERENCE = "file:"
+"""In front of the path of a private file that holds a store's URL."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
     """One JSON line on the host's standard input. `store_url` empty: start an embedded store.
-    `agent_environment` goes to every agent."""
+    `store_reference` is what may be told of it. `agent_environment` goes to every agent."""
 
     run: str
     run_dir: str
     region: str
     preload: tuple[str, ...]
     worker_entry: str
-    store_url: str
+    store_url: str = field(repr=False)
+    store_reference: str
     agent_command: tuple[str, ...]
     agent_environment: Mapping[str, str] = field(default_factory=dict)
     spot_usd_per_hour: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """What the mock is told to refuse, and the prices it is told to show. Safe from several threads."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 class CapacityFault:
     """Refuse the next `count` launches into a pool with `code`; an empty field matches any.
 
-    `grant` > 0: not refused, but only so many instances are given.
+    `grant` > 0: not refused, but only so many instances are given. `of_fleet`: it is met by a
+    request for a fleet as a whole, and by no pool. `lost`: the launch is carried out, and the
+    connection is closed before the answer.
     """
 
     code: str = "InsufficientInstanceCapacity"
@@ -17,6 +19,8 @@ class CapacityFault:
     instance_type: str = ""
     count: int = 1
     grant: int = 0
+    of_fleet: bool = False
+    lost: bool = False
 
     def matches(self, *, zone: str, instance_type: str) -> bool:
         return (
@@ -42,11 +46,26 @@ class Market:
         with self._lock:
             self._faults.clear()
 
-    def refusal(self, *, zone: str, instance_type: str) -> CapacityFault | None:
+    def refusal(
+        self, *, zone: str, instance_type: str, of_fleet: bool = False
+    ) -> CapacityFault | None:
         """The fault that this launch meets, counted down; None: it may go on."""
+        return self._met(
+            lambda fault: (
+                not fault.lost
+                and fault.of_fleet == of_fleet
+                and fault.matches(zone=zone, instance_type=instance_type)
+            )
+        )
+
+    def loses_answer(self) -> bool:
+        """Whether the answer to this launch is not to arrive."""
+        return self._met(lambda fault: fault.lost and fault.count > 0) is not None
+
+    def _met(self, meets: Callable[[CapacityFault], bool]) -> CapacityFault | None:
         with self._lock:
             for index, fault in enumerate(self._faults):
-                if fault.matches(zone=zone, instance_type=instance_type):
+                if meets(fault):
                     self._faults[index] = replace(fault, count=fault.count - 1)
                     return fault
         return None

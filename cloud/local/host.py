@@ -23,7 +23,7 @@ from typing import Any
 
 from bamboo.errors import BambooError
 from cloud.local import services
-from cloud.local.config import HostConfig, Ready
+from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
@@ -54,6 +54,11 @@ class Places:
     @property
     def store(self) -> Path:
         return self.directory / "valkey.sock"
+
+    @property
+    def store_url(self) -> Path:
+        """Has the URL of the store that the user named: in no process's environment then."""
+        return self.directory / "store-url"
 
     @property
     def zygote(self) -> Path:
@@ -89,7 +94,9 @@ class Host:
         places, config = self._places, self._config
         self._reaper = services.start_reaper(directory=places.directory, lifeline=self._lifeline)
         self._zygote = self._start_zygote()
-        if not config.store_url:
+        if config.store_url:
+            write_private(places.store_url, config.store_url)
+        else:
             self._store = self._start_store()
         # moto takes a while to import: the fork server's imports run meanwhile.
         from cloud.local.mock_aws import MockAws
@@ -170,7 +177,12 @@ class Host:
         )
 
     def _store_url(self) -> str:
-        return self._store.url if self._store is not None else self._config.store_url
+        return self._store.url if self._store is not None else self._config.store_reference
+
+    def _agents_store(self) -> str:
+        if self._store is not None:
+            return self._store.url
+        return f"{FILE_REFERENCE}{self._places.store_url}"
 
     def _agent_environment(self) -> dict[str, str]:
         """What every agent finds in its environment, besides its own metadata endpoint."""
@@ -179,7 +191,7 @@ class Host:
             **config.agent_environment,
             "BAMBOO_RUN": config.run,
             "BAMBOO_RUN_DIR": str(places.run_dir),
-            "BAMBOO_REDIS_URL": self._store_url(),
+            "BAMBOO_REDIS_URL": self._agents_store(),
             "BAMBOO_SOCKET_DIR": str(places.directory),
             "BAMBOO_ZYGOTE": str(places.zygote),
             "BAMBOO_WORKER_ENTRY": config.worker_entry,
@@ -330,6 +342,13 @@ def make_directory() -> Path:
     """A new 0700 directory whose sockets have short names, below TMPDIR or else /tmp."""
     root = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="bb-", dir=root if len(root) <= _SHORT_ENOUGH else "/tmp"))
+
+
+def write_private(path: Path, text: str) -> None:
+    """A new file that its owner alone may read, from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def read_config() -> HostConfig:

@@ -155,7 +155,8 @@ class Instances:
                 region=seen.region,
                 instance_type=seen.instance_type,
                 lifecycle=seen.lifecycle,
-                private_ip=seen.private_ip,
+                # Where a process of this machine is reached, whatever the mock calls its place.
+                private_ip="127.0.0.1",
                 user_data=seen.user_data,
             )
         )

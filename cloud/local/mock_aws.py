@@ -1,25 +1,27 @@
 """The AWS of a local run: moto in this process, with what moto lacks put in front of it.
 
 One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services. In
-front of moto stand: refusals for lack of capacity, spot prices, quotas, and idempotent client
-tokens. This is the one file that looks inside moto; requests to it are taken one at a time.
+front of moto stand: refusals for lack of capacity, lost answers, spot prices, quotas, idempotent
+client tokens, and a CreateFleet that goes through its pools. This is the one file that looks inside
+moto; requests to it are taken one at a time.
 """
 
-import json
 import logging
 import os
+import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlencode
-from xml.sax.saxutils import escape
 
 from bamboo.ids import InstanceId, ZoneId
+from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
 from cloud.local.metadata import PREFIX, MetadataService
+from cloud.local.mock_answers import Answer, price_history, quota, refusal
+from cloud.local.mock_fleets import FleetAsked, FleetPool, fleet_created, fleet_id, instance_ids
 
 # moto reads this when it makes its first backend: thousands of images that nobody asks for.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
@@ -35,11 +37,12 @@ from werkzeug.serving import make_server
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
+Perform: TypeAlias = Callable[[Mapping[str, str], Environ], Answer]
 
 INTERRUPTED = "Server.SpotInstanceTermination"
-_XML_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _LIVE_STATES = ("pending", "running")
-_CHANGES_INSTANCES = ("RunInstances", "TerminateInstances")
+_LAUNCHES = ("RunInstances", "CreateFleet")
+_CHANGES_INSTANCES = (*_LAUNCHES, "TerminateInstances", "DeleteFleets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,6 @@ class MockInstance:
     instance_type: str
     lifecycle: str
     state: str
-    private_ip: str
     user_data: str
 
     @property
@@ -79,7 +81,8 @@ class MockAws:
         self._on_change = on_change
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._moto_lock = threading.Lock()
-        self._answers_by_token: dict[str, _Answer] = {}
+        self._answers_by_token: dict[str, Answer] = {}
+        self._of_fleet: dict[str, tuple[str, ...]] = {}
         logging.getLogger("werkzeug").setLevel(logging.WARNING)
         self._server = make_server(
             "127.0.0.1", 0, self._serve, threaded=True, request_handler=_QuietHandler
@@ -106,9 +109,9 @@ class MockAws:
         self._server.server_close()
 
     def instances(self) -> tuple[MockInstance, ...]:
-        """All instances ever started, ended ones included."""
+        """All instances ever started for a run, ended ones included; an account may have others."""
         with self._moto_lock:
-            return tuple(_seen(instance) for instance in _moto_instances())
+            return tuple(_seen(one) for one in _moto_instances() if _is_of_a_run(one))
 
     def interrupt(self, instance: InstanceId, *, even_ended: bool = False) -> bool:
         """Take an instance the way the cloud does; False when it is not live any more, unless
@@ -132,7 +135,7 @@ class MockAws:
         start_response(answer.status, list(answer.headers))
         return [answer.body]
 
-    def _answer_metadata(self, environ: Environ) -> "_Answer":
+    def _answer_metadata(self, environ: Environ) -> Answer:
         headers = {
             name[5:].lower().replace("_", "-"): str(value)
             for name, value in environ.items()
@@ -142,49 +145,102 @@ class MockAws:
         response = self._metadata.respond(
             str(environ["REQUEST_METHOD"]), str(environ["PATH_INFO"]), headers
         )
-        return _Answer(
+        return Answer(
             status=f"{response.status} {'OK' if response.status == 200 else 'Refused'}",
             headers=(("Content-Type", "text/plain"), *response.headers.items()),
             body=response.body.encode(),
         )
 
-    def _answer_api(self, environ: Environ) -> "_Answer":
+    def _answer_api(self, environ: Environ) -> Answer:
         if str(environ.get("HTTP_X_AMZ_TARGET", "")).endswith(".GetServiceQuota"):
-            return _quota(self._quotas, _body(environ))
+            return quota(self._quotas, _body(environ))
         form = {k: v[0] for k, v in parse_qs(_body(environ).decode(errors="replace")).items()}
         action = form.get("Action", "")
         with self._moto_lock:
             if action == "RunInstances":
-                answer = self._run_instances(form, environ)
+                answer = self._once(form, environ, self._run_instances)
+            elif action == "CreateFleet":
+                answer = self._once(form, environ, self._create_fleet)
+            elif action == "DeleteFleets":
+                answer = self._delete_fleets(form, environ)
             elif action == "DescribeSpotPriceHistory":
-                answer = _price_history(self._market, form)
+                answer = price_history(self._market, form)
             else:
                 answer = self._ask_moto(environ)
         if action in _CHANGES_INSTANCES:
             self._on_change()
+        if action in _LAUNCHES and self._market.loses_answer():
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
 
-    def _run_instances(self, form: Mapping[str, str], environ: Environ) -> "_Answer":
+    def _once(self, form: Mapping[str, str], environ: Environ, perform: Perform) -> Answer:
+        """Start what is asked for, or tell what the same token started before."""
         token = form.get("ClientToken", "")
-        earlier = self._answers_by_token.get(token)
-        if earlier is not None:
-            return earlier
+        answer = self._answers_by_token.get(token)
+        if answer is None:
+            answer = perform(form, environ)
+            if token and answer.ok:
+                self._answers_by_token[token] = answer
+        return answer
+
+    def _run_instances(self, form: Mapping[str, str], environ: Environ) -> Answer:
         zone = form.get("Placement.AvailabilityZone", "")
         instance_type = form.get("InstanceType", "")
         fault = self._market.refusal(zone=zone, instance_type=instance_type)
         if fault is not None and fault.grant == 0:
-            return _refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
+            return refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
         # moto starts MinCount instances; EC2 starts as many as it has, up to MaxCount.
         wished = int(form.get("MaxCount", "1"))
         given = wished if fault is None else min(wished, fault.grant)
-        body = urlencode({**form, "MinCount": str(given), "MaxCount": str(given)}).encode()
-        environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
-        answer = self._ask_moto(environ)
-        if token and answer.ok:
-            self._answers_by_token[token] = answer
-        return answer
+        return self._ask_moto_for({**form, "MinCount": str(given), "MaxCount": str(given)}, environ)
 
-    def _ask_moto(self, environ: Environ) -> "_Answer":
+    def _create_fleet(self, form: Mapping[str, str], environ: Environ) -> Answer:
+        """Through the pools in the order of their priority, as many of each as there are. moto
+        itself takes the first pool for all, and knows no errors; it keeps the fleet's record."""
+        asked = FleetAsked.read(form)
+        if (fault := self._market.refusal(zone="", instance_type="", of_fleet=True)) is not None:
+            return refusal(fault.code, "the fleet as a whole is refused")
+        # Of capacity 0, as moto would fill it otherwise; and without the tags of its instances.
+        kept = self._ask_moto_for(asked.record(form), environ)
+        if not kept.ok:
+            return kept
+        given: list[tuple[FleetPool, str]] = []
+        errors: list[tuple[FleetPool, str]] = []
+        for pool in asked.pools:
+            missing = asked.count - len(given)
+            if asked.one_zone and given and pool.zone != given[0][0].zone:
+                continue
+            fault = (
+                self._market.refusal(zone=pool.zone, instance_type=pool.kind) if missing else None
+            )
+            number = missing if fault is None else min(missing, fault.grant)
+            if number:
+                answer = self._ask_moto_for(asked.run_instances(pool, number), environ)
+                if not answer.ok:
+                    return answer
+                given += [(pool, name) for name in instance_ids(answer.body)]
+            if fault is not None and number < missing:
+                errors.append((pool, fault.code))
+        fleet = fleet_id(kept.body)
+        self._of_fleet[fleet] = tuple(name for _, name in given)
+        return fleet_created(fleet, given, errors, market=asked.market)
+
+    def _delete_fleets(self, form: Mapping[str, str], environ: Environ) -> Answer:
+        """With the instances that each started, of which moto does not know."""
+        for key, fleet in form.items():
+            names = self._of_fleet.pop(fleet, ()) if key.startswith("FleetId.") else ()
+            if names and form.get("TerminateInstances") == "true":
+                ids = {f"InstanceId.{n}": name for n, name in enumerate(names, start=1)}
+                ends = {"Action": "TerminateInstances", "Version": form["Version"], **ids}
+                self._ask_moto_for(ends, environ)
+        return self._ask_moto_for({**form, "TerminateInstances": "false"}, environ)
+
+    def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
+        body = urlencode(form).encode()
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
+        return self._ask_moto(environ)
+
+    def _ask_moto(self, environ: Environ) -> Answer:
         started: list[tuple[str, tuple[tuple[str, str], ...]]] = []
 
         def start(status: str, headers: Iterable[tuple[str, str]], *_: object) -> None:
@@ -192,18 +248,7 @@ class MockAws:
 
         body = b"".join(self._moto(environ, start))
         status, headers = started[0]
-        return _Answer(status=status, headers=headers, body=body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    status: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-    @property
-    def ok(self) -> bool:
-        return self.status.startswith("200")
+        return Answer(status=status, headers=headers, body=body)
 
 
 class _QuietHandler(MotoRequestHandler):
@@ -231,6 +276,10 @@ def _moto_instances() -> list[Any]:
     ]
 
 
+def _is_of_a_run(instance: Any) -> bool:
+    return any(tag["key"] == RUN_TAG for tag in instance.get_tags())
+
+
 def _seen(instance: Any) -> MockInstance:
     return MockInstance(
         instance=InstanceId(instance.id),
@@ -239,50 +288,5 @@ def _seen(instance: Any) -> MockInstance:
         instance_type=instance.instance_type,
         lifecycle=instance.lifecycle or "on-demand",
         state=instance.state,
-        private_ip=instance.private_ip or "",
         user_data=str(instance.user_data or ""),
     )
-
-
-def _refusal(code: str, message: str) -> _Answer:
-    # Lack of capacity is the cloud's fault, hence a 5xx; other refusals are the caller's.
-    status = "500 Refused" if code.startswith("Insufficient") else "400 Refused"
-    body = (
-        f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}"
-        f"</Message></Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
-    )
-    return _Answer(status=status, headers=(("Content-Type", "text/xml"),), body=body.encode())
-
-
-def _quota(quotas: Mapping[str, float], body: bytes) -> _Answer:
-    asked = json.loads(body)
-    value = quotas.get(asked["QuotaCode"], 0.0)
-    text = json.dumps({"Quota": {**asked, "Unit": "None", "Value": value}})
-    headers = (("Content-Type", "application/x-amz-json-1.1"),)
-    return _Answer(status="200 OK", headers=headers, body=text.encode())
-
-
-def _price_history(market: Market, form: Mapping[str, str]) -> _Answer:
-    types = {value for key, value in form.items() if key.startswith("InstanceType.")}
-    zone = form.get("AvailabilityZone")
-    pools = [
-        (kind, place, usd)
-        for kind, place, usd in market.pools()
-        if (not types or kind in types) and zone in (None, place)
-    ]
-    first = int(form.get("NextToken") or 0)
-    stop = first + int(form.get("MaxResults") or len(pools))
-    token = str(stop) if stop < len(pools) else ""
-    items = "".join(
-        f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
-        f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
-        f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
-        f"<availabilityZone>{escape(place)}</availabilityZone></item>"
-        for kind, place, usd in pools[first:stop]
-    )
-    body = (
-        f'<DescribeSpotPriceHistoryResponse xmlns="{_XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
-        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken>{token}</nextToken>"
-        "</DescribeSpotPriceHistoryResponse>"
-    )
-    return _Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())

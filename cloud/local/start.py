@@ -20,6 +20,7 @@ from cloud.local.session import is_member, kill_members, members
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 15.0
 SEEN_GONE_S = 2.0
+STORE_VARIABLE = "BAMBOO_REDIS_URL"
 _TAIL_CHARACTERS = 2000
 
 
@@ -108,6 +109,7 @@ def start_local_cloud(
     preload: Sequence[str] = ("bamboo.runtime.worker",),
     worker_entry: str = "bamboo.runtime.worker:main",
     store_url: str = "",
+    store_reference: str = "",
     region: str = "us-east-1",
     agent_command: Sequence[str] = (),
     agent_environment: Mapping[str, str] | None = None,
@@ -117,8 +119,10 @@ def start_local_cloud(
     """Start a local cloud for one run and wait until all of it answers.
 
     It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
-    embedded Valkey whose data lies in `run_dir/store`. `agent_command` empty: `python -m cli.main
-    agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as spot prices.
+    embedded Valkey whose data lies in `run_dir/store`. Nodes read another store's URL from a
+    private file; `LocalCloud.store_url` is then `store_reference`. `agent_command` empty:
+    `python -m cli.main agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as
+    spot prices.
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
     """
@@ -136,6 +140,7 @@ def start_local_cloud(
         preload=tuple(preload),
         worker_entry=worker_entry,
         store_url=store_url,
+        store_reference=store_reference or store_url,
         agent_command=tuple(agent_command) or tuple(python_command("cli.main", "agent")),
         agent_environment=dict(agent_environment or {}),
         spot_usd_per_hour=dict(spot_usd_per_hour or {}),
@@ -147,6 +152,8 @@ def start_local_cloud(
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
+            # Who is started by it inherits this, and the URL may have a password.
+            env={k: v for k, v in os.environ.items() if k != STORE_VARIABLE},
         )
     with contextlib.ExitStack() as undo:
         undo.callback(_abandon, process)  # also when the wait is interrupted

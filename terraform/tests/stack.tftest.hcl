@@ -8,6 +8,13 @@ mock_provider "aws" {
   mock_resource "aws_iam_instance_profile" {
     defaults = { arn = "arn:aws:iam::123456789012:instance-profile/bamboo-worker" }
   }
+  override_data {
+    target = data.aws_ssm_parameter.store_image
+    values = { insecure_value = "ami-0123456789abcdef0" }
+  }
+  mock_resource "aws_secretsmanager_secret" {
+    defaults = { arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:bamboo-store-1" }
+  }
   mock_resource "aws_iam_role" {
     defaults = { arn = "arn:aws:iam::123456789012:role/bamboo-worker" }
   }
@@ -43,17 +50,76 @@ run "defaults" {
   }
 
   assert {
+    condition     = alltrue([for rule in aws_security_group.store.ingress : rule.from_port == 6379 && rule.to_port == 6379 && try(length(rule.cidr_blocks), 0) == 0 && rule.security_groups == toset([aws_security_group.workers.id])]) && length(aws_security_group.store.ingress) == 1
+    error_message = "The store is reached by workers only, on its own port."
+  }
+
+  assert {
+    condition     = alltrue([for rule in aws_security_group.store.egress : rule.from_port == 443 && rule.to_port == 443])
+    error_message = "The store fetches packages and says its secrets; it calls nobody else."
+  }
+
+  assert {
+    condition     = try(length(aws_default_security_group.closed.ingress), 0) == 0 && try(length(aws_default_security_group.closed.egress), 0) == 0
+    error_message = "What names no group talks to nobody."
+  }
+
+  assert {
+    condition     = aws_instance.store.metadata_options[0].http_tokens == "required" && aws_instance.store.metadata_options[0].http_put_response_hop_limit == 1
+    error_message = "The store's metadata answers to tokens only, and one hop."
+  }
+
+  assert {
+    condition     = aws_instance.store.root_block_device[0].encrypted && aws_instance.store.ami == "ami-0123456789abcdef0" && length(aws_instance.store.instance_market_options) == 0
+    error_message = "The store's disk is encrypted, its image is the one asked for, and it is on demand."
+  }
+
+  assert {
+    condition     = strcontains(aws_instance.store.user_data, "BAMBOO_ADMIN_SECRET=arn:aws:secretsmanager") && !can(regex("(?i)(password|secret_string|private key)=\\S", aws_instance.store.user_data))
+    error_message = "The store is told which secrets are its own, and none of what is in them."
+  }
+
+  assert {
+    condition     = !contains(keys(aws_instance.store.tags), "bamboo:run")
+    error_message = "The store is of no run: a launcher may not end it."
+  }
+
+  assert {
+    condition     = aws_s3_bucket_public_access_block.this.block_public_acls && aws_s3_bucket_public_access_block.this.block_public_policy && aws_s3_bucket_public_access_block.this.ignore_public_acls && aws_s3_bucket_public_access_block.this.restrict_public_buckets
+    error_message = "The bucket is nobody else's."
+  }
+
+  assert {
+    condition     = aws_s3_bucket_versioning.this.versioning_configuration[0].status == "Enabled" && one(one(aws_s3_bucket_server_side_encryption_configuration.this.rule).apply_server_side_encryption_by_default).sse_algorithm == "AES256"
+    error_message = "The bucket keeps versions, encrypted."
+  }
+
+  assert {
+    condition     = length(aws_s3_bucket_lifecycle_configuration.this.rule) == 1 && aws_s3_bucket_lifecycle_configuration.this.rule[0].noncurrent_version_expiration[0].noncurrent_days == 7 && aws_s3_bucket_lifecycle_configuration.this.rule[0].abort_incomplete_multipart_upload[0].days_after_initiation == 3
+    error_message = "Old versions and broken uploads go; runs stay unless asked."
+  }
+
+  assert {
+    condition = alltrue([
+      for s in jsondecode(aws_s3_bucket_policy.encrypted_transport_only.policy).Statement :
+      s.Effect == "Deny" && s.Principal == "*" && s.Action == "s3:*" && s.Condition.Bool["aws:SecureTransport"] == "false" && contains(s.Resource, "arn:aws:s3:::bamboo-mock/*")
+    ])
+    error_message = "Whoever comes in the clear is refused."
+  }
+
+  # What each role may do is asked of these documents in tests/infra; here, that they are the ones.
+  assert {
     condition = alltrue([
       for s in jsondecode(aws_iam_role_policy.worker.policy).Statement :
-      s.Effect == "Deny" || alltrue([for a in flatten([s.Action]) : startswith(a, "s3:")])
+      s.Effect == "Deny" || alltrue([for a in flatten([s.Action]) : startswith(a, "s3:") || a == "secretsmanager:GetSecretValue"])
     ])
-    error_message = "A worker is allowed nothing but the bucket."
+    error_message = "A worker is allowed nothing but the bucket and its secret."
   }
 
   assert {
     condition = contains(
       flatten([for s in jsondecode(aws_iam_role_policy.worker.policy).Statement : s.Action if s.Effect == "Deny"]),
-      "ec2:TerminateInstances",
+      "ec2:Terminate*",
     )
     error_message = "A worker may not end instances, whatever else it is given."
   }
@@ -62,9 +128,24 @@ run "defaults" {
     condition = alltrue([
       for s in jsondecode(aws_iam_policy.launcher.policy).Statement :
       s.Condition.StringLike["aws:ResourceTag/bamboo:run"] == "?*"
-      if contains(flatten([s.Action]), "ec2:TerminateInstances")
+      if length(setintersection(flatten([s.Action]), ["ec2:TerminateInstances", "ec2:DeleteVolume", "ec2:DeleteFleets", "ec2:CancelSpotInstanceRequests"])) > 0
     ])
-    error_message = "The launcher ends tagged instances only."
+    error_message = "The launcher ends tagged things only."
+  }
+
+  assert {
+    condition     = length(aws_iam_policy.launcher.policy) < 6144
+    error_message = "A managed policy is limited to 6,144 characters."
+  }
+
+  assert {
+    condition     = length(aws_budgets_budget.month) == 0
+    error_message = "An account is watched only if asked."
+  }
+
+  assert {
+    condition     = strcontains(base64decode(aws_launch_template.worker.user_data), "BAMBOO_STORE_SECRET=arn:aws:secretsmanager")
+    error_message = "The boot script knows where the store's address is."
   }
 
   assert {
@@ -89,6 +170,57 @@ run "one_zone" {
     condition     = aws_subnet.zone["eu-central-1b"].cidr_block == "172.20.0.0/24" && aws_vpc_endpoint.s3.service_name == "com.amazonaws.eu-central-1.s3"
     error_message = "Another region and another range are followed."
   }
+}
+
+run "all_that_may_be_asked_for" {
+  variables {
+    launcher_cidrs      = ["203.0.113.7/32"]
+    expire_runs_days    = 30
+    alarm_usd_per_month = 500
+    alarm_emails        = ["somebody@example.org"]
+  }
+
+  assert {
+    condition = length(aws_security_group.store.ingress) == 2 && alltrue([
+      for rule in aws_security_group.store.ingress : rule.from_port == 6379 && rule.to_port == 6379 && (try(length(rule.cidr_blocks), 0) == 0 || rule.cidr_blocks == tolist(["203.0.113.7/32"]))
+    ])
+    error_message = "A launcher's range is let in to the store's port, and to nothing else."
+  }
+
+  assert {
+    condition     = alltrue([for rule in aws_security_group.workers.ingress : rule.self && try(length(rule.cidr_blocks), 0) == 0])
+    error_message = "A launcher's range is not let in to workers."
+  }
+
+  assert {
+    condition     = aws_s3_bucket_lifecycle_configuration.this.rule[1].filter[0].prefix == "runs/" && aws_s3_bucket_lifecycle_configuration.this.rule[1].expiration[0].days == 30
+    error_message = "Runs expire, and only they."
+  }
+
+  assert {
+    condition     = aws_budgets_budget.month[0].limit_amount == "500" && length(aws_budgets_budget.month[0].notification) == 2
+    error_message = "The month is watched, as it is and as it is expected."
+  }
+}
+
+run "an_alarm_that_nobody_hears" {
+  command = plan
+
+  variables {
+    alarm_usd_per_month = 500
+  }
+
+  expect_failures = [aws_budgets_budget.month]
+}
+
+run "a_store_for_everybody" {
+  command = plan
+
+  variables {
+    launcher_cidrs = ["0.0.0.0/0"]
+  }
+
+  expect_failures = [var.launcher_cidrs]
 }
 
 run "same_zone_twice" {

@@ -52,6 +52,7 @@ def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
         "socket_dir": str(tmp_path),
         "run_dir": "/run",
         "keys": "{}",
+        "bind_host": "10.0.0.4",
         "agent_socket": str(tmp_path / "a-i-1.0.sock"),
     }
     join(store, 1)

@@ -27,10 +27,12 @@ def test_everything_else_may_be_given() -> None:
         "BAMBOO_BOOT": "2",
         "BAMBOO_NOTICE_POLL_S": "0.2",
         "BAMBOO_LIFELINE_FD": "0",
+        "BAMBOO_HEARD_FILE": "run/heard",
     }
     config = AgentConfig.from_environment({**NEEDED, **more})
     assert (config.run_dir, config.boot) == ("/runs/calm-fox", 2)
     assert (config.notice_poll_s, config.lifeline_fd) == (0.2, 0)
+    assert config.heard_file == Path("run/heard")
 
 
 @pytest.mark.parametrize("name", sorted(NEEDED))

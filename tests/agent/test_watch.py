@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.agent.notices import NoticeWatch
 from bamboo.agent.outcome import Fenced, RunEnded
-from bamboo.agent.watch import LogWatch, PeerWatch
+from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NoticeReceived, PeerLost, RebalanceAdvised, RunFailed
@@ -111,6 +111,30 @@ def test_a_jump_of_the_wall_clock_makes_nobody_gone(tmp_path, monkeypatch) -> No
         real.close()
     finally:
         server.stop()
+
+
+def test_whoever_watches_from_outside_sees_when_the_store_answers(store, tmp_path) -> None:
+    heard = tmp_path / "run" / "heard"
+    outcomes: queue.Queue = queue.Queue()
+    heart = Heartbeat(
+        node=join(store, 1),
+        store=store,
+        payload=lambda: "",
+        beat_s=0.005,
+        store_away_s=0.05,
+        outcomes=outcomes,
+        heard=heard,
+    )
+    thread = threading.Thread(target=heart.run, args=(threading.Event(),))
+    thread.start()
+    heard.parent.mkdir()  # only now: that it could not be touched before has ended nothing
+    wait_until(heard.exists, what="it was heard")
+    store.close()
+    assert "has not answered" in outcomes.get(timeout=10).why
+    thread.join(timeout=10)
+    heard.unlink()
+    heart.run(threading.Event())
+    assert not heard.exists(), "a store that does not answer was not heard"
 
 
 def log_watch(store, node: NodeId, outcomes: queue.Queue) -> LogWatch:

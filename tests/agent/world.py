@@ -114,7 +114,7 @@ class Agent:
         opener: Callable[[], Store] | None = None,
         **settings: object,
     ) -> None:
-        me = Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a"))
+        me = Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a"), address="10.0.0.4")
         self.node = node_id(me.instance, 0)
         self.service = Service(me)
         self.starter = Starter()

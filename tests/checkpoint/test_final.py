@@ -116,3 +116,61 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not list(tmp_path.iterdir())
     assert write_stage(tmp_path, 1, _tensors(1), 4)["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"files": None, "step": 7},
+        {"files": [], "step": 7},
+        {"files": {}, "step": None},
+        {"files": {}, "step": -1},
+        {"files": {}, "step": True},
+    ],
+)
+def test_a_manifest_that_lacks_something_is_named(tmp_path: Path, body: dict[str, object]) -> None:
+    (tmp_path / MANIFEST).write_text(json.dumps({"schema_version": 1, **body}))
+    with pytest.raises(InputError, match=r"manifest\.json: lacks its files or its step"):
+        read_final(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.safetensors",
+        "/etc/passwd",
+        "a/stage-00.safetensors",
+        "stage-00.safetensors\0",
+        "",
+        ".",
+    ],
+)
+def test_a_file_outside_the_folder_is_never_opened(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "final"
+    _write(folder)
+    (folder / stage_file(0)).rename(tmp_path / "x.safetensors")
+    body = {"schema_version": 1, "step": 7, "files": {name: "ab"}}
+    (folder / MANIFEST).write_text(json.dumps(body))
+    with pytest.raises(InputError, match="is no file of a stage"):
+        read_final(folder)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[" * 5000,
+        "[]",
+        '{"__metadata__": []}',
+        '{"__metadata__": {"bamboo": "[]"}}',
+        '{"__metadata__": {"bamboo": "{\\"step\\": 1e999}"}}',
+        '{"__metadata__": {"bamboo": "{\\"step\\": 1}"}, "x": []}',
+        '{"__metadata__": {"bamboo": "{\\"step\\": 1}"}, "x": {"data_offsets": ["a", 1]}}',
+    ],
+)
+def test_a_damaged_header_is_named(tmp_path: Path, header: str) -> None:
+    _write(tmp_path)
+    data = len(header).to_bytes(8, "little") + header.encode()
+    (tmp_path / stage_file(0)).write_bytes(data)
+    with pytest.raises(InputError, match=r"stage-00\.safetensors: is no final state"):
+        read_final(tmp_path)

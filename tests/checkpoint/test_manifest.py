@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.checkpoint.manifest import Manifest, Shard, shard_name, step_of
+from bamboo.checkpoint.manifest import Manifest, Shard, shard_from_json, shard_name, step_of
 
 
 def manifest(step: int = 100, generation: int = 3, stages: int = 2) -> Manifest:
@@ -46,6 +46,7 @@ ODD: list[tuple[str, Any]] = [
     ("generation", 4),
     ("created_at_s", "x"),
     ("created_at_s", float("nan")),
+    ("created_at_s", 10**400),
     ("shards", []),
     ("shards", None),
     ("shards", [{"name": "a"}]),
@@ -57,6 +58,47 @@ def test_an_odd_value_is_refused(key: str, value: Any) -> None:
     raw = json.loads(manifest().to_json()) | {key: value}
     with pytest.raises(ValueError, match=r"\S"):
         Manifest.from_json(json.dumps(raw))
+
+
+INSIDE = "step-00000100/gen-000003/"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../etc/passwd",
+        "/etc/passwd",
+        f"{INSIDE}../../../x",
+        f"{INSIDE}/etc/passwd",
+        f"{INSIDE}a/stage-00.safetensors",
+        f"{INSIDE}./stage-00.safetensors",
+        f"{INSIDE}stage-00.safetensors\0",
+        f"{INSIDE}stage-00.safetensors\n",
+        f"{INSIDE}stage-00.safetensors/",
+        f"{INSIDE}",
+        f"{INSIDE}manifest.json",
+        f"{INSIDE}stage-{'0' * 300}.safetensors",
+        f"{INSIDE}stage-٠٠.safetensors",
+        "step-00000100/gen-000004/stage-00.safetensors",
+        "",
+    ],
+)
+def test_a_shard_outside_its_folder_is_refused(name: str) -> None:
+    raw = json.loads(manifest().to_json())
+    raw["shards"][0]["name"] = name
+    with pytest.raises(ValueError, match="is not of its step and generation"):
+        Manifest.from_json(json.dumps(raw))
+
+
+def test_more_shards_than_stages_could_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="names 1025 shards"):
+        Manifest.from_json(manifest(stages=1025).to_json())
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "{}", "[]", '{"name": "x", "bytes": -1}'])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        shard_from_json(text)
 
 
 @pytest.mark.parametrize("key", json.loads(manifest().to_json()))
@@ -73,7 +115,7 @@ def test_one_tensor_in_two_shards_is_refused() -> None:
         Manifest.from_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", "{", "null"])
+@pytest.mark.parametrize("text", ["", "[]", "5", "{", "null", "[" * 5000, "9" * 5000])
 def test_what_is_no_manifest_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         Manifest.from_json(text)

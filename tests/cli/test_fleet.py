@@ -23,8 +23,10 @@ from cli.fleet import GRACE_S, RunFleet
 from cloud.fleet import Fleet, Report, StillLive
 from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
+from cloud.reconcile import Gang
 from tests.cli.world import World, job, joined
 
+GANG = Gang(nodes=4, within_s=60.0)
 ZONES = {ZoneId("us-east-1a"): 3, ZoneId("us-east-1b"): 2}
 
 
@@ -33,6 +35,7 @@ class FakeCloudFleet:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
+        self.limits: list[tuple[int, Gang | None]] = []
         self.trouble: Exception | None = None
         self.on_call: Callable[[], None] = lambda: None
 
@@ -43,9 +46,17 @@ class FakeCloudFleet:
             raise self.trouble
 
     def ensure(
-        self, count: int, *, leaving: Collection[InstanceId], zones: Mapping[ZoneId, int] | None
+        self,
+        count: int,
+        *,
+        leaving: Collection[InstanceId],
+        zones: Mapping[ZoneId, int] | None,
+        anchors: int,
+        gang: Gang | None,
+        most: int,
     ) -> Report:
-        assert zones == ZONES
+        assert (zones, anchors) == (ZONES, 1)
+        self.limits.append((most, gang))
         self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
 
@@ -90,6 +101,8 @@ class Parts:
             nodes=5,
             zones=ZONES,
             most=most,
+            anchors=1,
+            gang=GANG,
             join_s=120.0,
             now=lambda: self.now_s,
         )
@@ -198,22 +211,11 @@ def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) ->
     ]
 
 
-def test_never_more_than_the_budget_allows(tmp_path: Path) -> None:
-    """One that is about to leave is paid until it has: its replacement waits for that."""
+def test_the_budget_holds_always_and_the_gang_while_the_run_forms(tmp_path: Path) -> None:
     parts = Parts(tmp_path, most=5)
-    nodes = state().nodes
-    instances = [*(node.instance for node in nodes), InstanceId("i-5")]
-    journal(parts, dict.fromkeys(instances, 10.0))
-    noticed = NoticeReceived(node=nodes[1].id, deadline_s=1e10)
-    parts.made.reconcile(state(RebalanceAdvised(node=nodes[0].id)))
-    parts.made.reconcile(state(noticed))
-    journal(parts, dict.fromkeys(instances, 10.0), ended=[nodes[1].instance])
-    parts.made.reconcile(state(noticed))
-    assert parts.fleet.calls == [
-        ("ensure", (5,)),
-        ("ensure", (4, nodes[1].instance)),
-        ("ensure", (5, nodes[1].instance)),
-    ]
+    parts.made.reconcile(forming())
+    parts.made.reconcile(state())
+    assert parts.fleet.limits == [(5, GANG), (5, None)]
 
 
 def test_a_node_that_is_given_back_does_not_count_and_is_not_ended_yet(parts: Parts) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cloud.local.session import members
+from tests.exposed import files_with, processes_with
 from tests.jobs import TEXT
 from tests.store_server import start_store
 from tests.support import wait_until
@@ -37,6 +38,7 @@ microbatch = 2
 stages = 4
 redundancy = "eager"
 """
+PASSWORD = "Zq7-of-this-test"
 LONG = "train.steps=100000"
 
 
@@ -177,7 +179,7 @@ def _whole_again(status: dict[str, Any], lost: str) -> bool:
 
 
 def test_by_hand_with_a_store_of_ones_own(bench: Bench) -> None:
-    store = start_store(bench.folder / "s", password="secret")
+    store = start_store(bench.folder / "s", password=PASSWORD)
     try:
         bench.environment["BAMBOO_REDIS_URL"] = store.url
         with bench.launched("hand") as launched:
@@ -197,10 +199,14 @@ def test_by_hand_with_a_store_of_ones_own(bench: Bench) -> None:
                 timeout_s=20.0,
             )
             assert bench.json("verify", "hand", "--decisions")["equal"] is True
+            assert files_with(PASSWORD, launched.folder) == {"endpoint.json"}
+            assert not processes_with(PASSWORD, members(launched.cloud_pid))
             stopped = bench.run("stop", "hand")
             assert stopped.returncode == 0, stopped.stderr
             assert launched.wait() == 130
             launched.assert_gone()
+        assert not files_with(PASSWORD, launched.folder)
+        assert PASSWORD not in launched.out.read_text()
         assert bench.json("verify", "hand")["equal"] is True
         assert bench.json("verify", "hand", "--decisions")["equal"] is True
         for line in ("stop", "preempt"):
@@ -208,10 +214,9 @@ def test_by_hand_with_a_store_of_ones_own(bench: Bench) -> None:
             assert bench.run(line, "hand", *extra).returncode == 2
         again = bench.run("launch", "job.toml", "--run", "hand")
         assert (again.returncode, "run hand exists already" in again.stderr) == (2, True)
-        bench.environment["BAMBOO_REDIS_URL"] = store.url.replace("secret", "wrong")
+        bench.environment["BAMBOO_REDIS_URL"] = store.url.replace(PASSWORD, "wrong")
         wrong = bench.run("launch", "job.toml", "--run", "wrong")
         assert wrong.returncode == 2
-        assert "secret" not in wrong.stderr
         assert "wrong@" not in wrong.stderr
     finally:
         store.stop()

@@ -1,6 +1,7 @@
 """From a job to its plan, strategy and requests."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +9,8 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli.planning import Planned, plan_job
-from cli.views.plan import plan_body, plan_text, requests_text
+from cli.planning import Planned, plan_job, speeds_of
+from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.workload import layer_facts
 from tests.cli.facts import seen
 
@@ -52,11 +53,13 @@ def test_an_unknown_type_and_one_without_a_price_are_refused() -> None:
 
 
 def test_the_request_says_all_that_matters() -> None:
-    (request,) = plan().requests
+    (asked,) = plan().requests
+    assert asked["call"] == "RunInstances"
+    request = asked["arguments"]
     assert request["MaxCount"] == 4
     assert request["ClientToken"] == "r-1"
     assert request["InstanceMarketOptions"]["SpotOptions"]["SpotInstanceType"] == "one-time"
-    assert '"HttpTokens": "required"' in requests_text(request)
+    assert '"HttpTokens": "required"' in requests_text(asked)
 
 
 def test_the_strategy_holds_the_semantics_and_the_cut() -> None:
@@ -136,8 +139,9 @@ def test_a_spread_over_zones_is_asked_for_zone_by_zone() -> None:
     low, high = sorted(of_type, key=lambda zone: of_type[zone])
     assert planned.zones == {low: 3, high: 2}
     assert planned.usd_per_hour == pytest.approx(3 * of_type[low] + 2 * of_type[high])
-    assert [r["MaxCount"] for r in planned.requests] == [3, 2]
-    assert [r["ClientToken"] for r in planned.requests] == ["r-1", "r-2"]
+    asked = [request["arguments"] for request in planned.requests]
+    assert {r["Placement"]["AvailabilityZone"]: r["MaxCount"] for r in asked} == planned.zones
+    assert [r["ClientToken"] for r in asked] == ["r-1", "r-2"]
     text = plan_text("r", planned, cores=2)
     assert f"spot in {low} and {high}" in " ".join(text.split())
     assert "neighbours is taken, as the job says, at $" in " ".join(text.split())
@@ -169,3 +173,60 @@ def test_the_plan_as_json() -> None:
     )
     stage = body["memory"][0]
     assert stage["total"] == sum(v for k, v in stage.items() if k not in ("stage", "total"))
+
+
+def test_anchors_are_asked_for_on_demand_and_priced_so() -> None:
+    spot = plan()
+    mixed = plan(replace(JOB, cloud=replace(JOB.cloud, anchors=2)))
+    kind = mixed.catalogue.find(mixed.pool.instance_type)
+    (price,) = {mixed.usd_per_hour - spot.usd_per_hour}
+    dearer = 2 * (kind.on_demand_usd_per_hour - spot.usd_per_hour / 4)
+    assert price == pytest.approx(dearer)
+    fixed, rest = (request["arguments"] for request in mixed.requests)
+    assert (fixed["MaxCount"], rest["MaxCount"]) == (2, 2)
+    assert "InstanceMarketOptions" not in fixed
+    assert rest["InstanceMarketOptions"]["MarketType"] == "spot"
+    assert "2 anchors of them on demand" in " ".join(plan_text("r", mixed, cores=2).split())
+
+
+def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> None:
+    (tmp_path / "boot.sh").write_text("echo secret-of-the-boot\n")
+    cloud = replace(
+        JOB.cloud,
+        provider="ec2",
+        instance_types=("g5.xlarge",),
+        subnets=("subnet-a", "subnet-b"),
+    )
+    planned = plan(replace(JOB, cloud=replace(cloud, anchors=1)))
+    said = " ".join(quota_text(planned).split())
+    assert "3 g5.xlarge" in said
+    assert "1 g5.xlarge" in said
+    assert "L-3819A6DF" in said
+    (fleet,) = plan(replace(JOB, cloud=cloud)).requests
+    assert fleet["call"] == "CreateFleet"
+    assert fleet["arguments"]["Type"] == "instant"
+    (config,) = fleet["arguments"]["LaunchTemplateConfigs"]
+    assert [one["Priority"] for one in config["Overrides"]] == [
+        float(n) for n in range(len(config["Overrides"]))
+    ]
+    assert len(config["Overrides"]) > 1
+    booted = replace(cloud, image="ami-1", boot_script="boot.sh", bucket="b-1")
+    job = replace(JOB, cloud=booted, file=str(tmp_path / "job.toml"))
+    (call,) = plan(job).requests
+    assert call["call"] == "RunInstances"
+    assert call["arguments"]["SubnetId"] in ("subnet-a", "subnet-b")
+    assert "secret-of-the-boot" not in requests_text(call)
+    assert set(call["arguments"]["UserData"]) == {"sha256", "bytes"}
+
+
+def test_types_rank_by_price_or_by_what_their_speed_costs() -> None:
+    types = ("g4dn.xlarge", "g5.xlarge")
+    by_price = plan(replace(JOB, cloud=replace(JOB.cloud, instance_types=types)))
+    by_value = plan(replace(JOB, cloud=replace(JOB.cloud, instance_types=types, prefer="value")))
+    assert by_price.pool.instance_type == "g4dn.xlarge"
+    assert by_value.pool.instance_type == "g5.xlarge"
+    speeds = speeds_of(by_value.job, by_value.catalogue)
+    assert speeds["g4dn.xlarge"] == 1.0
+    assert speeds["g5.xlarge"] > 2.0
+    (asked,) = by_value.requests
+    assert asked["arguments"]["InstanceType"] == "g5.xlarge"

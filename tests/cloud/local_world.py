@@ -45,7 +45,7 @@ def provider_of(cloud: LocalCloud) -> Ec2Provider:
         settings=Ec2Settings(region="us-east-1", image="ami-12345678"),
         instance_types=["g4dn.xlarge"],
         zones=["us-east-1a", "us-east-1b"],
-        market=Market.SPOT,
+        markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=cloud.endpoint_url,
     )

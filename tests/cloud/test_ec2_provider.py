@@ -1,6 +1,7 @@
 """What EC2's refusals, silences and lies become: our own errors, with a remedy."""
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import (
     CloudRefused,
+    CloudThrottled,
     CloudUnavailable,
     InstanceState,
     LaunchSpec,
@@ -21,18 +23,20 @@ from cloud.provider import (
     Pool,
     RefusalKind,
 )
+from tests.cloud.aws_answers import ec2_error, instead
 
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 
 
-def connect(endpoint_url: str | None) -> Ec2Provider:
+def connect(endpoint_url: str | None, *, launch_timeout_s: float = 30.0) -> Ec2Provider:
     return Ec2Provider.connect(
         settings=Ec2Settings(region="us-east-1", image="ami-12345678"),
         instance_types=["g5.xlarge"],
         zones=["us-east-1a"],
-        market=Market.SPOT,
+        markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=endpoint_url,
+        launch_timeout_s=launch_timeout_s,
     )
 
 
@@ -42,12 +46,12 @@ def spec(token: str = "t") -> LaunchSpec:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def market() -> MockMarket:
     return MockMarket({})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def provider(market: MockMarket) -> Iterator[Ec2Provider]:
     aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
     aws.start()
@@ -126,3 +130,35 @@ def test_a_stopped_instance_is_not_live(provider) -> None:
     stopped = observed({**raw, "State": {"Name": "stopped"}})
     assert (stopped.state, stopped.state.live) == (InstanceState.SHUTTING_DOWN, False)
     provider.terminate([InstanceId(launched.instance)])
+
+
+def test_a_slow_answer_is_unavailable_and_the_same_token_tells_it(market) -> None:
+    metadata = MetadataService()
+    held_up = threading.Event()
+    aws = MockAws(metadata=metadata, market=market, on_change=lambda: held_up.wait(5.0) or None)
+    aws.start()
+    provider = connect(aws.url, launch_timeout_s=0.3)
+    with pytest.raises(CloudUnavailable, match="RunInstances got no answer"):
+        provider.launch([spec("slow")])
+    held_up.set()
+    assert len(provider.launch([spec("slow")]).launched) == 1
+    seen = [o for o in provider.describe(RunId("errors")) if o.token == "slow"]
+    assert len(seen) == 1
+    provider.close()
+    aws.stop()
+
+
+@pytest.mark.parametrize("call", ["held", "describe"])
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("RequestLimitExceeded", 503, CloudThrottled),
+        ("InternalError", 500, CloudUnavailable),
+        ("UnauthorizedOperation", 403, CloudRefused),
+    ],
+)
+def test_a_look_that_is_refused_is_told_by_its_kind(provider, call, code, status, error) -> None:
+    asked = instead(provider._reader, "DescribeInstances", lambda: ec2_error(code, status=status))
+    with pytest.raises(error, match=code):
+        getattr(provider, call)(RunId("errors"))
+    assert len(asked) == 1, "whoever has a loop asks again, the library does not"

@@ -1,6 +1,8 @@
 """The exact EC2 requests, held against a golden file, and the meaning of error codes and prices."""
 
+import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.errors import refusal_kind
+from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.pricing import on_demand_offers, spot_offers
 from cloud.ec2.requests import Ec2Settings
 from cloud.ec2.user_data import agent_environment, boot_script
@@ -48,6 +51,7 @@ def test_an_on_demand_request_differs_in_the_market_alone() -> None:
     spot = requests.run_instances(spec(), FULL)
     on_demand = requests.run_instances(spec(Market.ON_DEMAND), FULL)
     assert spot.pop("InstanceMarketOptions")["SpotOptions"]["SpotInstanceType"] == "one-time"
+    assert spot["TagSpecifications"].pop()["ResourceType"] == "spot-instances-request"
     assert on_demand == spot
 
 
@@ -130,3 +134,80 @@ def test_the_agents_settings_file_is_quoted_for_systemd() -> None:
 def test_the_boot_script_learns_its_bucket_first() -> None:
     text = boot_script(bucket="b-1", script="echo hi\n")
     assert text == "#!/bin/bash\nexport BAMBOO_BUCKET=b-1\necho hi\n"
+
+
+ALTERNATIVE = Pool(instance_type="g6.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
+STACK = Ec2Settings(
+    region="us-east-1",
+    launch_template="bamboo-worker",
+    subnets={"us-east-1a": "subnet-1", "us-east-1b": "subnet-2"},
+)
+
+
+def over_two() -> LaunchSpec:
+    return replace(spec(), alternatives=(ALTERNATIVE,))
+
+
+def test_a_full_fleet_request_is_the_golden_one() -> None:
+    golden = json.loads((GOLDEN / "create_fleet.json").read_text())
+    assert requests.launch_call(over_two(), STACK) == ("CreateFleet", golden)
+    assert "MaxPrice" not in json.dumps(golden)
+    assert "MaxTotalPrice" not in json.dumps(golden)
+
+
+def test_an_on_demand_fleet_takes_its_pools_by_priority() -> None:
+    anchor = replace(
+        spec(Market.ON_DEMAND), alternatives=(replace(ALTERNATIVE, market=Market.ON_DEMAND),)
+    )
+    request = requests.create_fleet(anchor, STACK)
+    assert request["OnDemandOptions"]["AllocationStrategy"] == "prioritized"
+    assert "SpotOptions" not in request
+    assert request["TargetCapacitySpecification"]["DefaultTargetCapacityType"] == "on-demand"
+
+
+def test_only_a_template_that_says_all_else_can_be_asked_over_several_pools() -> None:
+    assert requests.asks_several(STACK)
+    assert not requests.asks_several(Ec2Settings(region="us-east-1", image="ami-1"))
+    assert not requests.asks_several(FULL)
+
+
+def test_user_data_is_shown_as_digest_and_size() -> None:
+    call = requests.shown(*requests.launch_call(spec(), FULL))
+    assert call["call"] == "RunInstances"
+    data = call["arguments"]["UserData"]
+    text = b"#!/bin/bash\n"
+    assert data == {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    assert "UserData" not in requests.shown("CreateFleet", {"Type": "instant"})["arguments"]
+
+
+def entry(zone: str, *, by_subnet: bool = False, **more: object) -> dict[str, object]:
+    override = {"SubnetId": STACK.subnets[zone]} if by_subnet else {"AvailabilityZone": zone}
+    kind = "g5.xlarge" if zone == "us-east-1a" else "g6.xlarge"
+    return {
+        "LaunchTemplateAndOverrides": {"Overrides": {"InstanceType": kind, **override}},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("by_subnet", [False, True])
+def test_instances_and_errors_of_a_fleet_are_told_by_pool(by_subnet: bool) -> None:
+    given = entry("us-east-1a", by_subnet=by_subnet, InstanceIds=["i-1", "i-2"])
+    failed = entry(
+        "us-east-1b", by_subnet=by_subnet, ErrorCode="InsufficientInstanceCapacity", ErrorMessage=""
+    )
+    answer = fleet_answer({"Instances": [given], "Errors": [failed, failed]}, over_two(), STACK)
+    assert [(one.instance, one.pool) for one in answer.launched] == [
+        ("i-1", spec().pool),
+        ("i-2", spec().pool),
+    ]
+    assert [(r.pool, r.kind, r.missing) for r in answer.refusals] == [
+        (ALTERNATIVE, RefusalKind.POOL_OUT, 2)
+    ]
+
+
+def test_a_fleet_that_came_short_without_a_word_blames_each_pool_and_a_full_one_none() -> None:
+    short = fleet_answer({"Instances": []}, over_two(), STACK)
+    assert {r.pool for r in short.refusals} == {spec().pool, ALTERNATIVE}
+    full = entry("us-east-1a", InstanceIds=["i-1", "i-2", "i-3", "i-4"])
+    tried = entry("us-east-1b", ErrorCode="InsufficientInstanceCapacity")
+    assert fleet_answer({"Instances": [full], "Errors": [tried]}, over_two(), STACK).refusals == ()

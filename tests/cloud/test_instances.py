@@ -32,7 +32,7 @@ class Aws:
     def __init__(self) -> None:
         self.shown = MockInstance(
             instance=ONE, zone=ZoneId("us-east-1a"), region="us-east-1",
-            instance_type="g4dn.xlarge", lifecycle="spot", state="running", private_ip="",
+            instance_type="g4dn.xlarge", lifecycle="spot", state="running",
             user_data="",
         )  # fmt: skip
         self.interrupted = False

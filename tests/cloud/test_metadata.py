@@ -148,6 +148,7 @@ def test_the_client_reads_identity_and_notice_over_http() -> None:
         imds = Imds(url + service.add(facts()))
         assert imds.identity().instance == ME
         assert imds.identity().zone == "us-east-1b"
+        assert imds.identity().address == "10.0.0.4"
         assert imds.notice() is None
         assert not imds.advised()
         service.advise(ME)

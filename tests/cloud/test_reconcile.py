@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bamboo.ids import InstanceId, ZoneId
 from cloud.provider import InstanceState, Market, Observed, Offer, Pool
-from cloud.reconcile import POOL_OUT_S, Desired, PoolMemory, Start, Terminate, Wait, plan
+from cloud.reconcile import POOL_OUT_S, Desired, PoolMemory, Start, Terminate, Wait, reconcile
 
 A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
@@ -26,7 +26,7 @@ def instance(
 
 
 def planned(count, observed=(), *, memory=None, unwanted=(), offers=OFFERS, now_s=100.0, zones=()):
-    return plan(
+    return reconcile(
         desired=Desired(count=count, unwanted=frozenset(unwanted), zones=dict(zones)),
         observed=observed,
         offers=offers,

@@ -265,3 +265,38 @@ def test_the_policy_has_the_spread_of_the_job_or_of_the_plan(tmp_path: Path) -> 
     assert policy_of(free, cuts, spread="neighbours").apart
     fixed = tiny_job(tmp_path, ["cluster.spread=neighbours"])
     assert policy_of(fixed, cuts).spread == "neighbours"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 5000, '{"schema_version": 1, "job": ' + "[" * 5000, "9" * 5000]
+)
+def test_a_resolved_job_that_is_no_json_is_named(text: str) -> None:
+    with pytest.raises(InputError, match="resolved job: is not JSON"):
+        job_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[data]\nsource = "path"\npath = "{}"', "data.path"),
+        ('[model]\nmodel = "{}.py:build"', "model.model"),
+    ],
+)
+@pytest.mark.parametrize("name", ["x" * 5000, r"a\u0000b", "x/" * 3000])
+def test_a_path_that_can_be_none_is_one_line(
+    tmp_path: Path, text: str, key: str, name: str
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("{}", name))
+    with pytest.raises(InputError, match=f"{key} = .*there is no file"):
+        load_job(path)
+
+
+@pytest.mark.parametrize("digits", [400, 4000, 5000])
+def test_a_whole_number_beyond_every_float_is_one_line(tmp_path: Path, digits: int) -> None:
+    path = tmp_path / "job.toml"
+    for sign in ("", "-"):
+        path.write_text(f"[train]\nlearning_rate = {sign}{'9' * digits}\n")
+        with pytest.raises(InputError) as caught:
+            load_job(path)
+        assert len(str(caught.value)) < 600

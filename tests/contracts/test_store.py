@@ -1,5 +1,5 @@
-"""What every `ports.Store` does: one suite, run against memory and against the server that a local
-run embeds."""
+"""What every `ports.Store` does: one suite, run against memory, against the server that a local run
+embeds, and against Debian's over TLS with a user for each run."""
 
 import json
 import threading
@@ -21,6 +21,7 @@ from bamboo.ids import NodeId, RunId, run_id
 from bamboo.ports import Entry, Store
 from tests.core.build import POLICY, forming, joined, lost
 from tests.store_server import StoreServer, start_store
+from tests.tls_store import TlsStore, start_tls_store
 
 A, B = NodeId("a.1"), NodeId("b.1")
 _numbers = count()
@@ -34,10 +35,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
     store.stop()
 
 
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsStore]:
+    store = start_tls_store(tmp_path_factory.mktemp("redis"))
+    yield store
+    store.stop()
+
+
 Connect = Callable[[], Store]
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", "valkey", "redis-tls"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Gives a further handle of one and the same empty run."""
     run: RunId = run_id(f"run-{next(_numbers)}")
@@ -46,7 +54,11 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         yield lambda: memory
         memory.close()
         return
-    url = request.getfixturevalue("server").url
+    if request.param == "valkey":
+        url = request.getfixturevalue("server").url
+    else:
+        tls: TlsStore = request.getfixturevalue("tls")
+        url = tls.with_authority(tls.url(run, tls.add_user(run)))
     opened: list[Store] = []
 
     def handle() -> Store:

@@ -4,12 +4,14 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import zmq
 
+from bamboo.errors import InputError
 from bamboo.ports import Buffer
 from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.runtime.wire import encode, to_buffer
@@ -213,3 +215,17 @@ def test_keys_are_a_must_between_hosts() -> None:
 
 def test_keys_survive_a_document() -> None:
     assert RunKeys.from_dict(json.loads(json.dumps(KEYS.to_dict()))) == KEYS
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o770])
+def test_on_one_host_the_folder_is_the_owners_alone(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(InputError, match=f"has mode {mode:04o} .*give it mode 0700"):
+        ZmqTransport(me=A, bind=f"ipc://{folder}/a")
+    with pytest.raises(InputError, match="is not there"):
+        ZmqTransport(me=A, bind=f"ipc://{folder}/missing/a")
+    assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    ZmqTransport(me=A, bind=f"ipc://{folder}/a").close()

@@ -14,7 +14,7 @@ import redis
 
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import check_store, open_store
-from bamboo.coord.redis_store import hide_password, refused
+from bamboo.coord.redis_store import refused
 from bamboo.coord.replay import verify_decisions
 from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, run_id
@@ -49,7 +49,7 @@ def login(server: StoreServer) -> str:
         ("http://localhost:1", "'http://localhost:1' is no URL of a store; use unix:///"),
         ("", "'' is no URL of a store"),
         ("redis://localhost:port/0", "'redis://localhost:port/0' cannot be used: .*; correct it"),
-        ("redis://[::1/0", r"\(a URL that cannot be read\)"),
+        ("redis://[::1/0", r"'redis://\[::1/0' cannot be used: .*; correct it"),
     ],
 )
 def test_an_unusable_url_is_refused_in_one_line(url: str, says: str) -> None:
@@ -74,7 +74,7 @@ def test_a_wrong_or_missing_login_is_refused(server: StoreServer, login: str) ->
 
 def test_a_login_error_of_hello_is_one_of_login() -> None:
     hello = redis.ConnectionError("HELLO must be called with the client already authenticated")
-    assert "refuses the login" in str(refused("redis://h", hello))
+    assert "refuses the login" in str(refused("redis://h", hello, run=RUN))
 
 
 def test_a_user_of_another_run_is_refused_by_the_try_out(server: StoreServer) -> None:
@@ -118,22 +118,6 @@ def test_keys_stay_below_the_run(server: StoreServer) -> None:
     keys = {key.removeprefix("bamboo:keys:") for key in client.keys("*keys*")}
     assert keys == {"state", "log", "documents", "leases", "s:metrics"}
     client.close()
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://h:1/0", "redis://h:1/0"),
-        ("redis://:pw@h:1/0", "redis://:***@h:1/0"),
-        ("rediss://user:p%40w@h:1/0?db=2", "rediss://user:***@h:1/0?db=2"),
-        ("unix:///a/b.sock?db=0", "unix:///a/b.sock?db=0"),
-        ("unix://:pw@/a/b.sock?db=0", "unix://:***@/a/b.sock?db=0"),
-        ("unix:///a/b.sock?db=0&password=pw", "unix:///a/b.sock?db=0&password=***"),
-        ("redis://u@h", "redis://u@h"),
-    ],
-)
-def test_passwords_are_hidden(url: str, shown: str) -> None:
-    assert hide_password(url) == shown
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])

@@ -1,11 +1,15 @@
 """What stands in terraform/ and infra/ as text agrees with what the code calls it."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from bamboo.agent.config import AgentConfig
+from bamboo.config.tree import CloudConfig
+from bamboo.ids import RunId
 from cli.planning import LAUNCH_TEMPLATE
-from cloud.ec2.requests import RUN_TAG
+from cli.stack import OUTPUTS
+from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
 from cloud.ec2.user_data import boot_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +29,11 @@ def test_the_launch_template_has_the_name_that_is_launched() -> None:
 
 
 def test_rights_and_boot_follow_the_tag_that_is_set() -> None:
-    assert f'run_tag = "{RUN_TAG}"' in text_of("terraform/roles.tf")
+    rights = text_of("terraform/policies/launcher.json.tftpl")
+    assert f'"aws:ResourceTag/{RUN_TAG}"' in rights
+    assert f'"aws:RequestTag/{EXPIRY_TAG}"' in rights
     assert f"from_metadata tags/instance/{RUN_TAG})" in text_of("infra/boot.sh")
+    assert f"meta-data/tags/instance/{EXPIRY_TAG}" in text_of("infra/deadman.sh")
 
 
 def test_the_template_and_the_code_wrap_the_boot_script_alike() -> None:
@@ -47,3 +54,41 @@ def test_the_unit_gives_the_agent_all_that_it_needs() -> None:
     assert config.socket_dir == Path("/run") / made[1]
     assert "RuntimeDirectoryMode=0700" in unit
     assert "ExecStart=/opt/bamboo/venv/bin/bamboo agent\n" in unit
+
+
+def test_the_agent_gives_up_before_the_dead_man_switch_does() -> None:
+    """Then its worker leaves in order, and its last words reach the bucket."""
+    limits = dict(
+        re.findall(r"^(\w+_s)=\$\{\w+:-(\d+)\}", text_of("infra/deadman.sh"), re.MULTILINE)
+    )
+    assert set(limits) == {"over_s", "begin_s", "silent_s"}
+    needed = AgentConfig(run=RunId("r1"), store_url="rediss://store.test", socket_dir=Path("/run"))
+    assert int(limits["silent_s"]) > needed.store_away_s + needed.leave_s
+    assert int(limits["over_s"]) >= 2 * 60 + 60, "a notice of two minutes is the cloud's to end"
+
+
+def test_switch_and_agent_mean_one_file() -> None:
+    default = re.search(
+        r"^heard=\$\{BAMBOO_HEARD_FILE:-(.*)\}$", text_of("infra/deadman.sh"), re.MULTILINE
+    )
+    assert default is not None
+    assert f"Environment=BAMBOO_HEARD_FILE={default[1]}\n" in text_of("infra/bamboo-agent.service")
+
+
+def test_all_that_the_boot_fetches_is_put_there() -> None:
+    """By `aws_s3_object.boot`: every unit of ours, and the scripts that it names."""
+    boot, bucket = text_of("infra/boot.sh"), text_of("terraform/bucket.tf")
+    fetched = re.findall(r"^ *fetch boot/([\w.-]+) ", boot, re.MULTILINE)
+    for unit, script in re.findall(r"^fetch_unit ([\w-]+) ([\w.-]+)$", boot, re.MULTILINE):
+        fetched += [script, f"{unit}.service", f"{unit}.timer"]
+    assert len(fetched) == 8
+    for name in fetched:
+        by_pattern = re.fullmatch(r"bamboo-.*\.(service|timer)", name)
+        assert by_pattern or f'"{name}"' in bucket, name
+        assert (ROOT / name).exists() or (ROOT / "infra" / name).exists(), name
+
+
+def test_the_stack_says_all_that_init_writes_down() -> None:
+    said = set(re.findall(r'^output "(\w+)"', text_of("terraform/outputs.tf"), re.MULTILINE))
+    assert {*OUTPUTS, "subnets"} <= said
+    assert {"provider", *OUTPUTS, "subnets", "zones"} <= {f.name for f in fields(CloudConfig)}

@@ -153,3 +153,13 @@ def test_of_one_family_a_larger_instance_with_as_many_gpus_is_no_cheaper() -> No
         if same and (one.vcpus or 0) < (other.vcpus or 0):
             assert one.on_demand_usd_per_hour < other.on_demand_usd_per_hour
             assert one.network_gbps <= other.network_gbps
+
+
+@pytest.mark.parametrize("number", [10**400, float("inf")])
+@pytest.mark.parametrize("key", ["gpus", "gpu_memory_gib", "on_demand_usd_per_hour", "vcpus"])
+def test_a_number_beyond_use_is_refused(key: str, number: float) -> None:
+    kind = {"gpu": "x", "gpus": 1, "gpu_memory_gib": 1, "network_gbps": 1, "vcpus": 1}
+    raw = {"schema_version": 1, "region": "r", "on_demand_seen": "2026", "spot_seen": "2026"}
+    types = {"t": kind | {"on_demand_usd_per_hour": 1.0} | {key: number}}
+    with pytest.raises(ValueError, match=r"wrong kind|no number"):
+        catalogue_from(raw | {"types": types})

@@ -232,7 +232,7 @@ def test_without_losses_there_is_no_break_even() -> None:
 
 
 def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them() -> None:
-    first, second, third = [one for one in found().found if one.line.launchable][:3]
+    first, second, third = [one for one in found().found if one.launchable][:3]
     fast = outcome(first, hours=1, usd=9)
     cheap = outcome(second, hours=5, usd=3, worse=2)
     some = [fast, cheap, outcome(third, hours=2, usd=5)]
@@ -253,7 +253,7 @@ def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them()
 
 
 def test_a_budget_is_held_against_what_stands_beside_the_instances_too() -> None:
-    first, second = [one for one in found().found if one.line.launchable][:2]
+    first, second = [one for one in found().found if one.launchable][:2]
     alone = outcome(first, hours=10, usd=3, worse=2)
     one = replace(alone, beside_usd_per_hour=0.1)
     assert (one.whole_usd_p50, one.whole_usd_p90) == (4.0, 8.0)
@@ -269,17 +269,34 @@ def test_a_budget_is_held_against_what_stands_beside_the_instances_too() -> None
     assert choose([alone, fast], budget_usd=9).outcome is alone
 
 
-def test_a_mixed_option_is_not_chosen_as_no_launch_can_rent_it() -> None:
-    table = found()
-    mixed = next(one for one in table.found if one.line.market == MIXED)
-    plain = next(one for one in table.found if one.line.market == ON_DEMAND)
-    chosen = choose([outcome(mixed, usd=1), outcome(plain, usd=2)])
-    assert chosen.outcome is not None
-    assert chosen.outcome.option is plain
+def mixed_of(grid: Grid, *, standbys: int = 0) -> Option:
+    one = next(one for one in found().found if one.line.market == MIXED)
+    choice = replace(one.plan.choice, grid=grid)
+    plan = replace(one.plan, choice=choice, nodes=grid.size + standbys)
+    return replace(one, plan=plan, anchors=anchors(grid))
+
+
+@pytest.mark.parametrize(
+    ("pipelines", "stages", "launchable"),
+    [(1, 2, True), (1, 3, True), (1, 4, False), (2, 2, False)],
+)
+def test_a_mixed_option_can_be_launched_where_anchors_may_have_any_slots(
+    pipelines: int, stages: int, launchable: bool
+) -> None:
+    grid = Grid(pipelines=pipelines, stages=stages)
+    assert mixed_of(grid).launchable is launchable
+    assert not mixed_of(grid, standbys=1).launchable
+
+
+def test_a_mixed_option_is_chosen_only_where_a_launch_rents_what_is_meant() -> None:
+    plain = outcome(next(one for one in found().found if one.line.market == ON_DEMAND), usd=2)
+    for stages, launchable in ((2, True), (4, False)):
+        mixed = outcome(mixed_of(Grid(pipelines=1, stages=stages)), usd=1)
+        assert choose([mixed, plain]).outcome is (mixed if launchable else plain)
 
 
 def test_of_options_worth_the_same_the_one_with_less_redundancy_is_chosen() -> None:
-    table = [one for one in found().found if one.line.launchable]
+    table = [one for one in found().found if one.launchable]
     redundant = next(one for one in table if one.line.redundant)
     bare = next(one for one in table if not one.line.redundant)
     near = [outcome(redundant, usd=2), outcome(bare, usd=2 * (1 + SAME / 2))]

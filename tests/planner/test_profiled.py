@@ -143,3 +143,8 @@ def test_a_planner_takes_the_times() -> None:
 def test_a_layer_of_no_weight_has_no_say_in_the_scatter() -> None:
     heavy, light = layer(4), replace(layer(0), forward_s=1e-6, backward_s=1e-6, scatter=3.0)
     assert profile(heavy, light).scatter == heavy.scatter
+
+
+def test_a_profile_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"nested too deep|schema"):
+        Profile.from_json("[" * 5000)

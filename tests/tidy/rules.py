@@ -21,7 +21,26 @@ FILE_LINES_OF = (  # the first match counts
 )
 FUNCTION_LINES = 70
 
-UNSAFE_FORMATS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+UNSAFE_FORMATS = {
+    *("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"),
+    *("yaml", "joblib", "jsonpickle"),
+}
+READS_OUR_OWN = {("tests/infra/test_compose.py", "yaml")}
+"""A file of this repository, by the loader that makes plain values only."""
+UNSAFE_CALLS = {
+    "yaml.load": "makes what it is told to; take yaml.safe_load",
+    "eval": "runs what it is given; parse it",
+    "exec": "runs what it is given; import a module",
+    "__import__": "runs what it is given; import by name",
+    "torch.load": "unpickles; take safetensors",
+    "torch.hub.load": "runs what it downloads",
+    "torch.jit.load": "runs what it reads",
+    "np.load": "may unpickle; take safetensors",
+    "numpy.load": "may unpickle; take safetensors",
+    "os.system": "runs a shell over its text; give subprocess a list",
+    "os.popen": "runs a shell over its text; give subprocess a list",
+    "tempfile.mktemp": "names a file that another may make first; take mkstemp or mkdtemp",
+}
 
 BROAD_EXCEPT_ALLOWED = {
     "cloud/local/zygote.py": "a forked child prints what ended it and never returns to the server",
@@ -89,8 +108,24 @@ def unsafe_formats(source: Source) -> Iterator[str]:
         else:
             continue
         for name in names:
+            if (source.path, name) in READS_OUR_OWN:
+                continue
             if name.split(".")[0] in UNSAFE_FORMATS:
                 yield f"{source.path}:{node.lineno}: {name} runs what it reads; take JSON"
+
+
+def unsafe_calls(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in UNSAFE_CALLS:
+            yield f"{source.path}:{node.lineno}: {name} {UNSAFE_CALLS[name]}"
+        given = {word.arg: word.value for word in node.keywords}
+        for word in ("shell", "allow_pickle"):
+            value = given.get(word)
+            if value is not None and not (isinstance(value, ast.Constant) and not value.value):
+                yield f"{source.path}:{node.lineno}: {name} with {word}; do without"
 
 
 def broad_except(source: Source) -> Iterator[str]:
@@ -181,6 +216,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     public_docstrings,
     file_name,
     unsafe_formats,
+    unsafe_calls,
     broad_except,
     sleeping_test,
     words,

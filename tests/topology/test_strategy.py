@@ -177,3 +177,8 @@ def test_equal_values_give_equal_text(value: dict[str, object]) -> None:
 def test_what_json_does_not_have_is_refused(value: float) -> None:
     with pytest.raises(ValueError):
         canonical_json({"loss": value})
+
+
+def test_a_strategy_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"nested too deep|schema"):
+        Strategy.from_json("[" * 5000)

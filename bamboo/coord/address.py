@@ -1,0 +1,161 @@
+"""The address of a store: a URL, read strictly before anything is connected.
+
+    unix:///path.sock?db=0        a socket on this machine
+    redis://127.0.0.1:6379/0      in the clear: on this machine only, unless `plaintext=allowed`
+    rediss://user:password@host   TLS: the certificate and its host name are always checked
+
+Rule: what is not known is refused, so no word in a URL can turn a check off; a password is shown
+nowhere, and neither is what could be a part of one.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from bamboo.errors import StoreRefused
+
+SCHEMES = ("unix", "redis", "rediss")
+CA_KEY = "ssl_ca_certs"
+CA_VARIABLE = "BAMBOO_REDIS_CA"
+_OPEN_KEY, _OPEN_VALUE = "plaintext", "allowed"
+_KEYS = ("db", "username", "password")
+_TLS_KEYS = (CA_KEY, "ssl_certfile", "ssl_keyfile")
+_PORT = 6379
+_LONGEST = 4096
+_LONGEST_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A store that can be connected to."""
+
+    shown: str
+    """The URL as it may be shown."""
+    options: Mapping[str, Any] = field(repr=False)
+    """What the client library is given: it has the password."""
+
+
+def read_address(url: str) -> Address:
+    """Read a store's URL. Raises StoreRefused: one line, without the password, with the remedy."""
+    shown = hide_password(url)
+    scheme = url.partition("://")[0]
+    if scheme not in SCHEMES or not url.isprintable() or len(url) > _LONGEST:
+        raise StoreRefused(
+            f"{shown!r} is no URL of a store; "
+            "use unix:///path.sock?db=0, redis://host:port/0 or rediss://host:port/0"
+        )
+    try:
+        parts = urlsplit(url)
+        if parts.fragment or (parts.netloc and "@" in f"{parts.path}{parts.query}"):
+            raise ValueError("the login has a character that is not escaped")
+        host, port = parts.hostname or "", parts.port or _PORT
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        words = _words(pairs, scheme)
+        database = words.get("db", "" if scheme == "unix" else parts.path.strip("/"))
+        if database and not (database.isascii() and database.isdigit()):
+            raise ValueError("the database is no number")
+    except ValueError as error:
+        # What cannot be read may be a part of the password: the library's words are not shown.
+        raise StoreRefused(
+            f"the store URL {shown!r} cannot be used: its host, port, database or query cannot be "
+            "read; correct it (in a password, write / as %2F, @ as %40, : as %3A, # as %23)"
+        ) from error
+    options: dict[str, Any] = {
+        "db": int(database or 0),
+        "username": unquote(parts.username or "") or words.get("username"),
+        "password": unquote(parts.password or "") or words.get("password"),
+    }
+    if scheme == "unix":
+        return Address(shown=shown, options=options | {"unix_socket_path": unquote(parts.path)})
+    options |= {"host": unquote(host) or "localhost", "port": port}
+    if scheme == "rediss":
+        return Address(shown=shown, options=options | _tls(words, shown))
+    if words.get(_OPEN_KEY) != _OPEN_VALUE and not _is_loopback(options["host"]):
+        raise StoreRefused(
+            f"the store at {shown} would be given the password and all of the run in the clear; "
+            f"use rediss://, or on a private network add ?{_OPEN_KEY}={_OPEN_VALUE} to the URL"
+        )
+    return Address(shown=shown, options=options)
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be shown: the password as `***`, wherever the URL carries it."""
+    scheme, separator, rest = url[:_LONGEST_SHOWN].partition("://")
+    if not separator:
+        return url if "@" not in url and "password" not in url else "(a URL that cannot be read)"
+    rest, mark, query = _split_query(rest)
+    if "@" in rest and not (scheme == "unix" and rest.startswith("/")):
+        # The last @ ends the login, whatever somebody forgot to escape before it.
+        login, host = rest.rsplit("@", 1)
+        user, colon, _ = login.partition(":")
+        user = user if user.replace("-", "").replace("_", "").isalnum() else ""
+        rest = f"{user}{':***' if colon else ''}@{host}" if user or colon else f"***@{host}"
+    if "password" in query.lower() or "@" in query:
+        names = (pair.partition("=") for pair in query.split("&"))
+        query = "&".join(
+            f"{name}{equals}{'***' if 'password' in name.lower() or '@' in value else value}"
+            for name, equals, value in names
+        )
+    return f"{scheme}://{rest}{mark}{query}"
+
+
+def _split_query(rest: str) -> tuple[str, str, str]:
+    """At the first ? behind the login: one that was not escaped is a part of the password."""
+    behind = rest.rfind("@") + 1
+    if rest.startswith("/"):
+        behind = 0
+    at = rest.find("?", behind)
+    return (rest, "", "") if at < 0 else (rest[:at], "?", rest[at + 1 :])
+
+
+def with_authority(url: str, ca_file: str) -> str:
+    """A `rediss://` URL with the certificate authority of this file, unless it names one."""
+    if not ca_file or not url.startswith("rediss://") or f"{CA_KEY}=" in url:
+        return url
+    path = str(Path(ca_file).absolute())
+    for character in "%&#?+ ":
+        path = path.replace(character, f"%{ord(character):02X}")
+    return f"{url}{'&' if '?' in url.rpartition('@')[2] else '?'}{CA_KEY}={path}"
+
+
+def _words(pairs: list[tuple[str, str]], scheme: str) -> dict[str, str]:
+    known = {
+        "unix": _KEYS,
+        "redis": (*_KEYS, _OPEN_KEY),
+        "rediss": (*_KEYS, *_TLS_KEYS),
+    }[scheme]
+    words = dict(pairs)
+    if len(words) != len(pairs):
+        raise ValueError("a word of the query comes twice")
+    for name in words:
+        if name not in known:
+            raise StoreRefused(
+                f"the store URL has {name!r} in its query, which is not known for {scheme}://; "
+                f"take it out (known are {', '.join(known)})"
+            )
+    return words
+
+
+def _tls(words: Mapping[str, str], shown: str) -> dict[str, Any]:
+    files = {name: words[name] for name in _TLS_KEYS if name in words}
+    for name, path in files.items():
+        try:
+            with Path(path).open("rb"):
+                pass
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise StoreRefused(
+                f"the store at {shown} is to be reached with {name} = {path!r}, which cannot be "
+                f"read: {why}; name a file that can ({CA_VARIABLE} for the authority)"
+            ) from error
+    return {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True, **files}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"

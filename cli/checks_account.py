@@ -1,0 +1,203 @@
+"""What `bamboo doctor` looks at in an account: credentials, clock, region, quotas, the role of spot
+requests, image and network.
+
+Rule: every question is asked as a launch would ask it, of the keys of `[cloud]` that it would have.
+Where a question needs the answer to another, it is asked again: a check stands for itself.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.tree import JobConfig
+from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
+from bamboo.planner.refreshed import refreshed
+from bamboo.ports import PriceSource
+from cli import wiring
+from cli.checks_here import MOST_SKEW_S
+from cli.doctor import Check, Finding, Result
+from cli.planning import LAUNCH_TEMPLATE
+from cloud.ec2.account import SPOT_ROLE, Ec2Account
+
+INIT = "apply the stack in terraform/, then `bamboo init`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountChecks:
+    """The checks of one region. `job`: whose keys are looked at, and whether it is a job that is to
+    be launched (`needed`), or only the account file's keys."""
+
+    job: JobConfig
+    needed: bool
+    account: Callable[..., Ec2Account] = Ec2Account.connect
+    prices: Callable[[str], PriceSource] = wiring.price_source
+    now: Callable[[], float] = time.time
+
+    @property
+    def region(self) -> str:
+        """The one that is looked at."""
+        return self.job.cloud.region
+
+    def checks(self) -> list[Check]:
+        """In the order in which a launch would fail."""
+        asks = {
+            "credentials": self._credentials,
+            "clock": self._clock,
+            "region": self._region,
+            "quotas": self._quotas,
+            "spot role": self._spot_role,
+            "image": self._image,
+            "network": self._network,
+        }
+        return [Check(name=name, ask=self._asked(ask)) for name, ask in asks.items()]
+
+    def _asked(self, ask: Callable[[Ec2Account], Finding]) -> Callable[[], Finding]:
+        def asked() -> Finding:
+            account = self.account(region=self.region)
+            try:
+                return ask(account)
+            finally:
+                account.close()
+
+        return asked
+
+    def _credentials(self, account: Ec2Account) -> Finding:
+        return Finding(result=Result.GOOD, sentence=f"these are those of {account.caller().arn}")
+
+    def _clock(self, account: Ec2Account) -> Finding:
+        there_s = account.caller().now_s
+        if there_s is None:
+            return Finding(result=Result.UNKNOWN, sentence="AWS did not say what time it is")
+        off_s = there_s - self.now()
+        sentence = f"AWS is {off_s:+.0f} s from this machine"
+        if abs(off_s) <= MOST_SKEW_S:
+            return Finding(result=Result.GOOD, sentence=sentence)
+        return Finding(
+            result=Result.FAULT,
+            sentence=sentence,
+            remedy="set the clock by NTP: AWS refuses what is signed 5 minutes off",
+        )
+
+    def _region(self, account: Ec2Account) -> Finding:
+        there, wanted = account.zones(self.region), self.job.cloud.zones
+        absent = [zone for zone in wanted if zone not in there]
+        if there and not absent:
+            sentence = f"{self.region} has {', '.join(wanted)}"
+            return Finding(result=Result.GOOD, sentence=sentence)
+        return Finding(
+            result=Result.FAULT,
+            sentence=f"{self.region} has no {', '.join(absent) or 'zones'}",
+            remedy=f"take cloud.zones of {', '.join(there)}" if there else "correct cloud.region",
+        )
+
+    def _quotas(self, account: Ec2Account) -> Finding:
+        """Of a job what it needs; else those of all GPU types, on spot."""
+        job, region = self.job, self.region
+        types = job.cloud.instance_types if self.needed else ()
+        source = self.prices(region)
+        try:
+            seen = source.read(types, quotas=CODES)
+        finally:
+            source.close()
+        if seen.notes:
+            return Finding(
+                result=Result.UNKNOWN,
+                sentence="; ".join(seen.notes),
+                remedy="the right servicequotas:GetServiceQuota is in the policy launcher_policy",
+            )
+        if not self.needed:
+            names = {f.spot.code: f.spot.name for f in FAMILIES}
+            lines = tuple(f"{name}: {seen.quotas[code]:,.0f} vCPUs" for code, name in names.items())
+            if any(seen.quotas[code] for code in names):
+                return Finding(
+                    result=Result.GOOD,
+                    sentence=f"there are some for GPUs on spot in {region}",
+                    lines=lines,
+                )
+            return Finding(
+                result=Result.WARNING,
+                sentence=f"none for GPUs on spot in {region}, as in every new account",
+                remedy="ask for them in Service Quotas; `bamboo doctor JOB` says how many",
+                lines=lines,
+            )
+        at = datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        catalogue = refreshed(load_catalogue(region), seen, at=at, source=f"EC2 in {region}")
+        cluster = job.cluster
+        pipelines = max(cluster.pipelines, cluster.max_pipelines)
+        nodes = pipelines * cluster.stages + cluster.standbys
+        fixed = nodes if job.cloud.market != "spot" else job.cloud.anchors
+        needs = [
+            need
+            for name in types
+            for spot, count in ((True, nodes - fixed), (False, fixed))
+            for need in quota_needed({name: count}, catalogue, spot=spot)
+        ]
+        # Any of the job's types may have to do for all of its nodes.
+        lines = tuple(quota_sentence(need, region=region) for need in needs)
+        enough = [need.enough for need in needs]
+        result = (
+            Result.FAULT if False in enough else Result.UNKNOWN if None in enough else Result.GOOD
+        )
+        return Finding(
+            result=result,
+            sentence=f"{nodes} nodes of {', '.join(types)}",
+            remedy="" if result is Result.GOOD else f"ask for more in Service Quotas of {region}",
+            lines=lines,
+        )
+
+    def _spot_role(self, account: Ec2Account) -> Finding:
+        if account.has_spot_role():
+            return Finding(result=Result.GOOD, sentence=f"{SPOT_ROLE} is there")
+        return Finding(
+            result=Result.WARNING,
+            sentence=f"{SPOT_ROLE} is not there: the first spot request makes it, if it may",
+            remedy="aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+        )
+
+    def _image(self, account: Ec2Account) -> Finding:
+        cloud = self.job.cloud
+        template = cloud.launch_template or ("" if cloud.image else LAUNCH_TEMPLATE)
+        image, whose = cloud.image, "the image"
+        if template:
+            of_template = account.template_image(template)
+            if of_template is None:
+                return Finding(
+                    result=Result.FAULT,
+                    sentence=f"there is no launch template {template} in {self.region}",
+                    remedy=f"{INIT}, or correct cloud.launch_template",
+                )
+            whose = f"launch template {template}, and its image"
+            image = image or of_template
+        state = account.image_state(image) if image else None
+        if state == "available":
+            return Finding(result=Result.GOOD, sentence=f"{whose} {image} are there")
+        return Finding(
+            result=Result.FAULT,
+            sentence=f"{whose} {image or '(none named)'}: {state or 'not there'}",
+            remedy=f"name one of {self.region} as cloud.image, or in the template: image_id",
+        )
+
+    def _network(self, account: Ec2Account) -> Finding:
+        named = {subnet.id: subnet.zone for subnet in self.job.cloud.subnets}
+        zones = self.job.cloud.zones
+        if not named:
+            bare = sorted(set(zones) - set(account.default_subnet_zones()))
+            if not bare:
+                sentence = f"no subnet is named; the default ones of {', '.join(zones)} are there"
+                return Finding(result=Result.GOOD, sentence=sentence)
+            return Finding(
+                result=Result.FAULT,
+                sentence=f"no subnet is named, and {', '.join(bare)} has no default one",
+                remedy=f"{INIT}, or name cloud.subnets",
+            )
+        there = account.subnet_zones(sorted(named))
+        wrong = [
+            f"{name} is in {there[name]}, not {zone}" if name in there else f"{name} is not there"
+            for name, zone in sorted(named.items())
+            if there.get(name) != zone
+        ]
+        if not wrong:
+            return Finding(result=Result.GOOD, sentence=f"{', '.join(sorted(named))} are there")
+        return Finding(result=Result.FAULT, sentence="; ".join(wrong), remedy=f"{INIT} --force")

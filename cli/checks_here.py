@@ -1,0 +1,133 @@
+"""What `bamboo doctor` looks at on this machine: disk, versions, GPU, and the store.
+
+Rule: nothing is started that outlives the question, and a machine without a GPU is no fault.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from cli import runs, wiring
+from cli.doctor import Check, Finding, Result
+from cli.views.quantities import size
+from cloud.local.room import ROOM_BYTES, free_bytes
+
+LEAST_BYTES = 5 << 30
+"""Final states, checkpoints and logs of a run or two."""
+GPU_DEADLINE_S = 15.0
+OLDEST_STORE = (6, 2)
+MOST_SKEW_S = 60.0
+"""AWS refuses what is off by more than 5 minutes; what is off by so much will be."""
+PYTHON = (3, 11)
+
+
+def here_checks(reference: str) -> list[Check]:
+    """`reference`: the store's URL or what leads to it; "": each run has one of its own."""
+    return [
+        Check(name="python", ask=python_finding),
+        Check(name="gpu", ask=gpu_finding),
+        Check(name="disk", ask=lambda: disk_finding(runs.home())),
+        Check(name="store", ask=lambda: store_finding(reference)),
+    ]
+
+
+def python_finding() -> Finding:
+    """The interpreter, and the torch that runs are trained with."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Finding(
+            result=Result.FAULT,
+            sentence=f"Python {python}, without torch",
+            remedy="set the environment up anew: `make setup`",
+        )
+    return Finding(
+        result=Result.GOOD,
+        sentence=f"Python {python}, torch {torch}: a run is resumed and verified with these only",
+    )
+
+
+def gpu_finding(program: str = "nvidia-smi") -> Finding:
+    """The GPUs that the driver shows."""
+    if shutil.which(program) is None:
+        return Finding(
+            result=Result.GOOD,
+            sentence="no NVIDIA driver on this machine: nodes that run here compute on its CPU",
+        )
+    asked = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    remedy = f"see what `{program}` says; a driver that was renewed may need a restart"
+    try:
+        done = subprocess.run(
+            asked,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GPU_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"{program} did not answer: {type(error).__name__}"
+        return Finding(result=Result.FAULT, sentence=why, remedy=remedy)
+    rows = tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    if done.returncode != 0 or not rows:
+        said = " ".join((done.stderr or done.stdout).split())[:200] or "nothing"
+        why = f"{program} ended with status {done.returncode} and said {said}"
+        return Finding(result=Result.FAULT, sentence=why, remedy=remedy)
+    return Finding(result=Result.GOOD, sentence=f"{len(rows)} GPU", lines=rows)
+
+
+def disk_finding(home: Path) -> Finding:
+    """Of the disk that runs are written to."""
+    there = next(path for path in (home, *home.parents) if path.exists())
+    free = free_bytes(there)
+    sentence = f"{size(free)} are free for runs in {home}"
+    if free >= LEAST_BYTES:
+        return Finding(result=Result.GOOD, sentence=sentence)
+    return Finding(
+        result=Result.FAULT if free < ROOM_BYTES else Result.WARNING,
+        sentence=sentence,
+        remedy="make room there, or set BAMBOO_HOME to a folder on another disk",
+    )
+
+
+def store_finding(reference: str, *, now: Callable[[], float] = time.time) -> Finding:
+    """Whether the store that is named answers, what it is, by which way, and its clock. What cannot
+    be reached is a fault: no run begins without it."""
+    if not reference:
+        return Finding(
+            result=Result.GOOD,
+            sentence="none is named: each run on this machine starts one of its own",
+        )
+    from bamboo.errors import StoreRefused
+
+    try:
+        seen, encrypted = wiring.look_at_store(reference)
+    except StoreRefused as error:
+        return Finding(
+            result=Result.FAULT,
+            sentence=str(error),
+            remedy="for a store of terraform/: is this machine in its network or launcher_cidrs?",
+        )
+    way = "over TLS" if encrypted else "without TLS"
+    what = f"{seen.software} {seen.version} answers {way}"
+    parts = seen.version.split(".")
+    known = all(part.isdecimal() for part in parts[:2]) and len(parts) >= 2
+    if known and tuple(map(int, parts[:2])) < OLDEST_STORE:
+        return Finding(
+            result=Result.FAULT,
+            sentence=f"{what}, which is older than 6.2",
+            remedy="take Redis 6.2 or later, or Valkey",
+        )
+    off_s = seen.now_s - now()
+    if abs(off_s) > MOST_SKEW_S:
+        return Finding(
+            result=Result.WARNING,
+            sentence=f"{what}; its clock is {off_s:+.0f} s from this machine's",
+            remedy="set both by NTP: times of a run are the store's, those of its files ours",
+        )
+    return Finding(result=Result.GOOD, sentence=what)

@@ -1,0 +1,81 @@
+"""`bamboo doctor`: look at what a run needs and at what bills; change nothing."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from bamboo.config.account import account_defaults, account_file
+from bamboo.config.load import load_job
+from bamboo.config.parse import parse_job
+from bamboo.config.tree import JobConfig
+from cli.checks_account import AccountChecks
+from cli.checks_here import here_checks
+from cli.doctor import Check, body, examine, exit_code, text
+from cli.orphans import account_regions, orphans_check
+from cli.store_reference import SECRET_REFERENCE, named_store
+
+
+@click.command("doctor")
+@click.argument("job", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a key of the job.",
+)
+@click.option("--orphans", is_flag=True, help="Only look for what bills without a live run.")
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    help="Look here; by default where the job, the account file and the runs of this home are.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    *,
+    job: Path | None,
+    overrides: tuple[str, ...],
+    orphans: bool,
+    regions: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Check the account and this machine, with a remedy for each fault.
+
+    With a JOB on EC2 the account is looked at for what that job needs, else for what the account
+    file of `bamboo init` names; without either, this machine alone. The exit code is 1 when
+    anything is at fault or could not be found out, such as an instance that bills without being a
+    member of a live run, and 0 when all is well.
+    """
+    found = examine(_checks(job, overrides, regions, only_orphans=orphans))
+    code = exit_code(found)
+    click.echo(json.dumps({"exit_code": code, "checks": body(found)}) if as_json else text(found))
+    return code
+
+
+def _checks(
+    path: Path | None, overrides: tuple[str, ...], regions: tuple[str, ...], *, only_orphans: bool
+) -> list[Check]:
+    if only_orphans:
+        return [orphans_check(regions)]
+    job = _account_job() if path is None else load_job(path, overrides)
+    there = job is not None and job.cloud.provider == "ec2"
+    secret = job.cloud.store_secret if job is not None and there else ""
+    checks = here_checks(named_store() or (SECRET_REFERENCE + secret if secret else ""))
+    if job is not None and there:
+        for region in regions or (job.cloud.region,):
+            of_region = replace(job, cloud=replace(job.cloud, region=region))
+            checks += AccountChecks(job=of_region, needed=path is not None).checks()
+        regions = regions or tuple(dict.fromkeys((job.cloud.region, *account_regions())))
+    if there or regions or account_regions():
+        checks.append(orphans_check(regions))
+    return checks
+
+
+def _account_job() -> JobConfig | None:
+    """A job that says nothing itself, as it would be in the account; None: none is named."""
+    if not account_file().exists():
+        return None
+    return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))

@@ -1,0 +1,159 @@
+"""The check that nothing bills without being a member of a live run: what, since when, for how
+much, and the command that ends it.
+
+Rule: it asks the account by tag and the runs of this home for their members; it ends nothing.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId, RunId
+from bamboo.planner.auxiliary import HOURS_PER_MONTH
+from cli import runs, wiring
+from cli.doctor import Check, Finding, Result
+from cli.look import job_of
+from cli.runs import RunFolder
+from cli.views.quantities import count, usd
+from cloud.orphans import Known, Orphan, orphans
+from cloud.provider import HeldKind, Market, Provider
+
+JOIN_S = 900.0
+"""So long may an instance take from its start to its node's joining, drivers and wheel included."""
+
+
+def account_regions() -> tuple[str, ...]:
+    """The regions in which runs of this home were launched into an account."""
+    found = []
+    for folder in runs.all_runs(runs.home()):
+        with suppress(InputError):  # a damaged run names none
+            cloud = job_of(folder).cloud
+            if cloud.provider == "ec2":
+                found.append(cloud.region)
+    return tuple(dict.fromkeys(found))
+
+
+def orphans_check(
+    regions: Sequence[str],
+    *,
+    account: Callable[..., Provider] = wiring.account,
+    now: Callable[[], float] = time.time,
+) -> Check:
+    """Over these regions; without any, those of this home's runs, else the default one."""
+    asked = tuple(regions) or account_regions() or (JobConfig().cloud.region,)
+
+    def ask() -> Finding:
+        known = known_runs()
+        found = [
+            (region, orphan, usd_per_hour)
+            for region in asked
+            for orphan, usd_per_hour in _priced(region, known, account, now_s=now())
+        ]
+        where = ", ".join(asked)
+        if not found:
+            sentence = f"nothing bills in {where} that is no member of a live run"
+            return Finding(result=Result.GOOD, sentence=sentence)
+        total = sum(price or 0.0 for _, _, price in found)
+        unpriced = " and what has no price here" if None in (p for _, _, p in found) else ""
+        return Finding(
+            result=Result.FAULT,
+            sentence=f"{count(len(found), 'orphan')} in {where}, {usd(total)}/h{unpriced}",
+            remedy="run the commands above; they end a whole run, and nothing else",
+            lines=tuple(_line(*one) for one in found),
+            rows=tuple(_row(*one) for one in found),
+        )
+
+    return Check(name="orphans", ask=ask)
+
+
+def known_runs() -> Known:
+    """The runs of this home: the members of those that live, and those that have ended."""
+    live: dict[RunId, frozenset[InstanceId] | None] = {}
+    ended = []
+    for folder in runs.all_runs(runs.home()):
+        if folder.receipt.exists():
+            ended.append(folder.id)
+        else:
+            live[folder.id] = _members(folder)
+    return Known(live=live, ended=frozenset(ended))
+
+
+def _members(folder: RunFolder) -> frozenset[InstanceId] | None:
+    from cli.live import live_store
+
+    try:
+        with live_store(folder) as store:
+            state = wiring.driver(store, "doctor").state()
+    except BambooError:
+        return None
+    return frozenset(node.instance for node in state.nodes if node.status.live)
+
+
+def _priced(
+    region: str, known: Known, account: Callable[..., Provider], *, now_s: float
+) -> list[tuple[Orphan, float | None]]:
+    provider = account(region)
+    found = orphans(provider.held(None), known, now_s=now_s, join_s=JOIN_S)
+    pools = [one.held.pool for one in found if one.held.pool is not None]
+    catalogue = load_catalogue(region)
+    prices: dict[object, float] = {}
+    if pools:
+        spot = account(
+            region,
+            instance_types=sorted({pool.instance_type for pool in pools}),
+            zones=sorted({pool.zone for pool in pools}),
+        )
+        prices = {offer.pool: offer.usd_per_hour for offer in spot.offers()}
+    disk = catalogue.auxiliary.get("disk")
+    priced: list[tuple[Orphan, float | None]] = []
+    for one in found:
+        price: float | None = None
+        pool = one.held.pool
+        if pool is not None and pool.market is Market.ON_DEMAND:
+            price = catalogue.on_demand_prices().get(pool.instance_type)
+        elif pool is not None:
+            price = prices.get(pool)
+        elif one.held.kind is HeldKind.VOLUME and disk is not None:
+            price = one.held.gib * disk.usd / HOURS_PER_MONTH
+        elif one.held.kind is not HeldKind.VOLUME:
+            price = 0.0  # what it starts costs money, not itself
+        priced.append((one, price))
+    return priced
+
+
+def _end_command(region: str, orphan: Orphan) -> str:
+    return f"bamboo stop {orphan.held.run} --region {region}"
+
+
+def _line(region: str, orphan: Orphan, price: float | None) -> str:
+    held = orphan.held
+    what = str(held.pool) if held.pool is not None else f"{held.gib} GiB" if held.gib else ""
+    cost = f"{usd(price)}/h" if price is not None else "no price known"
+    words = [f"{held.kind} {held.id}", what, f"since {_iso(held.since_s)}", cost, orphan.why]
+    return f"{', '.join(word for word in words if word)}: {_end_command(region, orphan)}"
+
+
+def _row(region: str, orphan: Orphan, price: float | None) -> dict[str, object]:
+    held = orphan.held
+    return {
+        "kind": held.kind,
+        "id": held.id,
+        "run": held.run,
+        "region": region,
+        "state": held.state,
+        "pool": None if held.pool is None else str(held.pool),
+        "since": _iso(held.since_s),
+        "usd_per_hour": price,
+        "why": orphan.why,
+        "command": _end_command(region, orphan),
+    }
+
+
+def _iso(at_s: float | None) -> str:
+    if at_s is None:
+        return "a time not told"
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")

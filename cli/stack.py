@@ -1,0 +1,143 @@
+"""From the outputs of the stack in `terraform/` to the account file that jobs on EC2 read.
+
+Rule: what is written down was checked, key by key; a secret is named and never held, so what does
+not look like a reference is refused unseen.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bamboo.config.account import SECRET_ARN
+from bamboo.errors import InputError
+
+STDIN = "-"
+DEADLINE_S = 60.0
+_MOST_CHARACTERS = 1_000_000
+_NAME = r"[\w.()/-]{1,128}"
+OUTPUTS: dict[str, re.Pattern[str]] = {
+    "region": re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"),
+    "launch_template": re.compile(_NAME),
+    "bucket": re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+    "store_secret": SECRET_ARN,
+}
+"""Output of the stack and key of `[cloud]` at once -> what it looks like. Group and profile of the
+workers stand in the launch template: named beside it, they would keep a call to one pool."""
+_ZONE, _SUBNET = re.compile(r"[a-z]{2,}(-[a-z0-9]+)+"), re.compile(r"subnet-[0-9a-z]+")
+_HIDDEN = ("store_secret",)
+HEADER = """\
+# Written by `bamboo init` from the outputs of terraform/: what `[cloud]` is of every job with
+# provider = "ec2" in this region that does not say it itself. Secrets are named, none is held.
+"""
+
+
+def read_outputs(source: str) -> Mapping[str, Any]:
+    """The answer of `terraform output -json`: of the stack in this directory, in this file, or on
+    standard input (`-`). Raises InputError."""
+    if source == STDIN:
+        text, name = sys.stdin.read(_MOST_CHARACTERS), "standard input"
+    elif Path(source).is_dir():
+        text, name = _ask_terraform(source), f"terraform in {source}"
+    else:
+        name = source
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "is no text"
+            raise InputError(
+                f"{source}: {why}; name the directory of the stack, or a file with what "
+                "`terraform output -json` says there"
+            ) from error
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{name}: is not JSON ({error}); give what `terraform output -json` says"
+        ) from error
+    if not isinstance(raw, dict) or not raw:
+        raise InputError(f"{name}: there are no outputs; `terraform apply` the stack first")
+    return raw
+
+
+def _ask_terraform(directory: str) -> str:
+    try:
+        done = subprocess.run(
+            ["terraform", f"-chdir={directory}", "output", "-json", "-no-color"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise InputError(
+            "terraform is not on the path; install it, or give a file with what "
+            "`terraform output -json` said where it is"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"`terraform output` in {directory} took longer than {DEADLINE_S:g} s; see whether "
+            "its state can be reached"
+        ) from error
+    if done.returncode != 0:
+        raise InputError(
+            f"`terraform output` in {directory} failed: {done.stderr.strip()[-300:]}; "
+            "`terraform init` and `terraform apply` there first"
+        )
+    return done.stdout
+
+
+def cloud_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `[cloud]` that the outputs of a stack make. Raises InputError for one that is
+    missing, or is not what it should be."""
+    found: dict[str, Any] = {}
+    for name, form in OUTPUTS.items():
+        value = _value(outputs, name)
+        if not isinstance(value, str) or not form.fullmatch(value):
+            shown = "" if name in _HIDDEN else f" {value!r}"
+            raise InputError(
+                f"the output {name}{shown} is not what it should be; is this the stack of Bamboo?"
+            )
+        found[name] = value
+    subnets = _value(outputs, "subnets")
+    if not isinstance(subnets, dict) or not subnets:
+        raise InputError(f"the output subnets {subnets!r} is no table of zones; apply it anew")
+    for zone, subnet in subnets.items():
+        good = isinstance(subnet, str) and _SUBNET.fullmatch(subnet) and _ZONE.fullmatch(zone)
+        if not good or not zone.startswith(found["region"]):
+            raise InputError(
+                f"the output subnets has {subnet!r} in {zone!r}, which is no subnet of a zone of "
+                f"{found['region']}; apply it anew"
+            )
+    found["zones"] = sorted(subnets)
+    found["subnets"] = [{"zone": zone, "id": subnets[zone]} for zone in sorted(subnets)]
+    return found
+
+
+def _value(outputs: Mapping[str, Any], name: str) -> Any:
+    output = outputs.get(name)
+    if not isinstance(output, dict) or "value" not in output:
+        raise InputError(
+            f"there is no output {name}; `terraform apply` the stack of this release first"
+        )
+    return output["value"]
+
+
+def account_toml(cloud: Mapping[str, Any]) -> str:
+    """The text of the account file. What `cloud_of` let through needs no escapes."""
+    lines = [HEADER, "[cloud]"]
+    for name, value in cloud.items():
+        lines.append(f"{name} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    return json.dumps(value)

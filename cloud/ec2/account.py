@@ -1,0 +1,135 @@
+"""What an account says of itself before anything is started: who asks, image, network, roles.
+
+Rule: it reads and changes nothing; what is not there is a value, what could not be asked an error.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from cloud.ec2 import requests
+from cloud.ec2.calls import code_and_message, translated
+
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 10
+ATTEMPTS = 3
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+PARAMETER = "resolve:ssm:"
+"""In front of the name of a parameter that holds the id of an image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Whose credentials these are, and what time it is there (Unix; None: it was not said)."""
+
+    arn: str
+    now_s: float | None
+
+
+class Ec2Account:
+    """One region of the account whose credentials this process has."""
+
+    def __init__(self, *, sts: Any, iam: Any, ec2: Any, ssm: Any) -> None:
+        self._sts, self._iam, self._ec2, self._ssm = sts, iam, ec2, ssm
+
+    @classmethod
+    def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Account":
+        """With clients of its own and the user's usual credentials. Makes no call yet. Raises
+        CloudUnavailable where the user's AWS settings cannot be read."""
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=READ_TIMEOUT_S,
+            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        )
+        with translated("reading the AWS settings", service="AWS"):
+            session = boto3.session.Session(region_name=region)
+            sts, iam, ec2, ssm = (
+                session.client(service, endpoint_url=endpoint_url, config=config)
+                for service in ("sts", "iam", "ec2", "ssm")
+            )
+        return cls(sts=sts, iam=iam, ec2=ec2, ssm=ssm)
+
+    def caller(self) -> Caller:
+        """Who asks. Raises the errors of a Provider, as all that follow."""
+        with translated("GetCallerIdentity", service="AWS"):
+            answer = self._sts.get_caller_identity()
+        date = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
+        try:
+            now_s = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            now_s = None
+        return Caller(arn=str(answer["Arn"]), now_s=now_s)
+
+    def zones(self, region: str) -> tuple[str, ...]:
+        """Those of the region, by name; none where it is no region of this account."""
+        with translated("DescribeAvailabilityZones"):
+            answer = self._ec2.describe_availability_zones(**requests.zones(region))
+        return tuple(sorted(str(zone["ZoneName"]) for zone in answer["AvailabilityZones"]))
+
+    def has_spot_role(self) -> bool:
+        """Whether the role is there in whose name EC2 starts and ends spot instances."""
+        return (
+            _unless_missing("GetRole", "IAM", lambda: self._iam.get_role(RoleName=SPOT_ROLE))
+            is not None
+        )
+
+    def template_image(self, template: str) -> str | None:
+        """The image of a launch template's default version, "" where it names none; None: there is
+        no such template."""
+        found = _unless_missing(
+            "DescribeLaunchTemplateVersions",
+            "EC2",
+            lambda: self._ec2.describe_launch_template_versions(
+                **requests.template_version(template)
+            ),
+        )
+        versions = [] if found is None else found["LaunchTemplateVersions"]
+        return str(versions[0]["LaunchTemplateData"].get("ImageId", "")) if versions else None
+
+    def image_state(self, image: str) -> str | None:
+        """Of an image by id, or by the parameter that names it; None: there is none."""
+        if image.startswith(PARAMETER):
+            name = image.removeprefix(PARAMETER)
+            found = _unless_missing(
+                "GetParameter", "SSM", lambda: self._ssm.get_parameter(Name=name)
+            )
+            if found is None:
+                return None
+            image = str(found["Parameter"]["Value"])
+        with translated("DescribeImages"):
+            images = self._ec2.describe_images(**requests.image(image))["Images"]
+        return str(images[0]["State"]) if images else None
+
+    def subnet_zones(self, subnets: Sequence[str]) -> Mapping[str, str]:
+        """Subnet -> zone, of those that are there."""
+        with translated("DescribeSubnets"):
+            found = self._ec2.describe_subnets(**requests.subnets(subnets))["Subnets"]
+        return {str(one["SubnetId"]): str(one["AvailabilityZone"]) for one in found}
+
+    def default_subnet_zones(self) -> tuple[str, ...]:
+        """The zones that have a default subnet."""
+        with translated("DescribeSubnets"):
+            found = self._ec2.describe_subnets(**requests.default_subnets())["Subnets"]
+        return tuple(sorted(str(one["AvailabilityZone"]) for one in found))
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self._sts, self._iam, self._ec2, self._ssm):
+            client.close()
+
+
+def _unless_missing(action: str, service: str, ask: Callable[[], Any]) -> Any:
+    """The answer, or None where the service knows nothing of that name."""
+    with translated(action, service=service):
+        try:
+            return ask()
+        except ClientError as error:
+            code, _ = code_and_message(error)
+            if "NotFound" in code or code in ("NoSuchEntity", "InvalidLaunchTemplateId.Malformed"):
+                return None
+            raise

@@ -1,0 +1,70 @@
+"""What CreateFleet answered, as launched and refused: a real cloud does both at once. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bamboo.ids import InstanceId, ZoneId
+from cloud.ec2.errors import refusal_kind
+from cloud.ec2.requests import Ec2Settings
+from cloud.provider import (
+    LaunchAnswer,
+    Launched,
+    LaunchSpec,
+    Pool,
+    Refusal,
+    RefusalKind,
+)
+
+
+def fleet_answer(
+    answer: Mapping[str, Any], spec: LaunchSpec, settings: Ec2Settings
+) -> LaunchAnswer:
+    """The instances by pool, and a refusal for each pool that was named with an error. Where fewer
+    came than were wished and no error says why, each pool counts as out."""
+    launched = tuple(
+        Launched(instance=InstanceId(name), pool=_pool(one, spec, settings), token=spec.token)
+        for one in answer.get("Instances", ())
+        for name in one.get("InstanceIds", ())
+    )
+    missing = spec.count - len(launched)
+    refusals = [
+        Refusal(
+            spec=spec,
+            pool=_pool(one, spec, settings),
+            kind=refusal_kind(str(one["ErrorCode"])),
+            code=str(one["ErrorCode"]),
+            message=str(one.get("ErrorMessage", "")),
+            missing=max(missing, 0),
+        )
+        for one in answer.get("Errors", ())
+    ]
+    if missing > 0 and not refusals:
+        refusals = [
+            Refusal(
+                spec=spec,
+                pool=pool,
+                kind=RefusalKind.POOL_OUT,
+                code="InsufficientInstanceCapacity",
+                message=f"only {len(launched)} of {spec.count} were given",
+                missing=missing,
+            )
+            for pool in spec.pools
+        ]
+    # One pool may be named by several errors, one for each attempt; and one that gave all that was
+    # wanted in the end is not to be left alone.
+    by_pool = {refusal.pool: refusal for refusal in refusals} if missing > 0 else {}
+    return LaunchAnswer(launched=launched, refusals=tuple(by_pool.values()))
+
+
+def _pool(one: Mapping[str, Any], spec: LaunchSpec, settings: Ec2Settings) -> Pool:
+    """Of an entry of the answer, which names type and zone, or type and subnet; as far as it names
+    none, the first of the wish."""
+    override = one.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    zones = {subnet: zone for zone, subnet in settings.subnets.items()}
+    zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""))
+    kind = one.get("InstanceType") or override.get("InstanceType")
+    return Pool(
+        instance_type=str(kind or spec.pool.instance_type),
+        zone=ZoneId(str(zone or spec.pool.zone)),
+        market=spec.pool.market,
+    )

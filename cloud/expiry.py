@@ -1,0 +1,50 @@
+"""Until when an instance of a run may be there: what its tag says, and when that is prolonged.
+
+Rule: a launcher that lives moves the tag on long before it is due; without one the instance ends
+itself by it.
+"""
+
+import math
+from collections.abc import Iterable
+
+from bamboo.ids import InstanceId
+from cloud.provider import CloudRefused, Observed, Provider
+
+EXPIRY_S = 24 * 3600
+"""An instance of a run is stale so long after its start, or after its launcher said so last."""
+PROLONGED_BEFORE_S = EXPIRY_S - 6 * 3600
+"""It is prolonged as soon as no more than this is left."""
+AGAIN_S = 600.0
+"""What was refused, or is not shown yet, is not asked for again for so long."""
+
+
+class Expiry:
+    """The tags of one run's instances."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._ask_at_s = -math.inf
+
+    def prolong(self, observed: Iterable[Observed], *, now_s: float) -> tuple[str, ...]:
+        """Prolong what is due at `now_s` (Unix); what the cloud refuses of it, as a sentence.
+        Raises CloudThrottled and CloudUnavailable."""
+        due = () if now_s < self._ask_at_s else to_prolong(observed, now_s=now_s)
+        if not due:
+            return ()
+        self._ask_at_s = now_s + AGAIN_S
+        try:
+            self._provider.prolong(due, expires_at_s=int(now_s) + EXPIRY_S)
+        except CloudRefused as error:
+            return (f"its instances end {EXPIRY_S // 3600} h after their start: {error}",)
+        return ()
+
+
+def to_prolong(observed: Iterable[Observed], *, now_s: float) -> tuple[InstanceId, ...]:
+    """Those that live, and have had a part of their time; what shows no tag has none to move."""
+    return tuple(
+        one.instance
+        for one in observed
+        if one.state.live
+        and one.expires_at_s is not None
+        and one.expires_at_s - now_s <= PROLONGED_BEFORE_S
+    )

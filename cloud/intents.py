@@ -1,0 +1,162 @@
+"""What the fleet of a run was about to do, and what came of its launches: `intents.jsonl`.
+
+Rule: an intent stands in the file before the call that it announces; one that cannot be written is
+not performed, unless it ends something. What the cloud shows by tag is the truth; this explains it,
+and knows for a moment what the cloud does not show yet.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import BooksUnwritable
+from bamboo.ids import InstanceId, RunId, ZoneId
+from bamboo.lines import LineWriter
+from cloud.provider import InstanceState, Launched, LaunchSpec, Market, Observed, Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What earlier launchers of a run left behind."""
+
+    launches: int
+    """So many wishes were made; the next token counts on from them."""
+    ended: frozenset[InstanceId]
+    """Nobody wants these any more."""
+    unanswered: tuple[tuple[LaunchSpec, float], ...]
+    """Wishes that may have been heard although nobody read the answer, with their Unix times."""
+    launched: tuple[Observed, ...]
+    """What the answers said, as it was then."""
+
+
+class Intents:
+    """The file of one run; `now` is Unix time."""
+
+    def __init__(self, path: Path, *, run: RunId, now: Callable[[], float]) -> None:
+        self._path = path
+        self._run = run
+        self._now = now
+        with contextlib.suppress(OSError):  # whoever only ends things needs no file
+            drop_torn_line(path)
+
+    def earlier(self) -> Earlier:
+        """What the file says so far."""
+        records = read_intents(self._path)
+        wishes = [r for r in records if r["intent"] == "launch"]
+        answers = [r for r in records if r["intent"] == "launched"]
+        heard = {r["token"] for r in answers}
+        asked_s = {r["token"]: float(r["t"]) for r in records if "token" in r}
+        return Earlier(
+            launches=len(wishes),
+            ended=frozenset(
+                InstanceId(str(r["instance"])) for r in records if r["intent"] == "terminate"
+            ),
+            unanswered=tuple(
+                (_wish(self._run, r), asked_s[r["token"]])
+                for r in wishes
+                if r["token"] not in heard
+            ),
+            launched=tuple(_observed(r, one) for r in answers for one in r["instances"]),
+        )
+
+    def wish(self, spec: LaunchSpec, *, reason: str) -> None:
+        """A launch is about to be asked for. Raises BooksUnwritable: then it must not be."""
+        self._write(
+            "launch",
+            token=spec.token,
+            count=spec.count,
+            expires_at_s=spec.expires_at_s,
+            pools=[_pool_body(pool) for pool in spec.pools],
+            reason=reason,
+        )
+
+    def again(self, spec: LaunchSpec) -> None:
+        """A wish is about to be made again, in the same words. Raises BooksUnwritable."""
+        self._write("launch-again", token=spec.token)
+
+    def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
+        """What came of it. A full disk loses no instance: then the wish counts as unanswered."""
+        instances = [{"instance": one.instance, **_pool_body(one.pool)} for one in launched]
+        self._write_anyhow("launched", token=spec.token, instances=instances)
+
+    def end(self, intent: str, **fields: object) -> None:
+        """What ends something is done even where it cannot be announced."""
+        self._write_anyhow(intent, **fields)
+
+    def _write_anyhow(self, intent: str, **fields: object) -> None:
+        with contextlib.suppress(BooksUnwritable):
+            self._write(intent, **fields)
+
+    def _write(self, intent: str, **fields: object) -> None:
+        record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
+        with LineWriter(self._path) as file:
+            file.write(json.dumps(record))
+
+
+def _pool_body(pool: Pool) -> dict[str, str]:
+    return {"instance_type": pool.instance_type, "zone": pool.zone, "market": pool.market}
+
+
+def _pool(body: Mapping[str, Any]) -> Pool:
+    return Pool(
+        instance_type=str(body["instance_type"]),
+        zone=ZoneId(str(body["zone"])),
+        market=Market(str(body["market"])),
+    )
+
+
+def _wish(run: RunId, record: Mapping[str, Any]) -> LaunchSpec:
+    """The launch that an intent announced, with its token, in the same words."""
+    first, *others = (_pool(body) for body in record["pools"])
+    return LaunchSpec(
+        run=run,
+        pool=first,
+        alternatives=tuple(others),
+        count=int(record["count"]),
+        token=str(record["token"]),
+        expires_at_s=int(record["expires_at_s"]),
+    )
+
+
+def _observed(record: Mapping[str, Any], one: Mapping[str, Any]) -> Observed:
+    return Observed(
+        instance=InstanceId(str(one["instance"])),
+        pool=_pool(one),
+        state=InstanceState.PENDING,
+        launched_at_s=float(record["t"]),
+        token=str(record["token"]),
+        interrupted=False,
+    )
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off what the writer of this file, who is dead, did not finish: it announced nothing that
+    was then done."""
+    if path.exists():
+        text = path.read_bytes()
+        whole = text.rfind(b"\n") + 1
+        if whole < len(text):
+            os.truncate(path, whole)
+
+
+def read_intents(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The records of an intents file, in order; none when there is no file. A last line that was
+    cut short by a crash is left out, and so is what a damaged disk made of a line: the tags of the
+    cloud say the same."""
+    if not path.exists():
+        return ()
+    lines = path.read_text(errors="replace").splitlines(keepends=True)
+    found = (_record(line) for line in lines if line[-1] == "\n")
+    return tuple(record for record in found if record is not None)
+
+
+def _record(line: str) -> Mapping[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "intent" in record else None

@@ -1,0 +1,71 @@
+"""Answers of the mock that moto does not give, as text: errors, quotas, spot prices."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from cloud.local.faults import Market
+
+XML_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status.startswith("200")
+
+
+def refusal(code: str, message: str) -> Answer:
+    """An error of the EC2 API."""
+    # Lack of capacity is the cloud's fault, hence a 5xx; other refusals are the caller's.
+    status = "500 Refused" if code.startswith("Insufficient") else "400 Refused"
+    body = (
+        f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}"
+        f"</Message></Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+    )
+    return Answer(status=status, headers=(("Content-Type", "text/xml"),), body=body.encode())
+
+
+def quota(quotas: Mapping[str, float], body: bytes) -> Answer:
+    """What GetServiceQuota says; of a code that is not listed, 0."""
+    asked = json.loads(body)
+    value = quotas.get(asked["QuotaCode"], 0.0)
+    text = json.dumps({"Quota": {**asked, "Unit": "None", "Value": value}})
+    headers = (("Content-Type", "application/x-amz-json-1.1"),)
+    return Answer(status="200 OK", headers=headers, body=text.encode())
+
+
+def price_history(market: Market, form: Mapping[str, str]) -> Answer:
+    """A page of DescribeSpotPriceHistory."""
+    types = {value for key, value in form.items() if key.startswith("InstanceType.")}
+    zone = form.get("AvailabilityZone")
+    pools = [
+        (kind, place, usd)
+        for kind, place, usd in market.pools()
+        if (not types or kind in types) and zone in (None, place)
+    ]
+    first = int(form.get("NextToken") or 0)
+    stop = first + int(form.get("MaxResults") or len(pools))
+    token = str(stop) if stop < len(pools) else ""
+    items = "".join(
+        f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
+        f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
+        f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
+        f"<availabilityZone>{escape(place)}</availabilityZone></item>"
+        for kind, place, usd in pools[first:stop]
+    )
+    body = (
+        f'<DescribeSpotPriceHistoryResponse xmlns="{XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
+        f"</requestId><spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken>{token}</nextToken>"
+        "</DescribeSpotPriceHistoryResponse>"
+    )
+    return Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())

@@ -1,0 +1,36 @@
+"""What the local cloud takes for its own in the account that it plays: instances of a run."""
+
+from typing import Any
+
+import boto3
+import pytest
+
+from cloud.ec2.requests import RUN_TAG
+from cloud.local.faults import Market
+from cloud.local.metadata import MetadataService
+from cloud.local.mock_aws import MockAws
+
+
+@pytest.mark.parametrize(("tag", "ours"), [(RUN_TAG, True), ("bamboo:stack", False)])
+def test_only_instances_of_a_run_become_nodes(tag: str, ours: bool) -> None:
+    """An account has others, such as the store of the stack: they get no agent."""
+    aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
+    before = {seen.instance for seen in aws.instances()}
+    aws.start()
+    try:
+        client: Any = boto3.client(
+            "ec2",
+            region_name="us-east-1",
+            endpoint_url=aws.url,
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+        )
+        label = {"ResourceType": "instance", "Tags": [{"Key": tag, "Value": "r1"}]}
+        answer = client.run_instances(
+            ImageId="ami-12345678", MinCount=1, MaxCount=1, TagSpecifications=[label]
+        )
+        client.close()
+    finally:
+        aws.stop()
+    made = answer["Instances"][0]["InstanceId"]
+    assert ({seen.instance for seen in aws.instances()} - before == {made}) is ours

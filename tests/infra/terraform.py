@@ -1,0 +1,85 @@
+"""Terraform for tests: the program, a provider that is at hand, and a copy of the stack.
+
+All but the format need the AWS provider, which is not fetched here: BAMBOO_TERRAFORM_PLUGIN_DIR
+names a directory for `terraform init -plugin-dir`, or a script beside the checkout prints one.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FINDER = ROOT.parent / "shared" / "tools" / "terraform-plugin-dir"
+
+MOTO_OVERRIDE = """
+provider "aws" {
+  access_key        = "test"
+  secret_key        = "test"
+  max_retries       = 2
+  s3_use_path_style = true
+}
+
+# The mock applies a denial whatever its condition says.
+resource "aws_s3_bucket_policy" "encrypted_transport_only" {
+  count = 0
+}
+"""
+
+
+def program() -> str:
+    """Terraform, or a skip."""
+    found = shutil.which("terraform")
+    if found is None:
+        pytest.skip("terraform is not on the path")
+    return found
+
+
+def plugin_dir() -> str:
+    """Where the provider is, or a skip that says what to give."""
+    given = os.environ.get("BAMBOO_TERRAFORM_PLUGIN_DIR")
+    if given:
+        return given
+    if FINDER.exists():
+        found = subprocess.run([FINDER], capture_output=True, text=True, timeout=60, check=False)
+        if found.returncode == 0:
+            return found.stdout.strip()
+    pytest.skip("no AWS provider at hand: set BAMBOO_TERRAFORM_PLUGIN_DIR to a plugin directory")
+
+
+def copy_stack(root: Path) -> Path:
+    """A copy of the stack below `root` with the provider in place; the tree gets no .terraform/."""
+    provider = plugin_dir()
+    for folder in ("terraform", "infra"):
+        shutil.copytree(
+            ROOT / folder, root / folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")
+        )
+    shutil.copy(ROOT / "constraints.txt", root)
+    said = said_by(root / "terraform", "init", "-backend=false", f"-plugin-dir={provider}")
+    assert "has been successfully initialized" in said
+    return root / "terraform"
+
+
+def said_by(folder: Path, *arguments: str, timeout_s: float = 100, **environment: str) -> str:
+    """What terraform says; it must succeed."""
+    done = run(folder, *arguments, timeout_s=timeout_s, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run(
+    folder: Path, *arguments: str, timeout_s: float = 100, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    # A variable that names a configuration file which is not there makes every call complain.
+    inherited = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
+    return subprocess.run(
+        [program(), arguments[0], "-no-color", *arguments[1:]],
+        cwd=folder,
+        env=inherited | {"TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

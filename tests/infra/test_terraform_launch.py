@@ -1,0 +1,138 @@
+"""From an account with nothing to a trained run and back: apply, init, launch, no changes, destroy.
+
+The account is the local cloud's: the stack is applied to it before the first instance is asked for,
+and destroyed when the run's last one has gone. What is launched there are real processes, through
+the requests that an account would get.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from bamboo.config.load import load_job
+from bamboo.config.tree import JobConfig
+from cli import main, runs, wiring
+from cli.fleet import RunFleet
+from cli.runs import RunFolder
+from cloud.ec2.requests import RUN_TAG
+from cloud.local.start import LocalCloud
+from tests.infra.terraform import MOTO_OVERRIDE, copy_stack, program, said_by
+from tests.jobs import tiny_job
+
+pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(600)]
+RUN = "on-the-stack"
+LIVE = ("pending", "running")
+STORE_IMAGE = """
+resource "aws_instance" "store" {
+  ami = "%s"
+}
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[Path]:
+    program()
+    yield copy_stack(tmp_path / "stack")
+    shutil.rmtree(tmp_path / "stack")
+
+
+class Account:
+    """The local cloud of a run, with the stack in it."""
+
+    def __init__(self, stack: Path, outputs: Path) -> None:
+        self._stack = stack
+        self._outputs = outputs
+        self.seen: list[Mapping[str, Any]] = []
+        self.second_plan = ""
+        self.left: dict[str, list[Any]] = {}
+
+    def begin(self, cloud: LocalCloud) -> None:
+        """Apply the stack, and write down what stands there."""
+        self._url = cloud.endpoint_url
+        self._ec2 = boto3.client(
+            "ec2",
+            region_name="us-east-1",
+            endpoint_url=self._url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        # The local cloud has no images; the store's instance asks for its own.
+        image = self._ec2.register_image(Name="store", RootDeviceName="/dev/xvda")["ImageId"]
+        override = self._stack / "moto_override.tf"
+        override.write_text(MOTO_OVERRIDE + STORE_IMAGE % image)
+        self._terraform("apply", "-auto-approve")
+        self._outputs.write_text(self._terraform("output", "-json"))
+        assert main.run(["init", str(self._outputs)]) == 0
+
+    def end(self) -> None:
+        """When the run has ended its instances: no changes, and nothing left after destroy."""
+        self.seen = self._instances()
+        self.second_plan = self._terraform("plan", "-detailed-exitcode")
+        self._terraform("destroy", "-auto-approve")
+        # Not volumes: the mock keeps the disk of an instance, whatever its launch template says.
+        self.left = {
+            "instances": [i for i in self._instances() if i["State"]["Name"] in LIVE],
+            "templates": self._ec2.describe_launch_templates()["LaunchTemplates"],
+            "networks": [v for v in self._ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]],
+        }
+
+    def _terraform(self, verb: str, *arguments: str) -> str:
+        flags = () if verb == "output" else ("-input=false",)
+        return said_by(
+            self._stack, verb, *arguments, *flags, timeout_s=250, AWS_ENDPOINT_URL=self._url
+        )
+
+    def _instances(self) -> list[Mapping[str, Any]]:
+        return [i for r in self._ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+
+
+def test_a_run_on_the_applied_stack(
+    stack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
+    job_file = tiny_job(tmp_path, []).file
+    account = Account(stack, tmp_path / "outputs.json")
+    start_cloud, run_fleet = wiring.start_cloud, wiring.run_fleet
+
+    def start_with_stack(folder: RunFolder, job: JobConfig, **more: Any) -> LocalCloud:
+        cloud = start_cloud(folder, job, **more)
+        account.begin(cloud)
+        stop = cloud.stop
+
+        def stop_without_stack(**how: Any) -> None:
+            account.end()
+            stop(**how)
+
+        monkeypatch.setattr(cloud, "stop", stop_without_stack)
+        return cloud
+
+    def fleet_on_stack(folder: RunFolder, job: JobConfig, *more: Any, **words: Any) -> RunFleet:
+        there = load_job(job_file, ["cloud.provider=ec2"]).cloud
+        on_stack = replace(job, cloud=replace(there, provider="local"))
+        return run_fleet(folder, on_stack, *more, **words)
+
+    monkeypatch.setattr(wiring, "start_cloud", start_with_stack)
+    monkeypatch.setattr(wiring, "run_fleet", fleet_on_stack)
+    assert main.run(["launch", job_file, "--run", RUN]) == 0
+
+    receipt = runs.find(runs.home(), RUN).receipt.read_text()
+    assert json.loads(receipt)["outcome"] == "done"
+    cloud = load_job(job_file, ["cloud.provider=ec2"]).cloud
+    nodes = [i for i in account.seen if any(tag["Key"] == RUN_TAG for tag in i["Tags"])]
+    others = [i for i in account.seen if i not in nodes]
+    assert len(nodes) == 2
+    # Groups and profile stand in the template, of which the mock takes neither.
+    for node in nodes:
+        assert node["SubnetId"] in {subnet.id for subnet in cloud.subnets}
+        assert node["MetadataOptions"]["HttpTokens"] == "required"
+        assert node["State"]["Name"] == "terminated"
+    assert [i["State"]["Name"] for i in others] == ["running"], "the store is no node of the run"
+    assert "No changes" in account.second_plan
+    assert account.left == {"instances": [], "templates": [], "networks": []}
