@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from bamboo.config.resolve import resolve
-from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CloudConfig,
+    ClusterConfig,
+    JobConfig,
+    ModelConfig,
+    Subnet,
+    TrainConfig,
+)
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from cli.planning import Planned, plan_job, speeds_of
@@ -195,7 +202,7 @@ def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> No
         JOB.cloud,
         provider="ec2",
         instance_types=("g5.xlarge",),
-        subnets=("subnet-a", "subnet-b"),
+        subnets=tuple(Subnet(zone=zone, id=f"subnet-{zone[-1]}") for zone in JOB.cloud.zones),
     )
     planned = plan(replace(JOB, cloud=replace(cloud, anchors=1)))
     said = " ".join(quota_text(planned).split())
