@@ -51,7 +51,14 @@ class AccountChecks:
             "image": self._image,
             "network": self._network,
         }
-        return [Check(name=name, ask=self._asked(ask)) for name, ask in asks.items()]
+        return [
+            Check(
+                name=name,
+                ask=self._asked(ask),
+                after="" if name == "credentials" else "credentials",
+            )
+            for name, ask in asks.items()
+        ]
 
     def _asked(self, ask: Callable[[Ec2Account], Finding]) -> Callable[[], Finding]:
         def asked() -> Finding:

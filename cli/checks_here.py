@@ -25,13 +25,14 @@ MOST_SKEW_S = 60.0
 PYTHON = (3, 11)
 
 
-def here_checks(reference: str) -> list[Check]:
-    """`reference`: the store's URL or what leads to it; "": each run has one of its own."""
+def here_checks(reference: str, *, in_account: bool) -> list[Check]:
+    """`reference`: the store's URL or what leads to it; "": each run has one of its own, which is
+    of no use to nodes `in_account`."""
     return [
         Check(name="python", ask=python_finding),
         Check(name="gpu", ask=gpu_finding),
         Check(name="disk", ask=lambda: disk_finding(runs.home())),
-        Check(name="store", ask=lambda: store_finding(reference)),
+        Check(name="store", ask=lambda: store_finding(reference, in_account=in_account)),
     ]
 
 
@@ -95,9 +96,17 @@ def disk_finding(home: Path) -> Finding:
     )
 
 
-def store_finding(reference: str, *, now: Callable[[], float] = time.time) -> Finding:
+def store_finding(
+    reference: str, *, in_account: bool = False, now: Callable[[], float] = time.time
+) -> Finding:
     """Whether the store that is named answers, what it is, by which way, and its clock. What cannot
     be reached is a fault: no run begins without it."""
+    if not reference and in_account:
+        return Finding(
+            result=Result.FAULT,
+            sentence="none is named, and nodes in an account do not reach one of this machine",
+            remedy="`bamboo init` names that of the stack; or set BAMBOO_REDIS_URL",
+        )
     if not reference:
         return Finding(
             result=Result.GOOD,

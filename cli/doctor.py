@@ -38,13 +38,19 @@ class Check:
 
     name: str
     ask: Callable[[], Finding]
+    after: str = ""
+    """The check without whose good news this one cannot be asked."""
 
 
 def examine(checks: Sequence[Check]) -> list[tuple[str, Finding]]:
-    """Ask each in turn; one that breaks is unknown, and the others are asked all the same."""
-    found = []
+    """Ask each in turn; one that breaks is unknown, and the others are asked all the same, but for
+    those that come after it by name."""
+    found: list[tuple[str, Finding]] = []
     for check in checks:
+        before = [one.result for name, one in found if name == check.after]
         try:
+            if before and before[-1] in (Result.FAULT, Result.UNKNOWN):
+                raise BambooError(f"not asked, as it needs {check.after}")
             finding = check.ask()
         except BambooError as error:
             finding = Finding(result=Result.UNKNOWN, sentence=str(error))

@@ -67,7 +67,7 @@ def orphans_check(
             rows=tuple(_row(*one) for one in found),
         )
 
-    return Check(name="orphans", ask=ask)
+    return Check(name="orphans", ask=ask, after="credentials")
 
 
 def known_runs() -> Known:

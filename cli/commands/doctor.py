@@ -63,7 +63,8 @@ def _checks(
     job = _account_job() if path is None else load_job(path, overrides)
     there = job is not None and job.cloud.provider == "ec2"
     secret = job.cloud.store_secret if job is not None and there else ""
-    checks = here_checks(named_store() or (SECRET_REFERENCE + secret if secret else ""))
+    store = named_store() or (SECRET_REFERENCE + secret if secret else "")
+    checks = here_checks(store, in_account=there)
     if job is not None and there:
         for region in regions or (job.cloud.region,):
             of_region = replace(job, cloud=replace(job.cloud, region=region))

@@ -166,9 +166,23 @@ def test_an_account_that_does_not_answer_is_unknown_in_every_check(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setattr(ec2_account, "ATTEMPTS", 1)
     monkeypatch.setattr("cloud.ec2.prices.ATTEMPTS", 1)
-    found = found_of()
+    found = dict(found_of())
     assert {one.result for one in found.values()} == {Result.UNKNOWN}
-    assert all("got no answer" in one.sentence for one in found.values())
+    assert "got no answer" in found.pop("credentials").sentence
+    assert {one.sentence for one in found.values()} == {"not asked, as it needs credentials"}
+
+
+def test_each_check_of_an_account_stands_for_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = AccountChecks(job=JOB, needed=True).checks()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr(ec2_account, "ATTEMPTS", 1)
+    monkeypatch.setattr("cloud.ec2.prices.ATTEMPTS", 1)
+    for check in checks:
+        ((_, found),) = examine([check])
+        assert found.result is Result.UNKNOWN
+        assert "got no answer" in found.sentence
 
 
 def test_python_and_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +251,7 @@ def test_the_store_is_asked_what_it_is(tmp_path: Path) -> None:
     assert gone.result is Result.FAULT
     assert gone.remedy
     assert store_finding("").result is Result.GOOD
+    assert store_finding("", in_account=True).result is Result.FAULT
 
 
 def test_a_store_that_is_too_old_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +280,13 @@ def test_this_machine_alone_asks_no_account(
 
 
 def test_the_account_file_and_a_job_say_what_is_looked_at(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    server = start_store(tmp_path / "store")
+    monkeypatch.setenv("BAMBOO_REDIS_URL", server.url)
     (tmp_path / "cloud.toml").write_text(
         f'[cloud]\nregion = "{REGION}"\nzones = ["{REGION}a"]\nlaunch_template = "{TEMPLATE}"\n'
     )
@@ -282,3 +302,5 @@ def test_the_account_file_and_a_job_say_what_is_looked_at(
     assert results["quotas"] == "fault"
     assert results["orphans"] == results["network"] == "good"
     assert main.run(["doctor", str(job), "--set", "cluster.stages=2"]) == 0
+    server.stop()
+    assert main.run(["doctor", str(job), "--set", "cluster.stages=2"]) == 1

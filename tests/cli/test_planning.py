@@ -202,10 +202,7 @@ def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> No
         JOB.cloud,
         provider="ec2",
         instance_types=("g5.xlarge",),
-        subnets=(
-            Subnet(zone="us-east-1a", id="subnet-a"),
-            Subnet(zone="us-east-1b", id="subnet-b"),
-        ),
+        subnets=tuple(Subnet(zone=zone, id=f"subnet-{zone[-1]}") for zone in JOB.cloud.zones),
     )
     planned = plan(replace(JOB, cloud=replace(cloud, anchors=1)))
     said = " ".join(quota_text(planned).split())

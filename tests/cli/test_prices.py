@@ -1,6 +1,7 @@
 """`bamboo prices`, through the command line and the AWS code against the mock."""
 
 import errno
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -188,11 +189,14 @@ def test_a_disk_that_fills_up_leaves_what_there_was(
     path = user_catalogue("us-east-1")
     before = path.read_bytes()
 
-    def full(aside: Path, data: bytes) -> int:
-        aside.touch()
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.FileIO):
+        def write(self, _: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    def on_full_disk(name: Path, mode: str, **_: object) -> Full:
+        return Full(name, mode.replace("b", ""))
+
+    monkeypatch.setattr("cli.new_file.open", on_full_disk, raising=False)
     with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-11-22"):
         prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
     assert path.read_bytes() == before
