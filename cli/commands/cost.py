@@ -17,7 +17,8 @@ from cli.pictures.canvas import check_name
 from cli.pictures.options import options_svg
 from cli.pricing import TimesAsked
 from cli.views.cost import run_cost_text
-from cli.views.options import options_body, options_csv, options_text
+from cli.views.options import options_text
+from cli.views.options_body import options_body, options_csv
 
 _PATH = click.Path(path_type=Path)
 OF_A_RUN = frozenset({"job_or_run", "as_json"})
