@@ -323,10 +323,12 @@ def test_the_journal_is_the_bill(parts: Parts) -> None:
     cloud(kind="agent-end", t=12.0, instance="i-2", status=0)
     cloud(kind="end", t=20.0, instance="i-1", cause="interrupted")
     cloud(kind="end", t=21.0, instance="i-2", cause="terminated")
-    cloud(kind="end", t=22.0, instance="i-other", cause="terminated")
     assert [(r.ended_at_s, r.interrupted) for r in parts.made.rented()] == [
         (20.0, True), (21.0, False),
     ]  # fmt: skip
+    cloud(kind="end", t=22.0, instance="i-other", cause="terminated")
+    with pytest.raises(ValueError, match="'i-other': it stands before its start"):
+        parts.made.rented()
 
 
 def test_kill_stamps_by_instance_or_by_node(parts: Parts) -> None:
