@@ -10,6 +10,7 @@ import click
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
+from cli.overrides import overrides_option
 from cli.swarm.check import Verdict
 from cli.swarm.draw import Fault, draw
 
@@ -21,13 +22,7 @@ from cli.swarm.draw import Fault, draw
     "--minutes", type=float, default=10.0, show_default=True, help="How long faults go on."
 )
 @click.option("--run", "name", default="", help="Id of the run; by default made from the job.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Override a key of the job.",
-)
+@overrides_option
 @click.option("--dry-run", is_flag=True, help="Show the faults; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(

@@ -13,6 +13,7 @@ from cli.bar import bar
 from cli.costing import CostAsked
 from cli.echo import echo_result
 from cli.new_file import refuse_to_overwrite, write_new
+from cli.overrides import overrides_option
 from cli.pictures.canvas import check_name
 from cli.pictures.options import options_svg
 from cli.pricing import TimesAsked
@@ -39,9 +40,7 @@ OF_A_RUN = frozenset({"job_or_run", "as_json"})
 @click.option("--csv", "csv_file", type=_PATH, help="Write the table as CSV.")
 @click.option("--plot", type=_PATH, help="Draw the table, as SVG.")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
-)
+@overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,

@@ -14,18 +14,13 @@ from cli.checks_account import AccountChecks
 from cli.checks_here import here_checks
 from cli.doctor import Check, body, examine, exit_code, text
 from cli.orphans import account_regions, orphans_check
+from cli.overrides import overrides_option
 from cli.store_reference import SECRET_REFERENCE, named_store
 
 
 @click.command("doctor")
 @click.argument("job", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Override a key of the job.",
-)
+@overrides_option
 @click.option("--orphans", is_flag=True, help="Only look for what bills without a live run.")
 @click.option(
     "--region",

@@ -11,6 +11,7 @@ from cli import background, launching
 from cli.budget_options import limit_options
 from cli.launching import TraceAsked
 from cli.modelled import gpu_option
+from cli.overrides import overrides_option
 from cli.screen import detached_text, end_text, open_screen
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
@@ -23,13 +24,7 @@ from cli.views.trace import trace_body, trace_text
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option("--run", "name", default="", help="Id of the run; by default made from the job.")
 @click.option("--dry-run", is_flag=True, help="Show plan, requests and price; start nothing.")
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Override a key of the job.",
-)
+@overrides_option
 @strategy_option
 @gpu_option
 @click.option("--check-replicas", is_flag=True, help="Compare owner and shadow after every step.")

@@ -9,6 +9,7 @@ from cli.bar import bar
 from cli.echo import echo_result, progress_is_hidden
 from cli.launching import cores_of
 from cli.modelled import gpu_option
+from cli.overrides import overrides_option
 from cli.paper import Asked, plan_on_paper
 from cli.views.paper import paper_body, paper_text
 
@@ -21,9 +22,7 @@ from cli.views.paper import paper_body, paper_text
     "--hazard", type=float, help="Losses per node-hour; by default those of a published trace."
 )
 @gpu_option
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
-)
+@overrides_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object, for --strategy of others."
 )

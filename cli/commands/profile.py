@@ -8,6 +8,7 @@ import click
 
 from cli.bar import bar
 from cli.echo import echo_result
+from cli.overrides import overrides_option
 from cli.profiling import Wanted, profile_job
 from cli.views.profile import profile_body, profile_text
 
@@ -28,9 +29,7 @@ from cli.views.profile import profile_body, profile_text
     "--seconds", type=float, default=60.0, show_default=True, help="Time to measure in, at most."
 )
 @click.option("--fresh", is_flag=True, help="Measure again, whatever is kept.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
-)
+@overrides_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,

@@ -15,6 +15,7 @@ from cli.echo import echo_result
 from cli.market_options import MarketAsked, market_options
 from cli.modelled import gpu_option
 from cli.new_file import refuse_to_overwrite, write_new
+from cli.overrides import overrides_option
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
 from cli.strategies import strategy_option
@@ -51,9 +52,7 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 @click.option("--endless", is_flag=True, help="Do not end at train.steps.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run, as SVG.")
 @click.option("--force", is_flag=True, help="Write over the picture that is there.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key."
-)
+@overrides_option
 @strategy_option
 @gpu_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
