@@ -3,9 +3,9 @@
     python -m benchmarks.plan_vs_real [--rounds 3] [--jobs deep,wide,linked,cpu]
 
 Three jobs on the virtual device, where nodes find room on a few cores, and one that computes on
-the CPU with more processes than cores, where its step is planned as the longer of a calm one and
-of all its work shared among the cores. Steps: the median of a run against the prediction. Bytes:
-of the node that holds most of what the plan gives it, its tensors at their peak.
+the CPU with more processes than cores, where its step is planned as a calm one that takes longer
+wherever more nodes compute at once than there are cores. Steps: the median of a run against the
+prediction. Bytes: of the node that holds most of what the plan gives it, its tensors at their peak.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def predicted(job: JobConfig) -> tuple[float, int]:
     assert expected is not None, "both devices have times"
     step_s = expected.step_s
     if job.cluster.device == "cpu":
-        step_s = shared_step_s(expected, nodes=planned.plan.grid.size, cores=os.cpu_count() or 1)
+        step_s = shared_step_s(expected, cores=os.cpu_count() or 1)
     return step_s, max(one.total for one in planned.plan.memory)
 
 

@@ -44,13 +44,17 @@ class Expected:
     samples_per_s: float
     bubble: float
     redundant: float
+    busy: tuple[float, ...]
+    """Of each count of nodes from 0 on: the share of the step in which so many compute at once."""
 
 
-def shared_step_s(calm: Expected, *, nodes: int, cores: int) -> float:
-    """A calm step in seconds where `nodes` processes share `cores`: a step cannot take less than
-    all of its work does on all cores, and bubbles are no loss while others compute."""
-    work_s = calm.step_s * nodes * (1.0 - calm.bubble + calm.redundant)
-    return max(calm.step_s, work_s / cores)
+def shared_step_s(calm: Expected, *, cores: int) -> float:
+    """A calm step in seconds where its nodes are processes that share `cores`: whenever more of
+    them compute at once than there are cores, that takes longer by as much. Bubbles are no loss
+    while others compute; a core stands idle where a pipeline fills and drains."""
+    return calm.step_s * sum(
+        share * max(1.0, nodes / cores) for nodes, share in enumerate(calm.busy)
+    )
 
 
 def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
@@ -128,4 +132,5 @@ def expected(
         samples_per_s=samples_per_s(batch, step_s),
         bubble=1.0 - played * (1.0 - found.bubble),
         redundant=found.redundant * played,
+        busy=(1.0 - played * (1.0 - found.busy[0]), *(share * played for share in found.busy[1:])),
     )

@@ -58,6 +58,8 @@ class Figures:
     """Share of the nodes' time in which nothing useful ran (redundant work is not useful)."""
     redundant: float
     """Share of the nodes' time spent on FR, BR and R."""
+    busy: tuple[float, ...]
+    """Of each count of nodes from 0 on: the share of the time in which so many computed at once."""
     stages: tuple[StageFigures, ...]
 
 
@@ -95,6 +97,7 @@ def figures(timeline: Timeline, costs: Costs) -> Figures:
         bound_s=bound_s(timeline.layout, costs),
         bubble=1.0 - useful_ns / capacity_ns if capacity_ns else 0.0,
         redundant=redundant_ns / capacity_ns if capacity_ns else 0.0,
+        busy=_busy(timeline, nodes=nodes),
         stages=tuple(_stage_figures(timeline, grid.column(s)) for s in range(grid.stages)),
     )
 
@@ -132,6 +135,25 @@ def _spent_ns(timeline: Timeline) -> dict[NodeId, tuple[int, int]]:
             else:
                 spent[ran.node] = (useful_ns, redundant_ns + inside_ns)
     return spent
+
+
+def _busy(timeline: Timeline, *, nodes: int) -> tuple[float, ...]:
+    """`Figures.busy`, in steady state."""
+    start_ns, window_ns = _window_ns(timeline)
+    if not window_ns:
+        return ()
+    changes: list[tuple[int, int]] = [(start_ns + window_ns, 0)]
+    for ran in timeline.ran:
+        begin_ns = max(ran.start_ns, start_ns)
+        end_ns = min(ran.end_ns, start_ns + window_ns)
+        if begin_ns < end_ns:
+            changes += [(begin_ns, 1), (end_ns, -1)]
+    spent_ns = [0] * (nodes + 1)
+    at_ns, level = start_ns, 0
+    for now_ns, change in sorted(changes):
+        spent_ns[level] += now_ns - at_ns
+        at_ns, level = now_ns, level + change
+    return tuple(one_ns / window_ns for one_ns in spent_ns)
 
 
 def _stage_figures(timeline: Timeline, column: tuple[Slot, ...]) -> StageFigures:

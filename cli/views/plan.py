@@ -135,7 +135,7 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
     here = cores is not None and planned.modelled is None
     few = f"; this machine has {cores}" if here and (cores or 0) < plan.instances else ""
     if few and planned.job.cluster.device == "cpu":
-        here_s = shared_step_s(expected, nodes=plan.largest.size, cores=cores or 1)
+        here_s = shared_step_s(expected, cores=cores or 1)
         few += f": about {duration(here_s)} a step on them"
     grown = plan.largest.pipelines
     of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""

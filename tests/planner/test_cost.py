@@ -6,35 +6,39 @@ from hypothesis import strategies as st
 
 from bamboo.planner.cost import Expected, shared_step_s
 
-shares = st.floats(min_value=0.0, max_value=0.9)
+weights = st.lists(st.integers(0, 100), min_size=2, max_size=17).filter(any)
 
 
-def calm(step_s: float, *, bubble: float = 0.0, redundant: float = 0.0) -> Expected:
+def calm(step_s: float, *busy: float) -> Expected:
+    """A step of which `busy` are the shares with 0, 1, 2 ... nodes at work."""
     return Expected(
-        source="given", step_s=step_s, samples_per_s=1.0, bubble=bubble, redundant=redundant
+        source="given", step_s=step_s, samples_per_s=1.0, bubble=0.0, redundant=0.0, busy=busy
     )
 
 
 def test_bubbles_are_filled_before_anything_takes_longer() -> None:
-    half = calm(2.0, bubble=0.5)
-    assert shared_step_s(half, nodes=4, cores=2) == 2.0
-    assert shared_step_s(half, nodes=8, cores=2) == pytest.approx(4.0)
-    assert shared_step_s(calm(2.0), nodes=4, cores=2) == pytest.approx(4.0)
+    half = calm(2.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    assert shared_step_s(half, cores=2) == 2.0
+    assert shared_step_s(half, cores=1) == pytest.approx(4.0)
+    assert shared_step_s(calm(2.0, 0.0, 0.0, 0.0, 0.0, 1.0), cores=2) == pytest.approx(4.0)
 
 
-def test_redundant_work_takes_a_core_too() -> None:
-    # Of 4 nodes' time half is useful, and a quarter redundant: the work of 3 nodes.
-    step = calm(1.0, bubble=0.5, redundant=0.25)
-    assert shared_step_s(step, nodes=4, cores=2) == pytest.approx(1.5)
+def test_where_a_pipeline_fills_and_drains_a_core_is_idle() -> None:
+    # All of the work on both cores would take 2.5 s; one node alone has none to share.
+    step = calm(2.0, 0.0, 0.5, 0.0, 0.0, 0.5)
+    assert shared_step_s(step, cores=2) == pytest.approx(3.0)
 
 
-@given(bubble=shares, redundant=shares, nodes=st.integers(1, 64), cores=st.integers(1, 64))
-def test_never_shorter_than_calm_and_never_longer_with_more_cores(
-    bubble: float, redundant: float, nodes: int, cores: int
+@given(weights, st.integers(1, 64))
+def test_never_shorter_than_calm_or_its_work_and_never_longer_with_more_cores(
+    parts: list[int], cores: int
 ) -> None:
-    step = calm(0.5, bubble=bubble, redundant=min(redundant, bubble))
-    found = shared_step_s(step, nodes=nodes, cores=cores)
-    assert found >= 0.5
-    assert shared_step_s(step, nodes=nodes, cores=cores + 1) <= found
-    if cores >= nodes:
+    shares = [part / sum(parts) for part in parts]
+    step = calm(0.5, *shares)
+    found = shared_step_s(step, cores=cores)
+    work_s = 0.5 * sum(nodes * share for nodes, share in enumerate(shares))
+    assert found >= 0.5 - 1e-9
+    assert found >= work_s / cores - 1e-9
+    assert shared_step_s(step, cores=cores + 1) <= found + 1e-9
+    if cores >= len(parts) - 1:
         assert found == pytest.approx(0.5)

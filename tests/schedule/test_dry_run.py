@@ -78,6 +78,8 @@ def test_the_ideal_step_of_the_measured_case() -> None:
     assert found.bound_s == 0.66
     assert found.bubble == pytest.approx(3 * 0.06 / 0.66)
     assert found.redundant == 0.0
+    # While it fills and drains one, two and three nodes compute, for as long each.
+    assert found.busy == pytest.approx((0.0, *[0.12 / 0.66] * 3, 0.30 / 0.66))
     assert [s.peak_in_flight for s in found.stages] == [4, 3, 2, 1]
 
 
@@ -245,6 +247,10 @@ def test_every_layout_runs_in_order_and_no_faster_than_the_bound(
         assert (stage.ahead_forwards == 0) or plan.mode in ("gap", "eager", "full")
         assert (stage.ahead_backwards == 0) or plan.mode == "full"
     assert 0.0 <= found.bubble < 1.0
+    at_work = sum(nodes * share for nodes, share in enumerate(found.busy))
+    assert sum(found.busy) == pytest.approx(1.0)
+    everybody = len(set(plan.assignment.owners))
+    assert at_work == pytest.approx(everybody * (1.0 - found.bubble + found.redundant))
 
 
 @given(cases(), st.data())
