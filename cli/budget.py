@@ -10,6 +10,7 @@ from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import Beside, beside_run
 from bamboo.planner.value import MICRO, bill_micro_usd
+from bamboo.topology.grid import Grid
 from cli.planning import Planned
 from cli.views.quantities import count, duration, usd
 
@@ -25,24 +26,28 @@ def refuse_beyond(
     """Raises InputError where the steps from `from_step` on cannot be finished within the limits;
     `spent_usd` is what earlier parts of the run have cost. `traced`: how many nodes there will be
     is for a trace to say, so that nobody knows how long they take."""
-    budget = job.budget
-    needed = planned.plan.instances
-    if 0 < budget.max_instances < needed:
-        filled = planned.plan.largest
-        grid = f"{filled.pipelines} x {filled.stages}"
-        standbys = needed - filled.size
-        spare = f" and {count(standbys, 'standby')}" if standbys else ""
-        raise _at(
-            job,
-            "max_instances",
-            f"the plan needs {count(needed, 'instance')}, for a grid of {grid}{spare}",
-            "raise it, or take fewer cluster.stages, pipelines or standbys",
-        )
+    budget, plan = job.budget, planned.plan
+    refuse_too_few_instances(job, plan.largest, standbys=plan.instances - plan.largest.size)
     if 0 < budget.max_usd <= spent_usd:
         word = " (modelled)" if job.cloud.provider == "local" else ""
         raise _at(job, "max_usd", f"the run has cost {usd(spent_usd)} already{word}", "raise it")
     if planned.plan.expected is not None and not budget.partial and not traced:
         _refuse_beyond_time(budget, job, planned, from_step=from_step, spent_usd=spent_usd)
+
+
+def refuse_too_few_instances(job: JobConfig, grid: Grid, *, standbys: int) -> None:
+    """Raises InputError where a grid and its standbys are more than the job may have."""
+    needed = grid.size + standbys
+    if not 0 < job.budget.max_instances < needed:
+        return
+    spare = f" and {count(standbys, 'standby')}" if standbys else ""
+    raise _at(
+        job,
+        "max_instances",
+        f"the plan needs {count(needed, 'instance')}, for a grid of "
+        f"{grid.pipelines} x {grid.stages}{spare}",
+        "raise it, or take fewer cluster.stages, pipelines or standbys",
+    )
 
 
 def _refuse_beyond_time(

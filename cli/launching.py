@@ -24,7 +24,7 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
-from cli.budget import refuse_beyond
+from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.modelled import look_at
@@ -89,6 +89,7 @@ def prepare(
     # Refuses what has no price, before any work.
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
+    refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
     played = None if trace is None else _settled(trace, there)
     look = partial(look_at, gpu=gpu) if dry_run else seen_of
     prepared = plan_again(run, job, played, given, look=look)

@@ -29,7 +29,7 @@ from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
-from cli.semantics import differences
+from cli.semantics import differences, told
 from cli.signals import Interrupts
 from cli.spending import spending_of
 from cli.spent import rented_of
@@ -257,6 +257,6 @@ def _newest(
 def _differences(ours: Strategy, theirs: Strategy) -> str:
     """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
     return ", ".join(
-        f"{name} was {before!r} and is {after!r}"
+        f"{name} was {told(before)} and is {told(after)}"
         for name, before, after in differences(ours.semantics, theirs.semantics)
     )

@@ -3,6 +3,7 @@
 Rule: whatever two semantic hashes differ by has a name here.
 """
 
+import re
 from dataclasses import asdict
 
 from bamboo.topology.strategy import Semantics
@@ -17,6 +18,14 @@ def differences(ours: Semantics, theirs: Semantics) -> list[tuple[str, object, o
         for name in sorted(left.keys() | right.keys())
         if left.get(name) != right.get(name)
     ]
+
+
+def told(value: object) -> str:
+    """A value as an error shows it: of a digest as much as tells two of them apart."""
+    text = repr(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value):
+        text = repr(f"{value[:12]}…")
+    return text
 
 
 def _flat(semantics: Semantics) -> dict[str, object]:

@@ -16,7 +16,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.lines import read_bounded
 from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
-from cli.semantics import differences
+from cli.semantics import differences, told
 
 KEY = "strategy"
 """Of a larger object, such as what `bamboo plan --json` prints."""
@@ -78,7 +78,7 @@ def refuse_another_training(given: Given, semantics: Semantics) -> None:
     if theirs.hash() == semantics.hash():
         return
     differ = ", ".join(
-        f"{name} is {there!r} there and {here!r} in the job"
+        f"{name} is {told(there)} there and {told(here)} in the job"
         for name, here, there in differences(semantics, theirs)
     )
     raise InputError(

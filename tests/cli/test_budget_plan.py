@@ -1,6 +1,7 @@
 """Which plans are beyond which limits, by the figures of the plan itself."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,9 +9,11 @@ from bamboo.config.resolve import resolve
 from bamboo.config.tree import BudgetConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.value import MICRO, bill_micro_usd
+from cli import launching
 from cli.budget import beside_plan, refuse_beyond
 from cli.planning import Planned
 from tests.cli.test_planning import JOB, plan
+from tests.jobs import tiny_job
 
 JOB_OF_1000 = replace(JOB, train=replace(JOB.train, steps=1000))
 
@@ -54,6 +57,18 @@ def test_a_limit_is_compared_with_the_least_that_the_steps_come_to() -> None:
     assert "budget.max_hours" in refused(BudgetConfig(max_hours=hours * 0.999))
     few = refused(BudgetConfig(max_instances=3))
     assert "budget.max_instances = 3: the plan needs 4 instances, for a grid of 1 x 4;" in few
+
+
+def test_too_few_instances_are_refused_before_the_model_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(job: JobConfig) -> None:
+        raise AssertionError("looked at")
+
+    monkeypatch.setattr(launching, "seen_of", look)
+    file, few = tiny_job(tmp_path, []).file, "budget.max_instances=1"
+    with pytest.raises(InputError, match="the plan needs 2 instances, for a grid of 1 x 2"):
+        launching.prepare(Path(file), overrides=[few], name="", dry_run=False)
 
 
 def test_what_may_be_stopped_at_its_limits_is_not_refused_for_time_and_money() -> None:

@@ -21,11 +21,14 @@ from tests.topology.test_strategy import PLACEMENT, SEMANTICS
 def test_a_resume_with_other_numbers_names_keys_and_values() -> None:
     ours = Strategy(semantics=SEMANTICS, placement=PLACEMENT)
     other = replace(
-        SEMANTICS, steps=80, optimizer=SEMANTICS.optimizer | {"learning_rate": 0.5}, data_digest="e"
+        SEMANTICS,
+        steps=80,
+        optimizer=SEMANTICS.optimizer | {"learning_rate": 0.5},
+        data_digest="e" * 64,
     )
     assert resuming._differences(ours, replace(ours, semantics=other)) == (
-        "the digest of the data was 'd1' and is 'e', train.learning_rate was 0.001 and is 0.5, "
-        "train.steps was 100 and is 80"
+        "the digest of the data was 'd1' and is 'eeeeeeeeeeee…', "
+        "train.learning_rate was 0.001 and is 0.5, train.steps was 100 and is 80"
     )
 
 
