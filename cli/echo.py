@@ -4,6 +4,7 @@ Rule: a line of progress, or the last error, is lost then, or comes later, and t
 must not depend on it. What a command was asked for is not lost in silence.
 """
 
+import shutil
 import sys
 
 import click
@@ -32,6 +33,11 @@ def echo_result(text: str | bytes) -> None:
             f"standard output cannot be written: {error.strerror}; make room there, or send it "
             "elsewhere"
         ) from error
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def progress_is_hidden() -> bool:

@@ -4,8 +4,6 @@ Both say the same; the views hold all of the text.
 """
 
 import json
-import shutil
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from bamboo.coord.follow import Decision
-from cli.echo import echo
+from cli.echo import echo, terminal_width
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line, told_of
 from cli.views.preemption import preemption_line
@@ -109,8 +107,8 @@ class LiveScreen:
 def end_text(body: Mapping[str, Any]) -> str:
     """What stands on standard output at the end of a run, from its receipt; folded in a terminal,
     that it may be read there."""
-    text = summary_text(body) + "\n" + receipt_text(body)
-    return fold(text, width=shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
+    text, width = summary_text(body) + "\n" + receipt_text(body), terminal_width()
+    return text if width is None else fold(text, width=width)
 
 
 def detached_text(run: str, *, as_json: bool) -> str:

@@ -11,7 +11,7 @@ from bamboo.errors import InputError
 from cli import costing, run_cost, runs
 from cli.bar import bar
 from cli.costing import CostAsked
-from cli.echo import echo_result
+from cli.echo import echo_result, terminal_width
 from cli.new_file import refuse_to_overwrite, write_new
 from cli.overrides import overrides_option
 from cli.pictures.canvas import check_name
@@ -88,7 +88,8 @@ def command(
         write_new(csv_file, options_csv(found).encode(), force=force)
     if plot is not None:
         write_new(plot, options_svg(found), force=force)
-    echo_result(json.dumps(options_body(found)) if as_json else options_text(found))
+    text = options_text(found, width=terminal_width())
+    echo_result(json.dumps(options_body(found)) if as_json else text)
     if found.chosen.outcome is None:
         raise InputError(found.chosen.why)
 

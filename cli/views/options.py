@@ -14,12 +14,26 @@ from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
 from cli.views.auxiliary import auxiliary_lines
 from cli.views.options_body import bought, misses
-from cli.views.quantities import columns, count, duration, number, paragraph, rate, size, usd
+from cli.views.quantities import (
+    columns,
+    count,
+    duration,
+    fitting,
+    fold,
+    number,
+    paragraph,
+    rate,
+    size,
+    usd,
+)
 from cli.views.quota import quota_lines
 
+WIDEST = 1000
+"""Columns of what is no terminal: a table has them all."""
 
-def options_text(found: JobCost) -> str:
-    """The table, what was played of it, and what to take."""
+
+def options_text(found: JobCost, *, width: int | None = None) -> str:
+    """The table, what was played of it, and what to take; `width`: of the terminal it is for."""
     table = found.table
     modelled = found.offers.modelled
     doubt = "; no GPU has confirmed them" if modelled else ", the same for every type"
@@ -29,17 +43,18 @@ def options_text(found: JobCost) -> str:
         *_quota(found),
         *paragraph(f"step times {found.offers.source}{doubt}"),
         *paragraph(f"market: {found.market}; all dollars are modelled"),
-        *_plans(found),
+        *_plans(found, width or WIDEST),
         *_behind(found),
-        *_played(found),
+        *_played(found, width or WIDEST),
         *_verdict(found),
         *_redundancy(found),
         *paragraph(found.offers.catalogue.sources([row.line.instance_type for row in found.rows])),
     ]
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return text if width is None else fold(text, width=width)
 
 
-def _plans(found: JobCost) -> list[str]:
+def _plans(found: JobCost, width: int) -> list[str]:
     header = ("", "type", "market", "resilience", "zones", "grid", "fullest", "$/h", "samples/s")
     rows: list[tuple[str, ...]] = [(*header, "samples per $", "$ per M tokens")]
     if not found.rows:
@@ -61,7 +76,8 @@ def _plans(found: JobCost) -> list[str]:
                 usd(option.usd_per_million_tokens(found.job.model.context)),
             )
         )
-    lines = columns(rows, right=frozenset({0, 5, 6, 7, 8, 9, 10}))
+    right = frozenset({0, 5, 6, 7, 8, 9, 10})
+    lines = fitting(rows, width=width, spare=(4, 6, 10, 8, 7), right=right)
     if found.outcomes:
         lines += paragraph(
             "rows that were played come first, by what came out; then by the planner's figures"
@@ -89,12 +105,12 @@ def _behind(found: JobCost) -> list[str]:
     return lines
 
 
-def _played(found: JobCost) -> list[str]:
+def _played(found: JobCost, width: int) -> list[str]:
     """What was simulated, beside on-demand and checkpoint and restart."""
     if not found.outcomes:
         return []
     places = list(found.rows)
-    header = ("", "simulated", "taken", "restores", "time p50", "p90", "$ p50", "p90")
+    header = ("", "simulated", "taken", "restores", "time p50", "time p90", "$ p50", "$ p90")
     rows: list[tuple[str, ...]] = [(*header, "samples per $", "")]
     ranked = sorted(found.outcomes, key=lambda one: -one.value)
     named = [(str(places.index(o.option) + 1), _short(o.option), o) for o in ranked]
@@ -115,7 +131,8 @@ def _played(found: JobCost) -> list[str]:
                 misses(found, one),
             )
         )
-    lines = columns(rows, right=frozenset({0, 2, 3, 4, 5, 6, 7, 8}))
+    right = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
+    lines = fitting(rows, width=width, spare=(3, 2, 5, 8, 6), right=right)
     if found.restarts is not None:
         lines += paragraph(
             f"* a model of another way to use the plan of {found.restarts.option.line.name}: "

@@ -94,7 +94,7 @@ def columns(
     """Rows as aligned text lines; columns named in `right` are set flush right."""
     if not rows:
         return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    widths = _widths(rows)
     return [
         (
             " " * indent
@@ -105,3 +105,34 @@ def columns(
         ).rstrip()
         for row in rows
     ]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+
+def fitting(
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int,
+    spare: Sequence[int],
+    right: frozenset[int] = frozenset(),
+) -> list[str]:
+    """`columns` for a terminal so wide. Where they are wider, those of `spare` are left out, the
+    first of them first, and a line says which; the first row has their names."""
+    left_out: list[int] = []
+    widths = _widths(rows) if rows else []
+    for column in spare:
+        kept = [w for i, w in enumerate(widths) if i not in left_out]
+        if sum(kept) + 2 * len(kept) <= width:
+            break
+        left_out.append(column)
+    stay = [i for i in range(len(widths)) if i not in left_out]
+    lines = columns(
+        [[row[i] for i in stay] for row in rows],
+        right=frozenset(place for place, i in enumerate(stay) if i in right),
+    )
+    if left_out:
+        names = ", ".join(rows[0][i] for i in left_out)
+        lines += paragraph(f"left out for want of width: {names}", width=width)
+    return lines
