@@ -3,8 +3,10 @@
 import textwrap
 from collections.abc import Sequence
 
+from cli.echo import terminal_width
+
 WIDTH = 100
-"""Columns of a terminal that paragraphs are wrapped for."""
+"""Columns that paragraphs are wrapped for, where the terminal is not narrower."""
 
 
 def duration(seconds: float) -> str:
@@ -66,11 +68,12 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def paragraph(text: str, *, indent: int = 2, width: int = WIDTH) -> list[str]:
-    """Words as lines of at most `width` columns; the second and later ones two deeper."""
+def paragraph(text: str, *, indent: int = 2, width: int | None = None) -> list[str]:
+    """Words as lines of at most `width` columns, by default as many as can be read; the second and
+    later ones two deeper."""
     return textwrap.wrap(
         text,
-        width,
+        min(WIDTH, terminal_width() or WIDTH) if width is None else width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + 2),
         break_long_words=False,

@@ -1,9 +1,11 @@
 """Tables in terminals of any width."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.views.quantities import columns, fitting, fold
+from cli.views import quantities
+from cli.views.quantities import columns, fitting, fold, paragraph
 
 ROWS = (
     ("type", "zones", "price", "worth"),
@@ -43,3 +45,12 @@ def test_no_line_is_wider_where_what_has_to_stay_is_not(
 
 def test_words_that_do_not_fit_go_to_the_next_line() -> None:
     assert fold("  one two three", width=11) == "  one two\n    three"
+
+
+def test_a_paragraph_is_as_wide_as_the_terminal_and_no_wider_than_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words_of_300 = "ab " * 100
+    for columns_there, widest in ((None, 100), (60, 60), (200, 100)):
+        monkeypatch.setattr(quantities, "terminal_width", lambda there=columns_there: there)
+        assert max(map(len, paragraph(words_of_300))) == widest
