@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from cloud.ec2 import requests
 from cloud.ec2.calls import code_and_message, translated
+from cloud.ec2.clients import client_of, session_of
 
-CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 10
 ATTEMPTS = 3
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
@@ -41,15 +39,16 @@ class Ec2Account:
     def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Account":
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
-        config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
-            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
-        )
         with translated("reading the AWS settings", service="AWS"):
-            session = boto3.session.Session(region_name=region)
+            session = session_of(region)
             sts, iam, ec2, ssm = (
-                session.client(service, endpoint_url=endpoint_url, config=config)
+                client_of(
+                    session,
+                    service,
+                    read_timeout_s=READ_TIMEOUT_S,
+                    attempts=ATTEMPTS,
+                    endpoint_url=endpoint_url,
+                )
                 for service in ("sts", "iam", "ec2", "ssm")
             )
         return cls(sts=sts, iam=iam, ec2=ec2, ssm=ssm)

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
 from bamboo.ports import PricesSeen, TypeFacts
 from cloud.ec2 import requests
 from cloud.ec2.calls import translated
+from cloud.ec2.clients import client_of, session_of
 from cloud.ec2.pricing import spot_offers
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
-CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 20
 ATTEMPTS = 3
 DEADLINE_S = 90.0
@@ -50,15 +47,16 @@ class Ec2Prices:
     def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Prices":
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
-        config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
-            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
-        )
         with translated("reading the AWS settings", without_account=WITHOUT_ACCOUNT):
-            session = boto3.session.Session(region_name=region)
+            session = session_of(region)
             ec2, quotas = (
-                session.client(service, endpoint_url=endpoint_url, config=config)
+                client_of(
+                    session,
+                    service,
+                    read_timeout_s=READ_TIMEOUT_S,
+                    attempts=ATTEMPTS,
+                    endpoint_url=endpoint_url,
+                )
                 for service in ("ec2", "service-quotas")
             )
         return cls(ec2=ec2, quotas=quotas, region=region)

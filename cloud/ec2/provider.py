@@ -11,13 +11,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, code_and_message, translated
+from cloud.ec2.clients import client_of, session_of
 from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
 from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.held import held, release
@@ -39,7 +38,6 @@ from cloud.provider import (
     RefusalKind,
 )
 
-CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 5
 """A list, a price, an end: so long at most is whoever asks held up, whatever else it has to do."""
 LAUNCH_TIMEOUT_S = 30
@@ -89,20 +87,16 @@ class Ec2Provider:
     ) -> "Ec2Provider":
         """A provider with clients of its own. `endpoint_url`: the local mock, which needs no
         account; without it the user's usual AWS credentials are used. Makes no call yet."""
-        mock_key = None if endpoint_url is None else "local"
-        session = boto3.session.Session(
-            region_name=settings.region,
-            aws_access_key_id=mock_key,
-            aws_secret_access_key=mock_key,
-        )
+        session = session_of(settings.region, key=None if endpoint_url is None else "local")
 
         def client(read_timeout_s: float) -> Any:
-            config = Config(
-                connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=read_timeout_s,
-                retries={"total_max_attempts": 1, "mode": "standard"},
+            return client_of(
+                session,
+                "ec2",
+                read_timeout_s=read_timeout_s,
+                attempts=1,
+                endpoint_url=endpoint_url,
             )
-            return session.client("ec2", endpoint_url=endpoint_url, config=config)
 
         return cls(
             launcher=client(launch_timeout_s),

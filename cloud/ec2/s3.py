@@ -10,16 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import boto3
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
+from cloud.ec2.clients import client_of, session_of
 
-CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 3
 PART_BYTES = 64 << 20
@@ -43,12 +41,13 @@ class S3Store:
         cls, *, bucket: str, prefix: str, region: str, endpoint_url: str | None = None
     ) -> "S3Store":
         """Connect with the credentials that boto3 finds; nothing is asked of the service yet."""
-        config = Config(
-            connect_timeout=CONNECT_TIMEOUT_S,
-            read_timeout=READ_TIMEOUT_S,
-            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        client = client_of(
+            session_of(region),
+            "s3",
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            endpoint_url=endpoint_url,
         )
-        client = boto3.client("s3", region_name=region, endpoint_url=endpoint_url, config=config)
         return cls(client, bucket=bucket, prefix=prefix)
 
     def put_file(self, name: str, path: Path) -> None:

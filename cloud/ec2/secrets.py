@@ -5,12 +5,9 @@ Rule: what it holds goes to the caller alone; no error and no log has it.
 
 import os
 from collections.abc import Mapping
-from typing import Any
-
-import boto3
-from botocore.config import Config
 
 from cloud.ec2.calls import translated
+from cloud.ec2.clients import client_of, session_of
 from cloud.provider import CloudRefused
 
 CONNECT_TIMEOUT_S = 3
@@ -25,19 +22,18 @@ def read_secret(name: str, *, environment: Mapping[str, str] = os.environ) -> st
     Raises CloudRefused when it is not there, not text, or not for us; CloudThrottled and
     CloudUnavailable when it may be had later.
     """
-    config = Config(
-        connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
-        retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
-    )
     asked = translated(
         f"reading the secret {name!r}",
         service="Secrets Manager",
         without_account="name a file: BAMBOO_REDIS_URL=file:/path",
     )
     with asked:
-        client: Any = boto3.client(
-            "secretsmanager", region_name=_region(name, environment), config=config
+        client = client_of(
+            session_of(_region(name, environment)),
+            "secretsmanager",
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
         )
         try:
             text = client.get_secret_value(SecretId=name).get("SecretString")
