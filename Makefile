@@ -22,7 +22,7 @@ test: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist worksteal --durations=15
+	$(BIN)/pytest -n 3 --dist worksteal --durations=15
 
 chaos: setup
 	$(BIN)/pytest -m full --durations=15
