@@ -1,7 +1,8 @@
 """A worker process: joins the run as a node, trains until it ends, and leaves in order.
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
-store_url, socket_dir, run_dir (may be empty), agent_socket (may be empty), bind_host (tcp only).
+store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
+the run's files in a bucket), agent_socket.
 Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store did not answer
 before it had joined, 1 after a fault.
 """
@@ -16,9 +17,12 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from bamboo.checkpoint.open import OpenObjects, checkpoint_store
+from bamboo.checkpoint.final import write_stage
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store, open_objects
+from bamboo.checkpoint.run_files import fetch_data, put_stage
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, join_run
@@ -26,14 +30,15 @@ from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import CoreMisuse, InputError, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
-from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, Store
+from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
+from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.preempt import Preemptions
@@ -108,14 +113,18 @@ def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: thread
         traceback.print_exc()  # the store is away: this node's lease will tell the others
 
 
-def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
+def load_builder(
+    job: JobConfig, strategy: Strategy, objects: ObjectStore | None = None
+) -> SlotBuilder:
     """Load data and model as the job says and check that they are what the strategy was made for.
+    `objects`: where the launcher has put the data, for a machine that has it not.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
     prepare(job.cluster)
-    dataset = load_data(job)
     semantics = strategy.semantics
+    text = None if objects is None else fetch_data(objects, semantics.data_digest)
+    dataset = load_data(job, text)
     if dataset.digest != semantics.data_digest:
         raise InputError(
             f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
@@ -155,6 +164,8 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
+        run_url = config.get("run_url", "")
+        self._objects = open_objects(run_url, bucket=bucket) if run_url else None
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -162,7 +173,7 @@ class _Worker:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
-        builder = load_builder(job, strategy)
+        builder = load_builder(job, strategy, self._objects)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)
@@ -182,7 +193,7 @@ class _Worker:
             transport=transport,
             outbox=poster,
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
-            run_dir=self._run_dir,
+            keep_final=self._keep_final(),
             checkpoints=checkpoints,
             speed=speed_of(job, self._config["zone"]),
         )
@@ -222,6 +233,12 @@ class _Worker:
         self._store.close()
         return goodbye
 
+    def _keep_final(self) -> KeepStage | None:
+        """Into the run's folder, or to its bucket where there is none."""
+        if self._run_dir is not None:
+            return partial(write_stage, self._run_dir / "final")
+        return None if self._objects is None else partial(put_stage, self._objects)
+
     def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
         follow_log(
             follower=follower,
@@ -244,7 +261,11 @@ class _Worker:
             run=run,
             semantic_hash=strategy.semantics.hash(),
             objects=checkpoint_store(
-                config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
+                config.url,
+                run=run,
+                run_dir=self._run_dir,
+                run_url=self._config.get("run_url", ""),
+                bucket=self._bucket,
             ),
             config=config,
             last_step=self._job.train.steps,

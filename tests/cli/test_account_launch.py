@@ -1,0 +1,228 @@
+"""A run in an account: the account is a mock on loopback whose instances are processes, and the
+launcher has nothing of it but AWS_ENDPOINT_URL, a bucket, and a store over TLS."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from bamboo.coord.acl import user_name
+from bamboo.ids import InstanceId, RunId
+from cli.account_ready import BOOT_FILES
+from cloud.local.start import LocalCloud, start_local_cloud
+from tests.cli.boots import BUCKET
+from tests.exposed import files_with
+from tests.jobs import TEXT
+from tests.support import wait_until
+from tests.tls_store import TlsStore, start_tls_store
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+REGION, ZONE = "us-east-1", "us-east-1a"
+ROOT = Path(__file__).resolve().parents[2]
+JOB = f"""
+[model]
+layers = 2
+width = 16
+heads = 2
+context = 8
+[data]
+source = "path"
+path = "text.txt"
+[train]
+steps = 120
+batch = 8
+microbatch = 2
+[cluster]
+stages = 2
+redundancy = "eager"
+transport = "tcp"
+device = "virtual"
+virtual_forward_ms = [5.0]
+virtual_backward_ms = [10.0]
+forming_timeout_s = 600.0
+[cloud]
+provider = "ec2"
+zones = ["{ZONE}"]
+image = "ami-00000000"
+[checkpoint]
+every_steps = 50
+"""
+
+
+class Account:
+    """The account, its store, and a folder from which it is used."""
+
+    def __init__(self, folder: Path, cloud: LocalCloud, store: TlsStore) -> None:
+        self.folder, self.cloud, self.store = folder, cloud, store
+        self.home = folder / "runs"
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        self.s3, self.ec2 = (
+            boto3.client(
+                service,
+                region_name=REGION,
+                endpoint_url=cloud.endpoint_url,
+                aws_access_key_id="test",
+                aws_secret_access_key="test",
+            )
+            for service in ("s3", "ec2")
+        )
+        self.s3.create_bucket(Bucket=BUCKET)
+        for name in (*(f"boot/{one}" for one in BOOT_FILES), "wheels/bamboo_train-0.1.0-py3.whl"):
+            self.s3.put_object(Bucket=BUCKET, Key=name, Body=b"-")
+        (folder / "text.txt").write_text(TEXT)
+        (folder / "job.toml").write_text(JOB)
+        (folder / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "{BUCKET}"\n')
+        url = folder / "store-url"
+        url.touch(mode=0o600)
+        url.write_text(f"rediss://admin:{store.admin_password}@localhost:{store.port}/0\n")
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BAMBOO_"))},
+            **keys,
+            "AWS_ENDPOINT_URL": cloud.endpoint_url,
+            "BAMBOO_HOME": str(self.home),
+            "BAMBOO_CONFIG": str(folder / "cloud.toml"),
+            "BAMBOO_REDIS_URL": f"file:{url}",
+            "BAMBOO_REDIS_CA": str(store.authority),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli.main", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        process = self.begin(*arguments)
+        said, _ = process.communicate(timeout=100)
+        assert process.returncode == code, said
+        return said
+
+    def live(self) -> list[str]:
+        found = self.ec2.describe_instances()["Reservations"]
+        return [
+            one["InstanceId"]
+            for reservation in found
+            for one in reservation["Instances"]
+            if one["State"]["Name"] in ("pending", "running")
+        ]
+
+    def objects(self, run: str) -> set[str]:
+        found = self.s3.list_objects_v2(Bucket=BUCKET, Prefix=f"runs/{run}/")
+        return {one["Key"].removeprefix(f"runs/{run}/") for one in found.get("Contents", ())}
+
+    def users(self) -> list[str]:
+        with self.store.admin() as admin:
+            return [str(name) for name in admin.execute_command("ACL", "USERS")]
+
+    def password(self, run: str) -> str:
+        """Of the run's login, while it has one."""
+        text = self.s3.get_object(Bucket=BUCKET, Key=f"runs/{run}/agent.env")["Body"].read()
+        found = re.search(r"://bamboo-[\w-]+:(\w+)@", text.decode())
+        assert found is not None, text
+        return found[1]
+
+    def under_way(self, process: "subprocess.Popen[str]", run: str) -> bool:
+        assert process.poll() is None, process.communicate()[0]
+        return self.steps(run) > 5
+
+    def steps(self, run: str) -> int:
+        path = self.home / run / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def nothing_left(self, run: str) -> None:
+        assert self.live() == []
+        assert user_name(RunId(run)) not in self.users()
+        assert not {"agent.env", "store-ca.pem"} & self.objects(run)
+        assert not [name for name in self.objects(run) if name.startswith("data/")]
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Iterator[Account]:
+    store = start_tls_store(tmp_path / "store")
+    (tmp_path / "account").mkdir()
+    (tmp_path / "user").mkdir()
+    try:
+        cloud = start_local_cloud(
+            run="account",
+            run_dir=tmp_path / "account",
+            preload=(),
+            agent_command=(sys.executable, "-m", "tests.cli.boots"),
+            agent_environment={"PYTHONPATH": str(ROOT)},
+            spot_usd_per_hour={"g4dn.xlarge": {ZONE: 0.2}},
+        )
+        try:
+            yield Account(tmp_path / "user", cloud, store)
+        finally:
+            cloud.stop()
+    finally:
+        store.stop()
+
+
+def told_by_the_cloud(account: Account) -> list[dict[str, Any]]:
+    path = account.folder.parent / "account" / "cloud.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_from_the_account_to_the_receipt(account: Account) -> None:
+    run = "afar"
+    process = account.begin("launch", "job.toml", "--run", run)
+    wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
+    password = account.password(run)
+    victim = account.live()[0]
+    account.cloud.control.preempt(InstanceId(victim), notice_s=0.0, cause="test")
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+
+    folder = account.home / run
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert receipt["outcome"] == "done"
+    assert receipt["final_note"] == ""
+    assert receipt["troubles"] == []
+    assert receipt["newest_checkpoint"] == 100
+    assert len(receipt["preemptions"]) == 1
+    assert "modelled dollars" not in said
+    bill = {line["instance"]: line for line in receipt["bill"]["instances"]}
+    begun = {r["instance"]: r["t"] for r in told_by_the_cloud(account) if r["kind"] == "start"}
+    ended = {r["instance"]: r for r in told_by_the_cloud(account) if r["kind"] == "end"}
+    assert bill.keys() == begun.keys()
+    assert receipt["bill"]["modelled"] is False
+    for instance, line in bill.items():
+        assert line["usd_per_hour"] == 0.2
+        lasted_s = ended[instance]["t"] - begun[instance]
+        assert line["seconds"] == pytest.approx(lasted_s, abs=2.0)
+        assert (line["billed_s"] == 0) == (instance == victim)
+
+    assert '"equal": true' in account.run("verify", run, "--json")
+    assert '"modelled": false' in account.run("cost", run, "--json")
+    account.nothing_left(run)
+    assert not files_with(password, account.folder)
+    assert not files_with(password, account.folder.parent / "account")
+    assert password not in said
+
+
+def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account) -> None:
+    run = "alone"
+    process = account.begin("launch", "job.toml", "--run", run, "--set", "train.steps=100000")
+    wait_until(lambda: account.under_way(process, run), what="a step", timeout_s=60.0)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    password = account.password(run)
+    assert len(account.live()) == 2, "an account ends nothing for want of a launcher"
+    account.environment["BAMBOO_HOME"] = str(account.folder / "elsewhere")
+    assert "nothing of it is left" in account.run("stop", run, "--region", REGION)
+    account.nothing_left(run)
+    assert not files_with(password, account.folder)
