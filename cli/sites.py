@@ -213,6 +213,18 @@ def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
     fetch_final(_run_objects(folder, job), folder.final, stages=stages)
 
 
+def bring_logs(folder: RunFolder) -> None:
+    """Bring what the nodes of a run in an account have written into its folder; on this machine it
+    lies there. Raises StorageUnavailable."""
+    from cli.look import job_of
+
+    job = job_of(folder)
+    if job.cloud.provider != "local":
+        from cli import bucket_logs
+
+        bucket_logs.bring_logs(_run_objects(folder, job), folder.path / "logs")
+
+
 # ---------------------------------------------------------------- one machine
 
 

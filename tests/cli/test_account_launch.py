@@ -17,6 +17,7 @@ import pytest
 from bamboo.coord.acl import user_name
 from bamboo.ids import InstanceId, RunId
 from cli.account_ready import BOOT_FILES
+from cli.planning import LAUNCH_TEMPLATE
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.cli.boots import BUCKET
 from tests.exposed import files_with
@@ -24,7 +25,7 @@ from tests.jobs import TEXT
 from tests.support import wait_until
 from tests.tls_store import TlsStore, start_tls_store
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 REGION, ZONE = "us-east-1", "us-east-1a"
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +105,28 @@ class Account:
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def stack(self) -> None:
+        """What `terraform apply` makes and says, as far as a mock needs it."""
+        image = self.ec2.register_image(Name="worker", RootDeviceName="/dev/xvda")["ImageId"]
+        data = {"ImageId": image}
+        self.ec2.create_launch_template(LaunchTemplateName=LAUNCH_TEMPLATE, LaunchTemplateData=data)
+        asked = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+        subnets = self.ec2.describe_subnets(**asked)["Subnets"]
+        outputs = {
+            "region": REGION,
+            "launch_template": LAUNCH_TEMPLATE,
+            "bucket": BUCKET,
+            "store_secret": f"arn:aws:secretsmanager:{REGION}:123456789012:secret:store",
+            "subnets": {
+                one["AvailabilityZone"]: one["SubnetId"]
+                for one in subnets
+                if one["AvailabilityZone"] == ZONE
+            },
+        }
+        (self.folder / "cloud.toml").unlink()
+        body = {name: {"value": value} for name, value in outputs.items()}
+        (self.folder / "outputs.json").write_text(json.dumps(body))
 
     def run(self, *arguments: str, code: int = 0) -> str:
         process = self.begin(*arguments)
@@ -226,3 +249,70 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account)
     assert "nothing of it is left" in account.run("stop", run, "--region", REGION)
     account.nothing_left(run)
     assert not files_with(password, account.folder)
+
+
+def test_a_detached_run_is_taken_up_to_be_stopped_and_goes_on_from_there(account: Account) -> None:
+    run = "parted"
+    slow = ("--set", "train.steps=300")
+    assert "bamboo attach parted" in account.run(
+        "launch", "job.toml", "--run", run, "--detach", *slow
+    )
+    folder = account.home / run
+    endpoint = json.loads((folder / "endpoint.json").read_text())
+    assert endpoint["account"] == {"region": REGION, "bucket": BUCKET}
+    assert endpoint["store_url"] == account.environment["BAMBOO_REDIS_URL"]
+    wait_until(lambda: account.steps(run) > 5, what="some steps", timeout_s=60.0)
+    assert "only the cloud gives notice" in account.run(
+        "preempt", run, "--stage", "1", "--notice", "2", code=2
+    )
+    account.run("preempt", run, "--stage", "1")
+    events = folder / "events" / "launcher.jsonl"
+    wait_until(lambda: "PeerLost" in events.read_text(), what="a failover", timeout_s=30.0)
+    os.kill(endpoint["launcher_pid"], signal.SIGKILL)
+    said = account.run("stop", run)
+    assert "nothing of it is left" in said, said
+    receipt = json.loads((folder / "receipt.json").read_text())
+    assert (receipt["outcome"], receipt["final_note"]) == ("stopped", "")
+    assert all(line["billed_s"] > 0 for line in receipt["bill"]["instances"]), "we ended them all"
+    account.nothing_left(run)
+    step = receipt["step"]
+    more = account.run("resume", run, "--set", "cluster.step_timeout_s=100", code=0)
+    assert f"goes on from the checkpoint of step {step}" in more
+    again = json.loads((folder / "receipt.json").read_text())
+    assert (again["outcome"], again["step"], again["parts"]) == ("done", 300, 2)
+    account.nothing_left(run)
+
+
+def commands_of_the_readme() -> list[list[str]]:
+    """Those of Bamboo itself in the section on accounts, as they stand there."""
+    text = (ROOT / "README.md").read_text()
+    _, _, section = text.partition("## In your AWS account")
+    lines = re.findall(
+        r"^    \.venv/bin/bamboo ([^#\n]+)", section.partition("\n## ")[0], re.MULTILINE
+    )
+    return [line.split() for line in lines]
+
+
+def test_each_command_of_the_readme_s_section_on_accounts(account: Account) -> None:
+    account.stack()
+    small = ("--set", "model.layers=2", "--set", "model.width=16", "--set", "model.heads=2")
+    small += ("--set", "train.steps=20", "--set", "data.max_bytes=20000")
+    ran = []
+    for verb, *words in commands_of_the_readme():
+        code = 0
+        if verb == "init":
+            words = [str(account.folder / "outputs.json")]
+        if "examples/account.toml" in words:
+            words = [str(ROOT / word) if word.endswith(".toml") else word for word in words]
+            words += small
+        if verb == "doctor" and "--orphans" not in words:
+            code = 1  # the mock's account has the quotas of a new one: none
+        said = account.run(verb, *words, code=code)
+        ran.append(verb)
+        if verb == "doctor" and code:
+            faults = re.findall(r"^([\w -]+): (?:fault|unknown):", said, re.MULTILINE)
+            assert faults == ["quotas"], said
+    assert ran == ["init", "doctor", "launch", "launch", "cost", "verify", "doctor"]
+    receipt = json.loads((account.home / "first" / "receipt.json").read_text())
+    assert (receipt["outcome"], receipt["final_note"]) == ("done", "")
+    account.nothing_left("first")
