@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.parse import parse_job
 from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError
+from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
@@ -85,7 +85,10 @@ def _led_no_more(folder: RunFolder) -> bool:
 
 def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
     """Login and boot files, which a launcher that was killed has left. Raises BambooError."""
-    job = account_job() if folder is None else job_of(folder)
+    try:
+        job = account_job() if folder is None else job_of(folder)
+    except InputError:  # a damaged run names neither store nor bucket
+        job = account_job()
     if job is None or job.cloud.provider == "local":
         return
     if job.cloud.region == region and job.cloud.bucket:

@@ -170,7 +170,7 @@ def run_fleet(
     )
     return RunFleet(
         Fleet(
-            ec2 if local else Recorded(ec2, folder.cloud, note=note),
+            ec2 if local else Recorded(ec2, folder.cloud, asks_prices=True, note=note),
             run=folder.id,
             intents=folder.path / "intents.jsonl",
             pool_out_s=job.cloud.pool_out_s,

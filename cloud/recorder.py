@@ -11,6 +11,7 @@ account has forgotten ended, for all that is known, when it was seen last.
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,18 @@ from bamboo.ids import InstanceId, RunId
 from bamboo.lines import WaitingWriter
 from cloud.intents import drop_torn_line
 from cloud.log_records import INTERRUPTED, TERMINATED, end_record, seen_record, start_record
-from cloud.provider import Held, LaunchAnswer, LaunchSpec, Observed, Offer, Pool, Provider
+from cloud.provider import (
+    CloudRefused,
+    CloudThrottled,
+    CloudUnavailable,
+    Held,
+    LaunchAnswer,
+    LaunchSpec,
+    Observed,
+    Offer,
+    Pool,
+    Provider,
+)
 
 SEEN_EVERY_S = 300.0
 """How often it is written down that an instance is there: so far off may an end be that was never
@@ -89,18 +101,22 @@ class CloudLog:
 
 
 class Recorded:
-    """A Provider each of whose looks goes into the log at `path`."""
+    """A Provider each of whose looks goes into the log at `path`. `asks_prices`: whether its offers
+    are asked for when an instance is shown from a pool that none was heard of, as one that an
+    earlier launcher started just before its end."""
 
     def __init__(
         self,
         provider: Provider,
         path: Path,
         *,
+        asks_prices: bool = False,
         note: Callable[[str], None] = lambda text: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider = provider
         self._path = path
+        self._asks_prices = asks_prices
         self._note = note
         self._now = now
         self._prices: dict[Pool, float] = {}
@@ -143,4 +159,7 @@ class Recorded:
         self._provider.release(held)
 
     def _price(self, pool: Pool) -> float | None:
+        if pool not in self._prices and self._asks_prices:
+            with suppress(CloudThrottled, CloudUnavailable, CloudRefused):
+                self.offers()
         return self._prices.get(pool)

@@ -250,7 +250,18 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account)
     account.nothing_left(run)
     assert not files_with(password, account.folder)
 
+    account.environment["BAMBOO_HOME"] = str(account.home)
+    assert "its instances are all gone" in account.run("attach", run, code=1)
+    receipt = json.loads((account.home / run / "receipt.json").read_text())
+    assert receipt["outcome"] == "fault"
+    ended = {r["instance"]: r["t"] for r in told_by_the_cloud(account) if r["kind"] == "end"}
+    begun = {r["instance"]: r["t"] for r in told_by_the_cloud(account) if r["kind"] == "start"}
+    for line in receipt["bill"]["instances"]:
+        lasted_s = ended[line["instance"]] - begun[line["instance"]]
+        assert line["seconds"] == pytest.approx(lasted_s, abs=2.0)
 
+
+@pytest.mark.full
 def test_a_detached_run_is_taken_up_to_be_stopped_and_goes_on_from_there(account: Account) -> None:
     run = "parted"
     slow = ("--set", "train.steps=300")

@@ -135,6 +135,17 @@ def test_each_look_of_a_provider_is_written_down_by_the_offered_price(tmp_path: 
     assert {r["usd_per_hour"] for r in records if r["kind"] == "start"} == {0.3}
 
 
+@pytest.mark.parametrize(("asks", "usd"), [(True, 0.3), (False, None)])
+def test_the_price_of_what_another_launcher_started_is_asked_for(
+    tmp_path: Path, asks: bool, usd: float | None
+) -> None:
+    run, path = RunId("r"), tmp_path / "cloud.jsonl"
+    fake = FakeProvider(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
+    fake.launch([LaunchSpec(run=run, pool=POOL, count=1, token="t", expires_at_s=0)])
+    Recorded(fake, path, asks_prices=asks, now=lambda: 1.0).describe(run)
+    assert json.loads(path.read_text())["usd_per_hour"] == usd
+
+
 @pytest.mark.parametrize(
     ("reason", "at_s"),
     [
