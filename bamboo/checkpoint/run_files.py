@@ -40,17 +40,13 @@ def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
         objects.put_file(data_name(digest), path)
 
 
-def fetch_data(objects: ObjectStore, digest: str) -> bytearray:
-    """The text that `put_data` stored; its SHA-256 is for the caller to compare. Raises InputError
-    when there is none, StorageUnavailable."""
+def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
+    """The text that `put_data` stored, or None; its SHA-256 is for the caller to compare. Raises
+    StorageUnavailable."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
-        if not objects.fetch(data_name(digest), path):
-            raise InputError(
-                f"the run's bucket has no {data_name(digest)}; the launcher puts it there at the "
-                "start: launch again"
-            )
-        return bytearray(path.read_bytes())
+        found = objects.fetch(data_name(digest), path)
+        return bytearray(path.read_bytes()) if found else None
 
 
 def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:

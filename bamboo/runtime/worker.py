@@ -3,8 +3,8 @@
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
 store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
 the run's files in a bucket), agent_socket.
-Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store did not answer
-before it had joined, 1 after a fault.
+Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store, or the bucket with
+the data, did not answer before it had joined, 1 after a fault.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
 from bamboo.data.dataset import load_data
-from bamboo.errors import CoreMisuse, InputError, StoreUnavailable
+from bamboo.errors import CoreMisuse, InputError, StorageUnavailable, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
@@ -60,7 +60,9 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     try:
         driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
         documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
-    except StoreUnavailable:
+        objects = objects_of(config, bucket)
+        text = None if objects is None else text_of(documents, objects)
+    except (StoreUnavailable, StorageUnavailable):
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
@@ -72,6 +74,8 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             first=begin.state,
             documents=documents,
             bucket=bucket,
+            objects=objects,
+            text=text,
             overtaken=overtaken,
         ).live()
     except Exception as error:
@@ -97,6 +101,19 @@ def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
             time.sleep(RETRY_S)
 
 
+def objects_of(config: Mapping[str, str], bucket: OpenObjects | None) -> ObjectStore | None:
+    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
+    url = config.get("run_url", "")
+    return open_objects(url, bucket=bucket) if url else None
+
+
+def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
+    """The data as the launcher has put it there; None where it lies there no more: this machine's
+    own is then held against the run's digest. Raises StorageUnavailable."""
+    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    return fetch_data(objects, digest)
+
+
 def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: threading.Event) -> None:
     """A fault of ours or of the user's layers would fail again on the shadow: end the run. The
     fault of who was overtaken is its own: the run goes on without it."""
@@ -113,17 +130,14 @@ def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: thread
         traceback.print_exc()  # the store is away: this node's lease will tell the others
 
 
-def load_builder(
-    job: JobConfig, strategy: Strategy, objects: ObjectStore | None = None
-) -> SlotBuilder:
+def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = None) -> SlotBuilder:
     """Load data and model as the job says and check that they are what the strategy was made for.
-    `objects`: where the launcher has put the data, for a machine that has it not.
+    `text`: the data, on a machine that has it not.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
     prepare(job.cluster)
     semantics = strategy.semantics
-    text = None if objects is None else fetch_data(objects, semantics.data_digest)
     dataset = load_data(job, text)
     if dataset.digest != semantics.data_digest:
         raise InputError(
@@ -155,6 +169,8 @@ class _Worker:
         first: State,
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
+        objects: ObjectStore | None,
+        text: bytearray | None,
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
@@ -164,8 +180,7 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
-        run_url = config.get("run_url", "")
-        self._objects = open_objects(run_url, bucket=bucket) if run_url else None
+        self._objects, self._text = objects, text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -173,7 +188,7 @@ class _Worker:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
-        builder = load_builder(job, strategy, self._objects)
+        builder = load_builder(job, strategy, self._text)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)

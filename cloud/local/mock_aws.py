@@ -252,7 +252,8 @@ class MockAws:
     def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
         body = urlencode(form).encode()
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
-        return self._ask_moto(environ)
+        ends = form["Action"] == "TerminateInstances"
+        return self._terminate_instances(environ) if ends else self._ask_moto(environ)
 
     def _ask_moto(self, environ: Environ) -> Answer:
         started: list[tuple[str, tuple[tuple[str, str], ...]]] = []

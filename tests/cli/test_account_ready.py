@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, StoreRefused
 from bamboo.ids import RunId
@@ -45,6 +46,7 @@ def job(folder: Path, *overrides: str) -> JobConfig:
 
 
 def test_a_job_that_can_be_on_instances_is_let_through(tmp_path: Path) -> None:
+    check_job_for_account(load_job(Path(__file__).parents[2] / "examples" / "account.toml"))
     check_job_for_account(job(tmp_path))
     check_job_for_account(job(tmp_path, "checkpoint.every_steps=5"))
     check_job_for_account(job(tmp_path, "checkpoint.url=s3://mine/prefix"))

@@ -56,5 +56,7 @@ def test_logs_of_a_run_in_an_account_are_shown_by_node(
     assert main.run(["logs", "r1", "--node", "i-0ab"]) == 0
     assert capsys.readouterr().out.split() == ["i-0ab.0", "worker", "12"]
     assert set(asked) == {"s3://b/runs/r1"}
+    assert main.run(["status", "r1"]) == 0
+    assert "its instances may run: `bamboo stop r1` ends them" in capsys.readouterr().out
     assert main.run(["logs", "r1", "--node", "i-9"]) == 2
     assert "it has: i-0ab.0, i-0ac.0" in capsys.readouterr().err
