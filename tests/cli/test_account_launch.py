@@ -4,6 +4,7 @@ launcher has nothing of it but AWS_ENDPOINT_URL, a bucket, and a store over TLS.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from cloud.local.start import LocalCloud, start_local_cloud
 from tests.cli.boots import BUCKET
 from tests.exposed import files_with
 from tests.jobs import TEXT
+from tests.store_server import AdminStore, start_admin_store
 from tests.support import wait_until
-from tests.tls_store import TlsStore, start_tls_store
+from tests.tls_store import MUST_BE_THERE, SERVER, TlsStore, free_port, start_tls_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -62,7 +64,7 @@ every_steps = 50
 class Account:
     """The account, its store, and a folder from which it is used."""
 
-    def __init__(self, folder: Path, cloud: LocalCloud, store: TlsStore) -> None:
+    def __init__(self, folder: Path, cloud: LocalCloud, store: TlsStore | AdminStore) -> None:
         self.folder, self.cloud, self.store = folder, cloud, store
         self.home = folder / "runs"
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -84,7 +86,7 @@ class Account:
         (folder / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "{BUCKET}"\n')
         url = folder / "store-url"
         url.touch(mode=0o600)
-        url.write_text(f"rediss://admin:{store.admin_password}@localhost:{store.port}/0\n")
+        url.write_text(store.admin_url)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BAMBOO_"))},
             **keys,
@@ -92,9 +94,10 @@ class Account:
             "BAMBOO_HOME": str(self.home),
             "BAMBOO_CONFIG": str(folder / "cloud.toml"),
             "BAMBOO_REDIS_URL": f"file:{url}",
-            "BAMBOO_REDIS_CA": str(store.authority),
             "PYTHONPATH": str(ROOT),
         }
+        if isinstance(store, TlsStore):
+            self.environment["BAMBOO_REDIS_CA"] = str(store.authority)
 
     def begin(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -147,10 +150,6 @@ class Account:
         found = self.s3.list_objects_v2(Bucket=BUCKET, Prefix=f"runs/{run}/")
         return {one["Key"].removeprefix(f"runs/{run}/") for one in found.get("Contents", ())}
 
-    def users(self) -> list[str]:
-        with self.store.admin() as admin:
-            return [str(name) for name in admin.execute_command("ACL", "USERS")]
-
     def password(self, run: str) -> str:
         """Of the run's login, while it has one."""
         text = self.s3.get_object(Bucket=BUCKET, Key=f"runs/{run}/agent.env")["Body"].read()
@@ -168,14 +167,21 @@ class Account:
 
     def nothing_left(self, run: str) -> None:
         assert self.live() == []
-        assert user_name(RunId(run)) not in self.users()
+        assert user_name(RunId(run)) not in self.store.users()
         assert not {"agent.env", "store-ca.pem"} & self.objects(run)
         assert not [name for name in self.objects(run) if name.startswith("data/")]
 
 
+def a_store(folder: Path) -> TlsStore | AdminStore:
+    """Over TLS where there is a server that speaks it, else the embedded one, with a login."""
+    if shutil.which(SERVER) or os.environ.get(MUST_BE_THERE):
+        return start_tls_store(folder)
+    return start_admin_store(port=free_port())
+
+
 @pytest.fixture
 def account(tmp_path: Path) -> Iterator[Account]:
-    store = start_tls_store(tmp_path / "store")
+    store = a_store(tmp_path / "store")
     (tmp_path / "account").mkdir()
     (tmp_path / "user").mkdir()
     try:

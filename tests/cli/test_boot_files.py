@@ -3,7 +3,6 @@ away again; and the account as a run's site."""
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from cli.account_site import AccountSite
 from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
 from cloud.fake import FakeProvider
 from cloud.fleet import StillLive
-from cloud.local.host import make_directory
 from cloud.provider import LaunchSpec, Offer
 from tests.cloud.test_recorder import POOL
 from tests.exposed import files_with
@@ -51,11 +49,9 @@ class Objects(DirectoryStore):
 
 @pytest.fixture
 def store() -> Iterator[AdminStore]:
-    directory = make_directory()
-    started = start_admin_store(directory, port=free_port())
+    started = start_admin_store(port=free_port())
     yield started
     started.stop()
-    shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -97,7 +93,7 @@ def settings(objects: Objects) -> dict[str, str]:
 def test_an_agent_is_told_all_that_it_needs(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    assert put(tmp_path, objects, reference(tmp_path, store.url)) == []
+    assert put(tmp_path, objects, reference(tmp_path, store.admin_url)) == []
     told = settings(objects)
     url = told.pop("BAMBOO_REDIS_URL")
     assert told == {
@@ -118,7 +114,7 @@ def test_an_agent_is_told_all_that_it_needs(
 def test_all_of_it_is_taken_away_also_the_second_time(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    where = reference(tmp_path, store.url)
+    where = reference(tmp_path, store.admin_url)
     put(tmp_path, objects, where)
     put(tmp_path, objects, where)  # what a launcher that was killed has left is written over
     for _ in range(2):
@@ -130,7 +126,7 @@ def test_all_of_it_is_taken_away_also_the_second_time(
 def test_a_start_that_fails_leaves_no_login_and_no_file(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    where = reference(tmp_path, store.url)
+    where = reference(tmp_path, store.admin_url)
     objects.refused = AGENT_ENV
     with pytest.raises(StorageUnavailable):
         put(tmp_path, objects, where)
@@ -143,7 +139,7 @@ def test_a_start_that_fails_leaves_no_login_and_no_file(
 def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    where = reference(tmp_path, store.url)
+    where = reference(tmp_path, store.admin_url)
     put(tmp_path, objects, where)
     objects.keeps = True
     with pytest.raises(BambooError, match=r"agent.env of run r1 may be in its bucket still.*again"):
@@ -154,7 +150,7 @@ def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
 def test_a_login_that_may_make_no_users_is_lent_and_said(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    put(tmp_path, objects, reference(tmp_path, store.url))
+    put(tmp_path, objects, reference(tmp_path, store.admin_url))
     plain = settings(objects)["BAMBOO_REDIS_URL"]
     (note,) = put(tmp_path, objects, reference(tmp_path, plain))
     assert "may make no users" in note
