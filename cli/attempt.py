@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
 
 ALONE_S = 3600.0
-"""A detached run without any launcher is ended after so long; `budget.max_hours` says otherwise."""
+"""A detached run of this machine that nobody leads is ended after so long; `budget.max_hours` says
+otherwise."""
 
 
 def launch(
