@@ -30,7 +30,7 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model
 from benchmarks.local_run import SKIPPED_STEPS, step_times_s
 from benchmarks.report import median_and_quartiles, paired_ratios, write_result

@@ -10,11 +10,11 @@ from typing import Any
 
 from bamboo.errors import InputError, StoreNotReached, StoreUnavailable
 from bamboo.ports import Store
-from cli import background, lock, wiring
+from cli import background, lock, sites, wiring
 from cli.look import store_may_answer
 from cli.outage import THEIR_STORE_AWAY_S
 from cli.ports import Screen
-from cli.runs import RunFolder, is_detached
+from cli.runs import RunFolder
 from cli.watching import Watcher
 
 TURN_S = 0.2
@@ -28,7 +28,7 @@ def attend(folder: RunFolder, screen: Screen) -> dict[str, Any]:
     Raises InputError when the run goes without leaving a receipt, StoreUnavailable when its store
     does not come back.
     """
-    detached = is_detached(folder)
+    detached = sites.outlives_its_launcher(folder)
     watcher = Watcher(folder, screen)
     look_at_s = 0.0
     noted, answered_at_s = "", time.monotonic()

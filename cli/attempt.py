@@ -1,10 +1,10 @@
 """One launcher's part of a run: from the start, or from where an earlier launcher left it, to its
 receipt.
 
-    start:    local cloud, store, endpoint  \
-    take up:  find both, hold the cloud     /  ->  fleet  ->  the launcher's loop  ->  all ended
+    start:    site, store, endpoint         \
+    take up:  find both, hold the site      /  ->  fleet  ->  the launcher's loop  ->  all ended
                                                                                  ->  receipt
-    take up what has no cloud any more:  read its store, books, receipt
+    take up what has no site any more:  read its store, books, receipt
 
 Rule: whatever ends the run, everything that was started is ended and seen to be gone, and a receipt
 is left. A launcher that leaves a detached run ends nothing.
@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
@@ -32,7 +32,7 @@ from bamboo.errors import (
 )
 from bamboo.ports import Store
 from bamboo.telemetry.reader import Tail
-from cli import room, runs, wiring
+from cli import room, runs, sites, wiring
 from cli.autoscaling import Autoscaler
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
@@ -46,6 +46,7 @@ from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
+from cli.site import Site
 from cli.spending import spending_of
 from cli.terms import promised, terms_of
 from cli.wire_keys import transport_keys
@@ -53,10 +54,10 @@ from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
-    from cloud.local.start import LocalCloud
 
 ALONE_S = 3600.0
-"""A detached run without any launcher is ended after so long; `budget.max_hours` says otherwise."""
+"""A detached run of this machine that nobody leads is ended after so long; `budget.max_hours` says
+otherwise."""
 
 
 def launch(
@@ -74,26 +75,27 @@ def take_up(
     folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
 ) -> dict[str, Any] | None:
     """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, it
-    is settled by what its store holds. Raises InputError, and changes nothing, for a run that never
+    is settled by what its store holds; so it is in an
+    account that has no instance of it. Raises InputError, and changes nothing, for a run that never
     could be reached."""
-    cloud = wiring.local_cloud_of(folder)
+    site = sites.site_of(folder)
     attempt = _Attempt(folder, screen, interrupts, ready)
-    if not cloud.alive():
-        cloud.stop()  # sees that nothing is left of it
+    if not site.alive():
+        site.stop()  # sees that nothing is left of it
         room.refuse_to_settle(folder)
-        with wiring.store_left_by(folder, cloud) as store:
+        with sites.store_left_by(folder, site) as store:
             booked = attempt.booked()
             return attempt.settled(lambda: attempt.close(store, booked))
     with ExitStack() as stack:
         stack.enter_context(interrupts.listening())
-        store = stack.enter_context(wiring.store_of(folder.id, cloud.store_url))
-        stack.callback(cloud.release)
+        store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
+        stack.callback(site.release)
         interrupts.start_counting()
-        attempt.hold(cloud)
+        attempt.hold(site)
         booked = attempt.booked()
         # The store is asked here, where an outage ends nothing, and from now on in the loop only.
         driver = wiring.driver(store, "launcher")
-        return attempt.settled(lambda: attempt.go_on(cloud, store, driver, booked))
+        return attempt.settled(lambda: attempt.go_on(site, store, driver, booked))
 
 
 class _Attempt:
@@ -139,23 +141,24 @@ class _Attempt:
     def start(self) -> None:
         """Start everything, follow the run to its end, end everything."""
         folder, job = self._folder, self._job
-        self._screen.note(f"{folder.id}: starting the local cloud")
         with ExitStack() as stack:
-            cloud = wiring.start_cloud(
+            site = sites.start_site(
                 folder,
                 job,
+                data_digest=self._terms.strategy.semantics.data_digest,
+                note=self._screen.note,
                 spot_usd_per_hour=self._terms.catalogue.spot_prices(
                     job.cloud.instance_types, job.cloud.zones
                 ),
             )
-            stack.callback(self._unless_left, cloud.stop)
-            self._write_endpoint(cloud)
-            store = stack.enter_context(wiring.store_of(folder.id, cloud.store_url))
+            stack.callback(self._unless_left, site.stop)
+            self._write_endpoint(site)
+            store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
             self._create(store)
             if self._terms.detached:
-                self.hold(cloud)
+                self.hold(site)
             driver = wiring.driver(store, "launcher")
-            self._lead(stack, cloud, store, driver, self.booked())
+            self._lead(stack, site, store, driver, self.booked())
 
     def booked(self) -> Booked:
         """What earlier launchers wrote; where there were earlier parts of the run, whose steps its
@@ -164,30 +167,31 @@ class _Attempt:
         self.progress = begun_progress(self._folder, self._job)
         return booked
 
-    def go_on(self, cloud: "LocalCloud", store: Store, driver: "Driver", booked: Booked) -> None:
+    def go_on(self, site: Site, store: Store, driver: "Driver", booked: Booked) -> None:
         """Follow a run that goes on already; to its end, as if we had started it."""
         self._screen.note(f"{self._folder.id}: a new launcher takes up the run")
         self.progress = replace(self.progress, now_s=time.time())
         with ExitStack() as stack:
-            stack.callback(self._unless_left, cloud.stop)
+            stack.callback(self._unless_left, site.stop)
             try:
-                self._write_endpoint(cloud)
+                self._write_endpoint(site)
             except BooksUnwritable as error:
                 self._screen.note(str(error))  # the one that is there leads to the run as well
-            self._lead(stack, cloud, store, driver, booked)
+            self._lead(stack, site, store, driver, booked)
 
-    def hold(self, cloud: "LocalCloud") -> None:
-        """Make the local cloud outlive its launchers, though not for ever."""
+    def hold(self, site: Site) -> None:
+        """Make the site outlive its launchers, though not for ever."""
         hours = self._job.budget.max_hours
-        cloud.hold(alone_s=ALONE_S, until_s=self._started_s + hours * 3600 if hours > 0 else 0.0)
+        site.hold(alone_s=ALONE_S, until_s=self._started_s + hours * 3600 if hours > 0 else 0.0)
 
     def close(self, store: Store, booked: Booked) -> None:
         """Write down the rest of a run that ended while nobody led it."""
         folder = self._folder
-        self._screen.note(f"{folder.id}: its local cloud is gone; writing its receipt")
+        where = "local cloud is" if self._job.cloud.provider == "local" else "instances are all"
+        self._screen.note(f"{folder.id}: its {where} gone; writing its receipt")
         self.progress = replace(self.progress, now_s=time.time())
         self._ready()
-        fleet = wiring.former_fleet(
+        fleet = sites.former_fleet(
             folder, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
         )
         with ExitStack() as stack:
@@ -204,24 +208,23 @@ class _Attempt:
             over_budget = 0 < hours <= (self._over_at_s - self._started_s) / 3600
             self._ended(
                 Outcome.BUDGET if over_budget else Outcome.FAULT,
-                f"its local cloud ended after step {self.progress.step}, and no launcher was there "
-                "to the end or could write it down; see logs/cloud.log and logs/launcher.log in "
-                "the run's folder",
+                f"its {where} gone after step {self.progress.step}, and no launcher was there "
+                f"to the end or could write it down; see `bamboo logs {folder.id}`",
             )
 
     def _lead(
         self,
         stack: ExitStack,
-        cloud: "LocalCloud",
+        site: Site,
         store: Store,
         driver: "Driver",
         booked: Booked,
     ) -> None:
         folder, job = self._folder, self._job
-        fleet = wiring.run_fleet(
+        fleet = sites.run_fleet(
             folder,
             job,
-            cloud,
+            site,
             on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
             speeds=speeds_of(job, self._terms.catalogue),
             zones=self._terms.zones,
@@ -229,7 +232,7 @@ class _Attempt:
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
         stack.callback(self._unless_left, fleet.terminate_all)
-        ours = cloud.has_store
+        ours = site.has_store
         launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=ours)
         self._interrupts.start_counting()
         self._ready()
@@ -299,12 +302,8 @@ class _Attempt:
         except BooksUnwritable as error:
             self._unwritten = error
 
-    def _write_endpoint(self, cloud: "LocalCloud") -> None:
-        body = {
-            "store_url": cloud.store_url,
-            "cloud": asdict(cloud.ready),
-            "launcher_pid": os.getpid(),
-        }
+    def _write_endpoint(self, site: Site) -> None:
+        body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
         runs.write_json(self._folder.endpoint, body, private=True)
 
     def _create(self, store: Store) -> None:
@@ -385,7 +384,7 @@ class _Attempt:
             beside=spending.beside_body(self.progress, rented, now_s=now_s),
             samples_per_step=self._job.train.batch,
             unigram_entropy_nats=terms.unigram_entropy_nats,
-            final_note=save_manifest(self._folder, self.progress),
+            final_note=save_manifest(self._folder, self.progress, terms.job),
             part=terms.part,
             launched_s=runs.started_at_s(self._folder),
         )

@@ -1,24 +1,35 @@
-"""The end of what a run holds in an account, by its tag alone.
+"""The end of what a run holds in an account, by its tag alone; then of the login and the files that
+its instances booted from, where job or account file name store and bucket.
 
 Rule: neither store nor launcher nor run folder is needed, and to do it again does no harm. What a
 launcher that lives would start again is not ended under its hands: it is to be ended first.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bamboo.errors import BambooError
+from bamboo.config.account import account_defaults, account_file
+from bamboo.config.parse import parse_job
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
 from cli import lock, wiring
+from cli.boot_files import remove_boot_files
+from cli.look import job_of
 from cli.runs import RunFolder
+from cli.store_reference import store_of_job
 from cli.views.quantities import count
 from cloud.fleet import Fleet
 from cloud.provider import Held, HeldKind, Provider
+from cloud.recorder import Recorded
 
 DEADLINE_S = 300.0
 """A GPU instance takes minutes to shut down, and its volumes go with it."""
+GOING_S = 15.0
+LOOK_S = 0.1
 
 
 def end_in_account(
@@ -33,12 +44,15 @@ def end_in_account(
     """End everything of a run in a region and see that it is gone; what to say of it. `folder`:
     the run's, where it is known. Raises BambooError where a launcher of it lives, StillLive,
     CloudRefused, CloudUnavailable."""
-    if folder is not None and not lock.is_free(RunFolder(id=run, path=folder)):
+    found = None if folder is None else RunFolder(id=run, path=folder)
+    if found is not None and not _led_no_more(found):
         raise BambooError(
             f"run {run} has a launcher that lives and would start again what is ended here; "
             f"interrupt it, then `bamboo stop {run}` once more"
         )
     provider = account(region)
+    if found is not None and not found.receipt.exists():
+        provider = Recorded(provider, found.cloud, note=note)
     before = provider.held(run)
     if before:
         note(f"{run}: ending {_names(before)} in {region}")
@@ -46,6 +60,7 @@ def end_in_account(
         intents = (folder or Path(elsewhere)) / "intents.jsonl"
         fleet = Fleet(provider, run=run, intents=intents)
         fleet.terminate_all(deadline_s=deadline_s, waiting=note, to_the_last=True)
+    _take_back(run, region, found)
     if not before:
         return f"nothing of it is left in {region}"
     return f"{_names(before)} ended in {region}; nothing of it is left"
@@ -56,6 +71,36 @@ def runs_in_account(
 ) -> tuple[RunId, ...]:
     """Whoever holds anything there, by tag."""
     return tuple(sorted({one.run for one in account(region).held(None) if one.run}))
+
+
+def _led_no_more(folder: RunFolder) -> bool:
+    """One that has left its receipt has nothing to do any more, and goes in a moment."""
+    end_s = time.monotonic() + GOING_S
+    while not lock.is_free(folder):
+        if not folder.receipt.exists() or time.monotonic() > end_s:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
+    """Login and boot files, which a launcher that was killed has left. Raises BambooError."""
+    try:
+        job = account_job() if folder is None else job_of(folder)
+    except InputError:  # a damaged run names neither store nor bucket
+        job = account_job()
+    if job is None or job.cloud.provider == "local":
+        return
+    if job.cloud.region == region and job.cloud.bucket:
+        objects = wiring.bucket(wiring.run_url(job, run), region=region)
+        remove_boot_files(objects, run, reference=store_of_job(job))
+
+
+def account_job() -> JobConfig | None:
+    """A job that says nothing itself, as it would be in the account; None: none is named."""
+    if not account_file().exists():
+        return None
+    return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))
 
 
 def _names(held: Sequence[Held]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from bamboo.checkpoint.final import write_manifest
 from bamboo.checkpoint.stopped import keep_final
+from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.planner.value import per_usd_spent
-from cli import wiring
+from cli import sites, wiring
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, write_json
@@ -19,8 +20,9 @@ from cli.terms import Terms
 from cli.views.preemption import preemption_line
 
 
-def save_manifest(folder: RunFolder, progress: Progress) -> str:
-    """Write `final/manifest.json` from the stages' files, where the run ended in order.
+def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
+    """Write `final/manifest.json` from the stages' files, where the run ended in order; in an
+    account they are fetched first.
 
     Gives "" or a sentence why there is none.
     """
@@ -28,9 +30,11 @@ def save_manifest(folder: RunFolder, progress: Progress) -> str:
         return "no final state: the run did not end in order"
     if progress.steps_done == 0:
         return "no final state: no step was finished"
+    stages = progress.state.grid.stages
     try:
-        write_manifest(folder.final, stages=progress.state.grid.stages, step=progress.steps_done)
-    except InputError as error:
+        sites.bring_final(folder, job, stages=stages)
+        write_manifest(folder.final, stages=stages, step=progress.steps_done)
+    except (InputError, StorageUnavailable) as error:
         return f"no final state: {error}"
     return ""
 

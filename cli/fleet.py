@@ -1,5 +1,5 @@
-"""The fleet of a local run as the launcher sees it: EC2 code for the instances, a journal for the
-bill, the local cloud's control socket for preemptions.
+"""The fleet of a run as the launcher sees it: EC2 code for the instances, the cloud's log for the
+bill, the site of the run for preemptions.
 
 Rule: a cloud that asks for fewer calls, or does not answer for a moment, stops nothing: what was to
 be done is done in a later turn. Only a refusal for good ends the launch.
@@ -16,14 +16,12 @@ from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
+from cli.site import Site
 from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet, StillLive
-from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 
-END_S = 15.0
-"""So long may a local cloud take to end its instances in order; ending it ends them too."""
 QUIET_TIMES = 2.0
 """A cloud that gave no answer is asked again after so many times as long as that took: it may hold
 up the launcher for a third of the time, not for all of it."""
@@ -72,7 +70,7 @@ class RunFleet:
     def __init__(
         self,
         fleet: Fleet,
-        cloud: LocalCloud,
+        site: Site,
         *,
         journal: Path,
         kills: Path,
@@ -87,7 +85,7 @@ class RunFleet:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
-        self._cloud = cloud
+        self._site = site
         self._journal = Tail(journal)
         self._kills = kills
         self._records: list[Mapping[str, object]] = []
@@ -193,28 +191,24 @@ class RunFleet:
     def terminate_all(self) -> None:
         """End everything; with a dead local cloud there is nothing left to end. Raises BambooError
         when the cloud does not do it in time, the first time only: nothing is gained by waiting for
-        it again, and whoever ends the cloud ends them."""
-        if self._gave_up or not self._cloud.alive():
+        it again."""
+        if self._gave_up or not self._site.alive():
             return
         try:
-            self._fleet.terminate_all(deadline_s=END_S, waiting=self._note)
+            self._fleet.terminate_all(deadline_s=self._site.end_s, waiting=self._note)
         except StillLive as error:
             self._gave_up = True
-            raise BambooError(
-                f"instances may still be running ({error.names}): their local cloud, process "
-                f"{self._cloud.pid}, did not end them within {END_S:g} s; it is ended itself now, "
-                "by force if need be, and they with it"
-            ) from error
+            raise self._site.not_ended(error) from error
 
     def rented(self) -> Sequence[Rented]:
-        """All instances, by the journal that stands for the cloud's bill."""
+        """All instances, by the log that stands for the cloud's bill."""
         self._records += [json.loads(line) for line in self._journal.lines()]
         return rented_from_journal(self._records, on_demand_usd_per_hour=self._on_demand)
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
-        """Have the local cloud take it; one that went by itself meanwhile is only told of."""
+        """Have the cloud take it; one that went by itself meanwhile is only told of."""
         try:
-            self._cloud.control.preempt(instance, notice_s=notice_s, cause=cause)
+            self._site.preempt(instance, notice_s=notice_s, cause=cause)
         except BambooError as error:
             self._say(f"a planned preemption did not happen: {error}")
 
@@ -223,7 +217,7 @@ class RunFleet:
         return kill_stamps_s(self._kills)
 
     def alive(self) -> bool:
-        return self._cloud.alive()
+        return self._site.alive()
 
     def _silent(self, error: BambooError, began_s: float) -> None:
         """The cloud was asked at `began_s` and gave no answer."""

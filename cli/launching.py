@@ -24,6 +24,7 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
+from cli.account_ready import check_account
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.lock import Lock
 from cli.market import Replayed, settle
@@ -35,6 +36,7 @@ from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
+from cli.store_reference import store_of_job
 from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 
@@ -85,7 +87,7 @@ def prepare(
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
-        _check_surroundings(job, run)
+        _check_surroundings(job, run, played=trace is not None)
     # Refuses what has no price, before any work.
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
@@ -132,24 +134,26 @@ def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:
     )
 
 
-def _check_surroundings(job: JobConfig, run: RunId) -> None:
-    if job.cloud.provider != "local":
-        raise InputError.at(
-            file=job.file,
-            key="cloud.provider",
-            value=job.cloud.provider,
-            problem="launching into an account is not released yet: the launcher does not write "
-            "agent.env and the login of a run, nor fetch its final state from the bucket",
-            remedy='take "local"; `bamboo launch --dry-run` shows the requests, and '
-            "`bamboo doctor JOB` whether the account is ready for them",
+def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
+    if job.cloud.provider != "local" and played:
+        raise InputError(
+            "--trace models a spot market on this machine, and the job is for an account; leave it "
+            "out, or --set cloud.provider=local"
         )
     if (runs.home() / run).exists():
         raise RunExists(
             f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
         )
     refuse_without_room(runs.home())
-    url = wiring.external_store_url()
-    if url:
+    check_place(job, run)
+
+
+def check_place(job: JobConfig, run: RunId) -> None:
+    """Raises InputError, StoreRefused or StorageUnavailable unless the run can live where the job
+    says: of a job on this machine its store is asked, of another one the account is too."""
+    if job.cloud.provider != "local":
+        check_account(job, run)
+    elif url := store_of_job(job):
         wiring.check_external_store(url, run)
 
 

@@ -18,7 +18,7 @@ from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
-from bamboo.telemetry.reader import read_metrics
+from bamboo.telemetry.reader import Tail, read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
@@ -178,7 +178,12 @@ def status_by_books(folder: RunFolder) -> dict[str, Any]:
 def _lost(folder: RunFolder) -> dict[str, Any]:
     progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
     sentence = "launcher and store are gone without a receipt; nothing of it runs any more"
-    if is_detached(folder):
+    if job_of(folder).cloud.provider != "local":
+        sentence = (
+            "it has no launcher and no receipt, and its store does not answer; its instances "
+        )
+        sentence += f"may run: `bamboo stop {folder.id}` ends them"
+    elif is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"
     if full := full_disk(folder.path):
         sentence += f"; before that: {full}"
@@ -187,6 +192,7 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
 
 def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
     """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
-    files = [p.stat().st_mtime for p in (folder.cloud, folder.resolved) if p.exists()]
+    told_s = [float(json.loads(line)["t"]) for line in Tail(folder.cloud).lines()]
     _, leases = store.leases()
-    return max([*files, *(lease.beaten_at_s for lease in leases.values())])
+    beaten_s = (lease.beaten_at_s for lease in leases.values())
+    return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])

@@ -20,9 +20,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
-from cli import attempt, lock, named_store, parts, runs, wiring
+from cli import attempt, lock, named_store, parts, runs, sites, wiring
 from cli.budget import refuse_beyond
-from cli.launching import Prepared, plan_again
+from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
 from cli.look import begun_progress, catalogue_of, job_of, strategy_of
 from cli.money import bill
@@ -33,6 +33,7 @@ from cli.semantics import differences, told
 from cli.signals import Interrupts
 from cli.spending import spending_of
 from cli.spent import rented_of
+from cli.store_reference import store_of_job
 from cli.terms import save_terms, terms_of
 
 STILL_S = 3.0
@@ -63,8 +64,7 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     """
     _refuse_unless_over(folder)
     ended_s = parts.ended_at_s(folder)
-    endpoint = folder.live_endpoint()
-    if folder.receipt.exists() or endpoint is None or "cloud" not in endpoint:
+    if folder.receipt.exists() or not sites.has_site(folder):
         return ended_s
     held = lock.take(folder)
     if held is None:
@@ -109,7 +109,8 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
             f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
             "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
         )
-    url = wiring.external_store_url()
+    check_place(prepared.job, folder.id)
+    url = store_of_job(prepared.job)
     if url:
         named_store.check_may_go(
             folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
@@ -149,7 +150,7 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
     if folder.receipt.exists():
         ended_s = parts.ended_at_s(folder)
     parts.end_bill(folder, ended_s=ended_s)
-    url = wiring.external_store_url()
+    url = store_of_job(resumed.prepared.job)
     if url:
         named_store.give_up(folder, url)
     part = parts.part_after(folder, ended_s=ended_s, now_s=time.time())
@@ -218,14 +219,13 @@ def _refuse_unless_over(folder: RunFolder) -> None:
             f"run {folder.id} is going on; `bamboo attach {folder.id}` shows it, "
             f"`bamboo stop {folder.id}` ends it"
         )
-    endpoint = folder.live_endpoint()
-    if endpoint is not None and "cloud" in endpoint:
-        cloud = wiring.local_cloud_of(folder)
-        if cloud.alive():
+    if sites.has_site(folder):
+        site = sites.site_of(folder)
+        if site.alive():
             raise InputError(
                 f"run {folder.id} goes on without a launcher; `bamboo attach {folder.id}`"
             )
-        cloud.stop()  # sees that nothing is left of it
+        site.stop()  # sees that nothing is left of it
 
 
 def _refuse_another_region(folder: RunFolder, job: JobConfig) -> None:

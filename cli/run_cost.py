@@ -13,7 +13,7 @@ from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, ThroughputRecord, ValueRecord, decode_record
 from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
-from cli import lock, wiring
+from cli import lock, sites
 from cli.live import StoreSilent, live_store
 from cli.look import job_of, status_by_books, status_of, store_may_answer
 from cli.parts import ended_at_s
@@ -65,7 +65,7 @@ def _is_lost(folder: RunFolder) -> bool:
     endpoint = folder.live_endpoint()
     gone = endpoint is None or not store_may_answer(str(endpoint["store_url"]))
     if endpoint is not None and "cloud" in endpoint and not gone:
-        cloud = wiring.local_cloud_of(folder)
+        cloud = sites.local_cloud_of(folder)
         gone = cloud.has_store and not cloud.alive()
     return gone and folder.cloud.exists() and not folder.starting()
 
@@ -144,7 +144,7 @@ def _of_store(folder: RunFolder, *, now_s: float) -> dict[str, Any]:
     return {
         "run": folder.id,
         "ended": False,
-        "modelled": True,
+        "modelled": job.cloud.provider == "local",
         "usd": usd,
         "on_demand_usd": spent["on_demand_micro_usd"] / MICRO if spent else newest.on_demand_usd,
         "step": newest.step,

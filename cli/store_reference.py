@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bamboo.config.account import account_file
+from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, SCHEMES, with_authority
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreRefused
 from cloud.local.config import FILE_REFERENCE
@@ -38,14 +39,22 @@ def named_store() -> str:
     return with_authority(text, os.environ.get(CA_VARIABLE, ""))
 
 
-def store_url_of(reference: str) -> str:
-    """The URL of a store, with its password. Raises StoreRefused, which shows the reference."""
+def store_of_job(job: JobConfig) -> str:
+    """The store that the user named for a job, as a URL or a reference: in the environment, else,
+    in an account, by `cloud.store_secret`. "" for an embedded one."""
+    secret = job.cloud.store_secret if job.cloud.provider == "ec2" else ""
+    return named_store() or (SECRET_REFERENCE + secret if secret else "")
+
+
+def store_url_of(reference: str, *, from_here: bool = True) -> str:
+    """The URL of a store, with its password; by the way that leads there `from_here`, or else from
+    the instances of its network. Raises StoreRefused, which shows the reference."""
     if reference.startswith(FILE_REFERENCE):
         text = _in_file(Path(reference.removeprefix(FILE_REFERENCE)))
     elif reference.startswith(SECRET_REFERENCE):
         text = _in_secret(reference.removeprefix(SECRET_REFERENCE))
         if text.lstrip().startswith("{"):
-            text = _of_stack(text, reference)
+            text = _of_stack(text, reference, from_here=from_here)
     else:
         return reference
     url = text.strip()
@@ -101,7 +110,7 @@ def _in_secret(name: str) -> str:
         ) from error
 
 
-def _of_stack(text: str, reference: str) -> str:
+def _of_stack(text: str, reference: str, *, from_here: bool) -> str:
     """The URL of a store of `terraform/`: with its certificate, and by its public address where its
     own is out of reach. A text that is none leads to no URL."""
     try:
@@ -110,7 +119,7 @@ def _of_stack(text: str, reference: str) -> str:
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("url"), str):
         return ""
-    url = _within_reach(said["url"], said.get("public_host"))
+    url = _within_reach(said["url"], said.get("public_host")) if from_here else said["url"]
     authority = said.get("ca_pem")
     if not isinstance(authority, str) or not authority.startswith(_CERTIFICATE):
         return url

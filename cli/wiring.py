@@ -1,4 +1,5 @@
-"""The one place that chooses implementations: which store, which cloud, which fleet, which agent.
+"""The one place that chooses implementations: which store, objects, account, agent; its part for
+where a run lives is `sites`.
 
 Rule: imports of redis, boto3 and the like stand inside the functions that need them, so that a
 verb pays for what it uses; torch is never imported, whoever needs it is a process of its own.
@@ -6,41 +7,31 @@ verb pays for what it uses; torch is never imported, whoever needs it is a proce
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError, StoreUnavailable
-from bamboo.ids import InstanceId, RunId, ZoneId
+from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.runs import RunFolder
-from cli.store_reference import named_store, store_url_of
+from cli.store_reference import store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
     from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiled import Profile
-    from cli.fleet import FormerFleet, RunFleet
-    from cloud.local.start import LocalCloud
     from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:main"
 PREFLIGHT_DEADLINE_S = 300.0
-WIPE_DEADLINE_S = 2.0
 
 
 # ---------------------------------------------------------------- the store
-
-
-def external_store_url() -> str:
-    """The store that the user named, as a URL or a reference; "" for an embedded one."""
-    return named_store()
 
 
 def check_external_store(url: str, run: RunId) -> None:
@@ -66,33 +57,6 @@ def remove_run(url: str, run: RunId) -> None:
 
 
 @contextmanager
-def store_left_by(folder: RunFolder, cloud: "LocalCloud") -> Iterator[Store]:
-    """The store of a run whose local cloud is gone: the user's own still answers, an embedded one
-    is started again over its data for as long as the block lasts. Raises BambooError."""
-    if not cloud.has_store:
-        with store_of(folder.id, cloud.store_url) as store:
-            yield store
-        return
-    from cloud.local.host import make_directory
-    from cloud.local.valkey import start_valkey
-
-    directory = make_directory()
-    try:
-        child = start_valkey(
-            data_dir=folder.path / "store",
-            socket_path=directory / "valkey.sock",
-            log_path=folder.path / "logs" / "store.log",
-        )
-        try:
-            with store_of(folder.id, child.url) as store:
-                yield store
-        finally:
-            child.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
 def store_of(run: RunId, url: str) -> Iterator[Store]:
     """The store of a run, closed at the end of the block."""
     from bamboo.coord.open import open_store
@@ -115,7 +79,18 @@ def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
     """Where a run keeps its checkpoints."""
     from bamboo.checkpoint.open import checkpoint_store
 
-    return checkpoint_store(job.checkpoint.url, run=folder.id, run_dir=folder.path, bucket=bucket)
+    return checkpoint_store(
+        job.checkpoint.url,
+        run=folder.id,
+        run_dir=folder.path,
+        run_url=run_url(job, folder.id),
+        bucket=partial(bucket, region=job.cloud.region),
+    )
+
+
+def run_url(job: JobConfig, run: RunId) -> str:
+    """Where the files of a run in an account lie; "" of one on this machine."""
+    return f"s3://{job.cloud.bucket}/runs/{run}" if job.cloud.provider == "ec2" else ""
 
 
 def check_checkpoints(job: JobConfig) -> None:
@@ -126,13 +101,18 @@ def check_checkpoints(job: JobConfig) -> None:
         check_directory(job.checkpoint.url)
 
 
-def bucket(url: str) -> ObjectStore:
-    """`s3://bucket/prefix` as an object store, with the credentials, the region and, if it is set,
-    the AWS_ENDPOINT_URL of this process."""
+def bucket(url: str, *, region: str = "") -> ObjectStore:
+    """`s3://bucket/prefix` as an object store, with the credentials and, if they are set, the
+    AWS_ENDPOINT_URL and (unless it is given) the region of this process."""
     from cloud.ec2.s3 import S3Store
 
     name, _, prefix = url.removeprefix("s3://").partition("/")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    region = (
+        region
+        or os.environ.get("AWS_REGION")
+        or os.environ.get("AWS_DEFAULT_REGION")
+        or "us-east-1"
+    )
     return S3Store.connect(bucket=name, prefix=prefix, region=region)
 
 
@@ -236,129 +216,6 @@ def account(
         zones=zones,
         markets=(Market.SPOT,),
         on_demand_usd_per_hour={},
-    )
-
-
-def local_cloud_of(folder: RunFolder) -> "LocalCloud":
-    """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
-    from cloud.local.config import Ready
-    from cloud.local.start import LocalCloud
-
-    endpoint = folder.live_endpoint()
-    if endpoint is None or "cloud" not in endpoint:
-        raise InputError(f"run {folder.id} has no local cloud; see the logs in {folder.path}")
-    cloud = endpoint["cloud"]
-    return LocalCloud(Ready(**{field.name: cloud[field.name] for field in fields(Ready)}))
-
-
-def preempt(folder: RunFolder, instance: InstanceId, *, notice_s: float) -> None:
-    """Have the local cloud take an instance; returns when it is killed, or has its notice."""
-    local_cloud_of(folder).control.preempt(instance, notice_s=notice_s, cause="by hand")
-
-
-def wipe_store(cloud: "LocalCloud") -> None:
-    """Delete everything in a run's own store. Raises InputError where it has none of its own,
-    StoreUnavailable when it does not answer."""
-    import redis
-
-    if not cloud.has_store:
-        raise InputError("the store is not the run's own")
-    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
-    try:
-        client.flushall()
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"the store does not answer: {error}") from error
-    finally:
-        client.close()
-
-
-def start_cloud(
-    folder: RunFolder, job: JobConfig, *, spot_usd_per_hour: Mapping[str, Mapping[str, float]]
-) -> "LocalCloud":
-    """Start the local cloud of a run: it ends when this process does. Raises BambooError."""
-    from cloud.local.start import start_local_cloud
-
-    named = external_store_url()
-    return start_local_cloud(
-        run=folder.id,
-        run_dir=folder.path,
-        store_url=store_url_of(named),
-        store_reference=named,
-        region=job.cloud.region,
-        spot_usd_per_hour=spot_usd_per_hour,
-        agent_command=_booting(job.cloud.boot_s),
-        preload=("cli.worker",),
-        worker_entry=WORKER_ENTRY,
-    )
-
-
-def _booting(boot_s: float) -> tuple[str, ...]:
-    """The agent's command behind a modelled boot; empty: the agent at once."""
-    if boot_s <= 0:
-        return ()
-    from cloud.local.services import python_command
-
-    agent = python_command("cli.main", "agent")
-    return ("/bin/sh", "-c", 'sleep "$0" && exec "$@"', f"{boot_s:g}", *agent)
-
-
-def run_fleet(
-    folder: RunFolder,
-    job: JobConfig,
-    cloud: "LocalCloud",
-    *,
-    on_demand_usd_per_hour: Mapping[str, float],
-    speeds: Mapping[str, float],
-    zones: Mapping[str, int],
-    note: Callable[[str], None],
-) -> "RunFleet":
-    """The run's instances, through the EC2 code, against the local cloud's endpoint."""
-    from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, markets_of, nodes_of
-    from cloud.ec2.provider import Ec2Provider
-    from cloud.fleet import Fleet
-    from cloud.reconcile import Gang
-
-    provider = Ec2Provider.connect(
-        settings=ec2_settings(job),
-        instance_types=job.cloud.instance_types,
-        zones=job.cloud.zones,
-        markets=markets_of(job),
-        on_demand_usd_per_hour=on_demand_usd_per_hour,
-        speeds=speeds,
-        endpoint_url=cloud.endpoint_url,
-    )
-    return RunFleet(
-        Fleet(
-            provider,
-            run=folder.id,
-            intents=folder.path / "intents.jsonl",
-            pool_out_s=job.cloud.pool_out_s,
-        ),
-        cloud,
-        journal=folder.cloud,
-        kills=folder.kills,
-        on_demand_usd_per_hour=on_demand_usd_per_hour,
-        nodes=nodes_of(job),
-        zones={ZoneId(zone): count for zone, count in zones.items()},
-        most=job.budget.max_instances,
-        anchors=job.cloud.anchors,
-        gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
-        join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
-        note=note,
-    )
-
-
-def former_fleet(
-    folder: RunFolder, *, on_demand_usd_per_hour: Mapping[str, float]
-) -> "FormerFleet":
-    """The instances of a run whose local cloud is gone, for its bill."""
-    from cli.fleet import FormerFleet
-
-    return FormerFleet(
-        journal=folder.cloud,
-        kills=folder.kills,
-        on_demand_usd_per_hour=on_demand_usd_per_hour,
     )
 
 

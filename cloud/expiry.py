@@ -19,21 +19,28 @@ AGAIN_S = 600.0
 
 
 class Expiry:
-    """The tags of one run's instances."""
+    """The tags of one run's instances, of which none is to be there after `until_s` (Unix)."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, *, until_s: float = math.inf) -> None:
         self._provider = provider
+        self._until_s = until_s
         self._ask_at_s = -math.inf
+
+    def at_s(self, now_s: float) -> int:
+        """What the tag of an instance says that is started or prolonged now."""
+        return int(min(now_s + EXPIRY_S, self._until_s))
 
     def prolong(self, observed: Iterable[Observed], *, now_s: float) -> tuple[str, ...]:
         """Prolong what is due at `now_s` (Unix); what the cloud refuses of it, as a sentence.
         Raises CloudThrottled and CloudUnavailable."""
-        due = () if now_s < self._ask_at_s else to_prolong(observed, now_s=now_s)
+        at_s = self.at_s(now_s)
+        later = [o for o in observed if o.expires_at_s is not None and o.expires_at_s < at_s]
+        due = () if now_s < self._ask_at_s else to_prolong(later, now_s=now_s)
         if not due:
             return ()
         self._ask_at_s = now_s + AGAIN_S
         try:
-            self._provider.prolong(due, expires_at_s=int(now_s) + EXPIRY_S)
+            self._provider.prolong(due, expires_at_s=at_s)
         except CloudRefused as error:
             return (f"its instances end {EXPIRY_S // 3600} h after their start: {error}",)
         return ()

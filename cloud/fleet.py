@@ -17,7 +17,7 @@ from pathlib import Path
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.backoff import Backoff
-from cloud.expiry import EXPIRY_S, Expiry
+from cloud.expiry import Expiry
 from cloud.intents import Intents
 from cloud.provider import (
     CloudRefused,
@@ -87,7 +87,8 @@ class _Round:
 
 
 class Fleet:
-    """All instances of a run. Belongs to one thread; `now` is Unix time."""
+    """All instances of a run. Belongs to one thread; `now` is Unix time. By their tags none is
+    there after `until_s`, whoever leads the run then."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Fleet:
         run: RunId,
         intents: Path,
         pool_out_s: float = POOL_OUT_S,
+        until_s: float = math.inf,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         chance: random.Random | None = None,
@@ -108,7 +110,7 @@ class Fleet:
         self._memory = PoolMemory()
         self._backoff = Backoff(chance=chance or random.Random())
         self._short_since_s: float | None = None
-        self._expiry = Expiry(provider)
+        self._expiry = Expiry(provider, until_s=until_s)
         self._offered: tuple[Offer, ...] = ()
         self._offered_at_s = -math.inf
         # A later launcher of the same run goes on where the earlier one stopped.
@@ -321,7 +323,7 @@ class Fleet:
             alternatives=action.alternatives,
             count=action.count,
             token=self._token(),
-            expires_at_s=int(self._now()) + EXPIRY_S,
+            expires_at_s=self._expiry.at_s(self._now()),
         )
         self._intents.wish(spec, reason=action.reason)
         return spec

@@ -144,6 +144,8 @@ class Observed:
     interrupted: bool
     expires_at_s: float | None = None
     """From its tag; None: it shows none."""
+    ended_at_s: float | None = None
+    """Unix time; None: it has not ended, or the cloud does not say when."""
 
 
 class HeldKind(StrEnum):

@@ -100,6 +100,11 @@ if [[ -n ${BAMBOO_STORE_SECRET:-} ]]; then
 fi
 # The launcher wrote the run's settings: the run's login at the store, if it has one, among them.
 (umask 077 && fetch "runs/$run/agent.env" "$etc/agent.env")
+# A store that is not the stack's has its certificate beside them.
+if grep -q '^BAMBOO_REDIS_CA=' "$etc/agent.env"; then
+    fetch "runs/$run/store-ca.pem" "$etc/store-ca.pem"
+    chmod 0644 "$etc/store-ca.pem"
+fi
 
 timeout 300 aws s3 sync --only-show-errors --delete --exclude '*' --include 'bamboo_train-*.whl' \
     "s3://$BAMBOO_BUCKET/wheels/" "$home/wheels/"

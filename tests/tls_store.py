@@ -76,6 +76,14 @@ class TlsStore:
             decode_responses=True,
         )
 
+    @property
+    def admin_url(self) -> str:
+        return f"rediss://admin:{self.admin_password}@localhost:{self.port}/0"
+
+    def users(self) -> list[str]:
+        with self.admin() as admin:
+            return [str(name) for name in admin.execute_command("ACL", "USERS")]
+
     def add_user(self, run: RunId) -> str:
         """Make the user of a run, by the rules of `bamboo.coord.acl`; its password."""
         password = secrets.token_hex(32)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bamboo.coord.address import CA_VARIABLE, with_authority
 from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 
@@ -18,8 +19,9 @@ class AgentConfig:
     """A 0700 directory with a short name, for unix sockets."""
     run_dir: str = ""
     """Where the run's files lie, or empty on a machine that has none."""
-    keys: str = ""
-    """Key material of the transport, JSON; handed to the worker as it is."""
+    run_url: str = ""
+    """Where the run's files lie in a bucket, `s3://bucket/runs/<run>`, on a machine without its
+    folder; empty: nowhere."""
     boot: int = 0
     """How often this instance has booted before."""
     notice_poll_s: float = 2.0
@@ -37,8 +39,9 @@ class AgentConfig:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "AgentConfig":
-        """Read BAMBOO_RUN, BAMBOO_REDIS_URL, BAMBOO_SOCKET_DIR (needed), BAMBOO_RUN_DIR,
-        BAMBOO_KEYS, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD, BAMBOO_HEARD_FILE.
+        """Read BAMBOO_RUN, BAMBOO_REDIS_URL, BAMBOO_SOCKET_DIR (needed), BAMBOO_REDIS_CA (of the
+        authority that vouches for the store, where its URL names none), BAMBOO_RUN_DIR,
+        BAMBOO_RUN_URL, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD, BAMBOO_HEARD_FILE.
         Raises InputError."""
 
         def needed(name: str) -> str:
@@ -52,10 +55,12 @@ class AgentConfig:
         try:
             return cls(
                 run=run_id(needed("BAMBOO_RUN")),
-                store_url=needed("BAMBOO_REDIS_URL"),
+                store_url=with_authority(
+                    needed("BAMBOO_REDIS_URL"), environment.get(CA_VARIABLE, "")
+                ),
                 socket_dir=Path(needed("BAMBOO_SOCKET_DIR")),
                 run_dir=environment.get("BAMBOO_RUN_DIR", ""),
-                keys=environment.get("BAMBOO_KEYS", ""),
+                run_url=environment.get("BAMBOO_RUN_URL", ""),
                 boot=int(environment.get("BAMBOO_BOOT", "0")),
                 notice_poll_s=float(environment.get("BAMBOO_NOTICE_POLL_S", "2.0")),
                 lifeline_fd=int(lifeline) if lifeline else None,

@@ -160,7 +160,7 @@ class _Agent:
                 "store_url": config.store_url,
                 "socket_dir": str(config.socket_dir),
                 "run_dir": config.run_dir,
-                "keys": config.keys,
+                "run_url": config.run_url,
                 "bind_host": self._identity.address,
                 "agent_socket": str(self._link.path),
             }

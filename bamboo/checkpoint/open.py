@@ -14,15 +14,23 @@ OpenObjects: TypeAlias = Callable[[str], ObjectStore]
 
 
 def checkpoint_store(
-    url: str, *, run: RunId, run_dir: Path | None, bucket: OpenObjects | None = None
+    url: str,
+    *,
+    run: RunId,
+    run_dir: Path | None,
+    run_url: str = "",
+    bucket: OpenObjects | None = None,
 ) -> ObjectStore:
     """Where the checkpoints of a run lie: `url` with the run's id behind it, or `checkpoints` in
-    the run's folder when `url` is empty. Raises InputError when there is neither."""
+    the run's folder when `url` is empty; `run_url` is that folder where it is in a bucket. Raises
+    InputError when there is none of them."""
     if url:
         scheme, separator, place = url.partition("://")
         if not separator:
             return open_objects(str(Path(url) / run))
         return open_objects(f"{scheme}://{place.strip('/')}/{run}", bucket=bucket)
+    if run_url:
+        return open_objects(f"{run_url}/checkpoints", bucket=bucket)
     if run_dir is None:
         raise InputError(
             "checkpoint.url is empty and this node has no folder of the run; give a url that "

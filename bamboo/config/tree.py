@@ -198,7 +198,8 @@ class CheckpointConfig:
     every_steps: int = 0
     """0: no checkpoints; what no live node holds is lost then, and the run with it."""
     url: str = ""
-    """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder."""
+    """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder, which in an
+    account is one of `cloud.bucket`."""
     keep: int = 2
     """So many of the newest are kept."""
     keep_hours: float = 0.0

@@ -45,5 +45,9 @@ def user_line(run: RunId, *, password: str) -> str:
             f"the password of run {run} has {len(password)} characters; draw one of at least "
             f"{LEAST_PASSWORD}, such as `openssl rand -hex 32` gives"
         )
-    digest = hashlib.sha256(password.encode()).hexdigest()
-    return f"user {user_name(run)} on #{digest} {' '.join(user_rules(run))}"
+    return f"user {user_name(run)} on {digest_word(password)} {' '.join(user_rules(run))}"
+
+
+def digest_word(password: str) -> str:
+    """How a password is told to a server: by its SHA-256."""
+    return f"#{hashlib.sha256(password.encode()).hexdigest()}"

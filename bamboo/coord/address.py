@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from bamboo.errors import StoreRefused
 
@@ -109,6 +109,29 @@ def _split_query(rest: str) -> tuple[str, str, str]:
         behind = 0
     at = rest.find("?", behind)
     return (rest, "", "") if at < 0 else (rest[:at], "?", rest[at + 1 :])
+
+
+def for_nodes(url: str, *, login: tuple[str, str] | None) -> tuple[str, str]:
+    """(The URL that the nodes of a run on other machines are given, the file of the authority that
+    vouches for the store, or ""). With the `login` (user, password) of their own where there is
+    one; a file of this machine is not named in it. Raises StoreRefused for a store that other
+    machines do not reach, or not without a file of this one."""
+    shown, scheme = read_address(url).shown, url.partition("://")[0]
+    rest, _, query = _split_query(url.partition("://")[2])
+    words = dict(parse_qsl(query))
+    if scheme == "unix" or any(name in words for name in ("ssl_certfile", "ssl_keyfile")):
+        raise StoreRefused(
+            f"the store at {shown} is reached with files of this machine, which instances do not "
+            "have; name one by rediss://, without a certificate of the client"
+        )
+    authority = words.pop(CA_KEY, "")
+    host = rest
+    if login is not None:
+        host = ":".join(login) + "@" + rest.rpartition("@")[2]
+        words = {
+            name: value for name, value in words.items() if name not in ("username", "password")
+        }
+    return f"{scheme}://{host}{'?' if words else ''}{urlencode(words)}", authority
 
 
 def with_authority(url: str, ca_file: str) -> str:

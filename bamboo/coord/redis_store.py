@@ -65,8 +65,8 @@ class RedisStore:
         answer_s = deadline_s * 3 / 8
         connect_s = deadline_s / 4
         # The client library's annotations differ between its releases, hence Any.
-        self._commands: Any = _client(address, connect_s=connect_s, answer_s=answer_s)
-        self._waiting: Any = _client(address, connect_s=connect_s, answer_s=answer_s + _BLOCK_S)
+        self._commands: Any = connection(address, connect_s=connect_s, answer_s=answer_s)
+        self._waiting: Any = connection(address, connect_s=connect_s, answer_s=answer_s + _BLOCK_S)
         self._create = self._script("create")
         self._read = self._script("read")
         self._commit = self._script("commit")
@@ -295,7 +295,8 @@ _TLS_TROUBLES = (
 """What the client library says, what that means, and the remedy."""
 
 
-def _client(address: Address, *, connect_s: float, answer_s: float) -> Any:
+def connection(address: Address, *, connect_s: float, answer_s: float) -> Any:
+    """A client of the library, which connects on its first call and never repeats one."""
     make: Any = redis.Redis
     return make(
         **address.options,

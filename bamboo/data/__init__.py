@@ -1,5 +1,2 @@
-"""Data addressed by (step, microbatch): the same sample on every machine."""
-
-from bamboo.data.dataset import Dataset, load_data
-
-__all__ = ["Dataset", "load_data"]
+"""Data addressed by (step, microbatch): the same sample on every machine. Where the text comes from
+needs no torch, so nothing is imported here."""

@@ -93,13 +93,14 @@ class Dataset:
         return found
 
 
-def load_data(job: JobConfig) -> Dataset:
-    """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache.
+def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
+    """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache. `text`:
+    what was read of it elsewhere.
 
     Raises InputError when there is no text, less than one window of it, or a token that the
     model's vocabulary has no row for.
     """
-    text = read_source(job)
+    text = read_source(job) if text is None else text
     data = Dataset(
         text,
         context=job.model.context,

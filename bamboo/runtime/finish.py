@@ -5,9 +5,11 @@ more when the node has caught up with what it took over: a store that had lost t
 it has finished before it hears again that it has caught up, and takes the former for too early.
 """
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from bamboo.checkpoint.final import write_stage
+from torch import Tensor
+
 from bamboo.core.events import NodeFinished
 from bamboo.core.state import State
 from bamboo.ids import NodeId
@@ -15,14 +17,23 @@ from bamboo.runtime.executor import Executor
 from bamboo.runtime.outbox import Outbox
 from bamboo.topology.slots import Slot
 
+KeepStage: TypeAlias = Callable[[int, Mapping[str, Tensor], int], object]
+"""Stage, its tensors by name, completed steps."""
+
 
 class Finish:
-    """What one node has said of its end."""
+    """What one node has said of its end. `keep` writes a stage of the final state; None: nobody
+    wants it."""
 
     def __init__(
-        self, *, me: NodeId, executor: Executor, outbox: Outbox, run_dir: Path | None
+        self,
+        *,
+        me: NodeId,
+        executor: Executor,
+        outbox: Outbox,
+        keep: KeepStage | None,
     ) -> None:
-        self._me, self._executor, self._outbox, self._run_dir = me, executor, outbox, run_dir
+        self._me, self._executor, self._outbox, self._keep = me, executor, outbox, keep
         self._said: tuple[Slot, ...] = ()
         self._behind = False
         """Whether the run waits for this node to catch up."""
@@ -47,7 +58,7 @@ class Finish:
         """Write the stages of pipeline 0 that the node owns, then say so."""
         step = self._executor.last_step + 1
         for slot, run in self._executor.owned.items():
-            if slot.pipeline == 0 and self._run_dir is not None:
-                write_stage(self._run_dir / "final", slot.stage, run.tensors(), step)
+            if slot.pipeline == 0 and self._keep is not None:
+                self._keep(slot.stage, run.tensors(), step)
         self._said = tuple(self._executor.owned)
         self._outbox.event(NodeFinished(node=self._me, step=self._executor.last_step))

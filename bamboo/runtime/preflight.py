@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset, load_data
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import ModelSpec, build_layer, build_model, run_layers
 from bamboo.models.build import USER_ERRORS

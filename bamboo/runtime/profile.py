@@ -25,7 +25,7 @@ from torch import Tensor
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset, load_data
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.models.build import USER_ERRORS

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset
+from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
 from bamboo.runtime.optimizer import AdamW, clip_factor, mean_loss, squares
 from bamboo.topology.reduction import TreeSum

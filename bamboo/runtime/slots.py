@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset
+from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_layer, named_parameters
 from bamboo.runtime.exchange import ExchangePlan, Tie
 from bamboo.runtime.optimizer import AdamW

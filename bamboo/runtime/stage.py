@@ -13,7 +13,7 @@ import torch
 import torch.fx.experimental.symbolic_shapes
 from torch import Tensor
 
-from bamboo.data import Dataset
+from bamboo.data.dataset import Dataset
 from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
 from bamboo.topology.strategy import Strategy
 

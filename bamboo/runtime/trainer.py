@@ -7,7 +7,6 @@ is said as events and records through `Outbox`, which never blocks.
 
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from bamboo.core.effects import (
@@ -37,7 +36,7 @@ from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.decided import Decided, Goodbye
 from bamboo.runtime.device import device_of
 from bamboo.runtime.executor import Completed, Executor, Interrupted
-from bamboo.runtime.finish import Finish
+from bamboo.runtime.finish import Finish, KeepStage
 from bamboo.runtime.gaps import gap_budget_of
 from bamboo.runtime.log_watch import LogWatch
 from bamboo.runtime.mail import Mail
@@ -65,7 +64,7 @@ class Trainer:
         transport: Transport,
         outbox: Outbox,
         preemptions: Preemptions,
-        run_dir: Path | None,
+        keep_final: KeepStage | None,
         checkpoints: Checkpoints | None = None,
         speed: float = 1.0,
     ) -> None:
@@ -125,7 +124,7 @@ class Trainer:
             outbox=outbox,
             vault=checkpoints,
         )
-        self.finish = Finish(me=me, executor=self.executor, outbox=outbox, run_dir=run_dir)
+        self.finish = Finish(me=me, executor=self.executor, outbox=outbox, keep=keep_final)
         self._goodbye: Goodbye | None = None
 
     # ------------------------------------------------------------------ from other threads

@@ -16,7 +16,7 @@ from bamboo.checkpoint.final import read_final, tensor_sha256
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset, load_data
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.runtime.answer import answer_equal, tell_progress

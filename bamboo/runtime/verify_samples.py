@@ -19,8 +19,8 @@ from bamboo.checkpoint.final import MANIFEST
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset, load_data
 from bamboo.data.coverage import Addressing, check_coverage
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.telemetry.samples import read_samples

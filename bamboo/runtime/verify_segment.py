@@ -22,7 +22,7 @@ from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
 from bamboo.checkpoint.manifest import Manifest, folder_of
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.ids import RunId
 from bamboo.models import build_model

@@ -1,9 +1,10 @@
 """A worker process: joins the run as a node, trains until it ends, and leaves in order.
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
-store_url, socket_dir, run_dir (may be empty), agent_socket (may be empty), bind_host (tcp only).
-Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store did not answer
-before it had joined, 1 after a fault.
+store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
+the run's files in a bucket), agent_socket.
+Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store, or the bucket with
+the data, did not answer before it had joined, 1 after a fault.
 """
 
 import contextlib
@@ -16,9 +17,12 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
-from bamboo.checkpoint.open import OpenObjects, checkpoint_store
+from bamboo.checkpoint.final import write_stage
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store, open_objects
+from bamboo.checkpoint.run_files import fetch_data, put_stage
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, join_run
@@ -26,14 +30,15 @@ from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
-from bamboo.data import load_data
-from bamboo.errors import CoreMisuse, InputError, StoreUnavailable
+from bamboo.data.dataset import load_data
+from bamboo.errors import CoreMisuse, InputError, StorageUnavailable, StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
-from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, Store
+from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
+from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.preempt import Preemptions
@@ -55,7 +60,9 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     try:
         driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
         documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
-    except StoreUnavailable:
+        objects = objects_of(config, bucket)
+        text = None if objects is None else text_of(documents, objects)
+    except (StoreUnavailable, StorageUnavailable):
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
@@ -67,6 +74,8 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             first=begin.state,
             documents=documents,
             bucket=bucket,
+            objects=objects,
+            text=text,
             overtaken=overtaken,
         ).live()
     except Exception as error:
@@ -92,6 +101,19 @@ def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
             time.sleep(RETRY_S)
 
 
+def objects_of(config: Mapping[str, str], bucket: OpenObjects | None) -> ObjectStore | None:
+    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
+    url = config.get("run_url", "")
+    return open_objects(url, bucket=bucket) if url else None
+
+
+def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
+    """The data as the launcher has put it there; None where it lies there no more: this machine's
+    own is then held against the run's digest. Raises StorageUnavailable."""
+    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    return fetch_data(objects, digest)
+
+
 def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: threading.Event) -> None:
     """A fault of ours or of the user's layers would fail again on the shadow: end the run. The
     fault of who was overtaken is its own: the run goes on without it."""
@@ -108,14 +130,15 @@ def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: thread
         traceback.print_exc()  # the store is away: this node's lease will tell the others
 
 
-def load_builder(job: JobConfig, strategy: Strategy) -> SlotBuilder:
+def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = None) -> SlotBuilder:
     """Load data and model as the job says and check that they are what the strategy was made for.
+    `text`: the data, on a machine that has it not.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
     prepare(job.cluster)
-    dataset = load_data(job)
     semantics = strategy.semantics
+    dataset = load_data(job, text)
     if dataset.digest != semantics.data_digest:
         raise InputError(
             f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
@@ -146,6 +169,8 @@ class _Worker:
         first: State,
         documents: Mapping[str, str],
         bucket: OpenObjects | None,
+        objects: ObjectStore | None,
+        text: bytearray | None,
         overtaken: threading.Event,
     ) -> None:
         self._overtaken = overtaken
@@ -155,6 +180,7 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
+        self._objects, self._text = objects, text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -162,7 +188,7 @@ class _Worker:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
-        builder = load_builder(job, strategy)
+        builder = load_builder(job, strategy, self._text)
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)
@@ -182,7 +208,7 @@ class _Worker:
             transport=transport,
             outbox=poster,
             preemptions=Preemptions(job.chaos.kill, node=str(me), stamp_file=stamp_file),
-            run_dir=self._run_dir,
+            keep_final=self._keep_final(),
             checkpoints=checkpoints,
             speed=speed_of(job, self._config["zone"]),
         )
@@ -222,6 +248,12 @@ class _Worker:
         self._store.close()
         return goodbye
 
+    def _keep_final(self) -> KeepStage | None:
+        """Into the run's folder, or to its bucket where there is none."""
+        if self._run_dir is not None:
+            return partial(write_stage, self._run_dir / "final")
+        return None if self._objects is None else partial(put_stage, self._objects)
+
     def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
         follow_log(
             follower=follower,
@@ -244,7 +276,11 @@ class _Worker:
             run=run,
             semantic_hash=strategy.semantics.hash(),
             objects=checkpoint_store(
-                config.url, run=run, run_dir=self._run_dir, bucket=self._bucket
+                config.url,
+                run=run,
+                run_dir=self._run_dir,
+                run_url=self._config.get("run_url", ""),
+                bucket=self._bucket,
             ),
             config=config,
             last_step=self._job.train.steps,

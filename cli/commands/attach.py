@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli import runs
+from cli import runs, sites
 from cli.attaching import attend
 from cli.screen import end_text, open_screen
 from cli.signals import Interrupts
@@ -27,7 +27,7 @@ def command(run: str, as_json: bool) -> int:
     printed, and the exit code is the run's.
     """
     folder = runs.find(runs.home(), run)
-    detached = runs.is_detached(folder)
+    detached = sites.outlives_its_launcher(folder)
     if folder.receipt.exists():
         click.echo(f"run {folder.id} has ended", err=True)
         body: dict[str, Any] = folder.read_json(folder.receipt)

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import click
 
-from bamboo.config.account import account_defaults, account_file
 from bamboo.config.load import load_job
-from bamboo.config.parse import parse_job
-from bamboo.config.tree import JobConfig
 from cli.checks_account import AccountChecks
 from cli.checks_here import here_checks
 from cli.doctor import Check, body, examine, exit_code, text
+from cli.ending import account_job
 from cli.orphans import account_regions, orphans_check
 from cli.overrides import overrides_option
-from cli.store_reference import SECRET_REFERENCE, named_store
+from cli.store_reference import named_store, store_of_job
 
 
 @click.command("doctor")
@@ -55,10 +53,9 @@ def _checks(
 ) -> list[Check]:
     if only_orphans:
         return [orphans_check(regions)]
-    job = _account_job() if path is None else load_job(path, overrides)
+    job = account_job() if path is None else load_job(path, overrides)
     there = job is not None and job.cloud.provider == "ec2"
-    secret = job.cloud.store_secret if job is not None and there else ""
-    store = named_store() or (SECRET_REFERENCE + secret if secret else "")
+    store = named_store() if job is None else store_of_job(job)
     checks = here_checks(store, in_account=there)
     if job is not None and there:
         for region in regions or (job.cloud.region,):
@@ -68,10 +65,3 @@ def _checks(
     if there or regions or account_regions():
         checks.append(orphans_check(regions))
     return checks
-
-
-def _account_job() -> JobConfig | None:
-    """A job that says nothing itself, as it would be in the account; None: none is named."""
-    if not account_file().exists():
-        return None
-    return parse_job({"cloud": {**account_defaults(), "provider": "ec2"}}, file=str(account_file()))

@@ -59,7 +59,9 @@ def command(
     JOB is a TOML file; examples/reference.toml has every key. Ctrl-C stops at the next step
     boundary, a second one at once. With --detach the run goes on in the background: attach to it
     again, or stop it, by its id. With --autoscale it finds how many nodes are worth their price,
-    up to cluster.max_pipelines. With --trace nodes come and go as a recorded spot market had them,
+    up to cluster.max_pipelines. With cloud.provider = "ec2" they are instances of your account,
+    whose quotas come first; nothing is started before store, bucket and job are seen to be as the
+    run needs them. With --trace nodes come and go as a recorded spot market had them,
     modelled on this machine.
     """
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
@@ -81,21 +83,21 @@ def command(
             body["trace"] = trace_body(prepared.trace)
         click.echo(json.dumps(body))
         return 0
+    if cores is None:
+        click.echo(quota_text(prepared.planned), err=as_json)
     click.echo(plan_text(prepared.run, prepared.planned, cores=cores), err=as_json)
     if prepared.trace is not None:
         click.echo(trace_text(prepared.trace), err=as_json)
     if dry_run:
         for line in account_lines(prepared.job):
             click.echo(line)
-        if cores is None:
-            click.echo(quota_text(prepared.planned))
         for request in prepared.planned.requests:
             click.echo(requests_text(request))
         click.echo("dry run: nothing was started")
         return 0
     folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
     if detach:
-        click.echo(f"{folder.id}: starting the local cloud", err=as_json)
+        click.echo(f"{folder.id}: starting in the background", err=as_json)
         background.start(folder, held, fresh=True)
         click.echo(detached_text(folder.id, as_json=as_json))
         return 0

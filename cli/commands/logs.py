@@ -11,11 +11,13 @@ import click
 from bamboo.errors import InputError
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
-from cli import runs
+from cli import runs, sites
 from cli.look import store_may_answer
 from cli.views.logs import log_body, log_line
 
 POLL_S = 0.2
+BRING_EVERY_S = 10.0
+"""How often the bucket of a run in an account is asked for more."""
 STORE = "store"
 
 
@@ -31,15 +33,20 @@ STORE = "store"
 def command(run: str, node: str, follow: bool, as_json: bool) -> None:
     """Show the events of a run's nodes.
 
-    After the events comes what the processes wrote.
+    After the events comes what the processes wrote; from an account, up to a minute late.
     """
     folder = runs.find(runs.home(), run)
+    sites.bring_logs(folder)
+    bring_at_s = time.monotonic() + BRING_EVERY_S
     tails: dict[Path, Tail] = {}
     if node and not any(True for _ in _files(folder, node)):
-        names = ", ".join(dict.fromkeys(p.stem for p in _files(folder, ""))) or "none yet"
+        names = ", ".join(dict.fromkeys(_source(p) for p in _files(folder, ""))) or "none yet"
         raise InputError(f"run {folder.id} has no log of a node {node!r}; it has: {names}")
     while True:
         over = _over(folder)
+        if over or time.monotonic() >= bring_at_s:
+            sites.bring_logs(folder)
+            bring_at_s = time.monotonic() + BRING_EVERY_S
         for source, line in sorted(_fresh_lines(folder, node, tails), key=_moment):
             click.echo(json.dumps(log_body(source, line)) if as_json else log_line(source, line))
         if over or not follow:
@@ -66,11 +73,16 @@ def _moment(line: tuple[str, str]) -> float:
 
 def _files(folder: runs.RunFolder, node: str) -> Iterator[Path]:
     """Event files first, then what the processes wrote; by name."""
-    for pattern in ("events/*.jsonl", "logs/*.log"):
+    for pattern in ("events/*.jsonl", "logs/*.log", "logs/*/*.log"):
         for path in sorted(folder.path.glob(pattern)):
             # The store's own chatter only for those who ask for it.
-            if path.stem.startswith(node) and (node or path.stem != STORE):
+            if _source(path).startswith(node) and (node or path.stem != STORE):
                 yield path
+
+
+def _source(path: Path) -> str:
+    """Who wrote it: a node in an account has a folder of its own."""
+    return path.stem if path.parent.name in ("events", "logs") else path.parent.name
 
 
 def _fresh_lines(
@@ -78,4 +90,4 @@ def _fresh_lines(
 ) -> Iterator[tuple[str, str]]:
     for path in _files(folder, node):
         for line in tails.setdefault(path, Tail(path)).lines():
-            yield path.stem, line
+            yield _source(path), line

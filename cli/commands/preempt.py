@@ -1,4 +1,4 @@
-"""`bamboo preempt`: have the local cloud take the instance that owns a stage."""
+"""`bamboo preempt`: take away the instance that owns a stage."""
 
 import click
 
@@ -6,7 +6,7 @@ from bamboo.coord.follow import Follower
 from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
 from bamboo.topology.slots import Slot
-from cli import runs, wiring
+from cli import runs, sites
 from cli.live import live_store
 
 
@@ -23,7 +23,11 @@ from cli.live import live_store
     help="Seconds between the notice and the loss; 0: no notice.",
 )
 def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
-    """Take away the instance that owns a stage of a run."""
+    """Take away the instance that owns a stage of a run.
+
+    In an account the instance is ended, as a stop would end it: it is paid for to its last second,
+    and only the cloud can give notice of a loss.
+    """
     if notice_s < 0:
         raise InputError(f"--notice {notice_s:g} is negative; give 0 for no notice, or seconds")
     folder = runs.find(runs.home(), run)
@@ -42,7 +46,7 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     node = state.node(state.assignment.owner(slot))
     if node is None or not node.status.live:
         raise InputError(f"nobody owns stage {stage} of pipeline {pipeline}: {state.sentence}")
-    wiring.preempt(folder, node.instance, notice_s=notice_s)
+    sites.site_of(folder).preempt(node.instance, notice_s=notice_s, cause="by hand")
     owned = state.assignment.owned_by(node.id)
     how = f"with {notice_s:g} s notice" if notice_s else "without notice"
     click.echo(

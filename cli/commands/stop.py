@@ -12,7 +12,7 @@ from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId, run_id
-from cli import background, runs, wiring
+from cli import background, runs, sites, wiring
 from cli.ending import end_in_account, runs_in_account
 from cli.live import live_store
 from cli.look import job_of
@@ -20,7 +20,8 @@ from cli.orphans import account_regions
 
 WAIT_S = 150.0
 """How long the members may take to agree on a step and to finish it."""
-RECEIPT_S = 60.0
+RECEIPT_S = 180.0
+"""How long its launcher may then take to see every instance gone."""
 LOOK_S = 0.1
 
 
@@ -101,7 +102,7 @@ def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | 
             StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
             deadline_s=10.0,
         )
-        detached = runs.is_detached(folder)
+        detached = sites.outlives_its_launcher(folder)
         if detached:
             background.keep(folder)  # somebody has to end its instances
         if no_wait:

@@ -5,6 +5,7 @@ and a cloud that is silent would hold its caller for as many timeouts. Who calls
 later turn. Every call has a deadline.
 """
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ READ_TIMEOUT_S = 5
 LAUNCH_TIMEOUT_S = 30
 """A launch whose answer is missed may have started something; it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
+_TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 class Ec2Provider:
@@ -274,4 +276,14 @@ def observed(raw: Mapping[str, Any]) -> Observed:
         token=tags.get(TOKEN_TAG, ""),
         interrupted=raw.get("StateReason", {}).get("Code") == _INTERRUPTED_CODE,
         expires_at_s=float(expires) if expires.isdecimal() else None,
+        ended_at_s=_ended_at_s(str(raw.get("StateTransitionReason") or "")),
     )
+
+
+def _ended_at_s(reason: str) -> float | None:
+    """From `User initiated (2026-11-22 05:00:01 GMT)`; None where it says no time."""
+    found = _TRANSITION.search(reason)
+    try:
+        return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
+    except ValueError:
+        return None

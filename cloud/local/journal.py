@@ -8,6 +8,8 @@ from pathlib import Path
 from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from bamboo.lines import WaitingWriter
+from cloud.log_records import end_record, start_record
+from cloud.provider import Market, Pool
 
 log = logging.getLogger("bamboo.local-cloud")
 
@@ -33,24 +35,15 @@ class Journal:
         usd_per_hour: float | None,
     ) -> None:
         """An instance runs from now on. The price is None where the pool has none."""
-        self._began_s[instance] = time.time()
-        record = {
-            "kind": "start",
-            "t": self._began_s[instance],
-            "instance": instance,
-            "zone": zone,
-            "instance_type": instance_type,
-            "market": market,
-            "usd_per_hour": usd_per_hour,
-        }
-        _append(self._cloud, record)
+        at_s = self._began_s[instance] = time.time()
+        pool = Pool(instance_type=instance_type, zone=zone, market=Market(market))
+        _append(self._cloud, start_record(instance, pool, at_s=at_s, usd_per_hour=usd_per_hour))
 
     def ended(self, *, instance: InstanceId, cause: str) -> None:
         """An instance is gone: `interrupted` by the cloud, `terminated` by us, or the `end` of
         the local cloud itself. Never before its start, though the clock was set back meanwhile."""
         ended_s = max(time.time(), self._began_s.pop(instance, 0.0))
-        record = {"kind": "end", "t": ended_s, "instance": instance, "cause": cause}
-        _append(self._cloud, record)
+        _append(self._cloud, end_record(instance, at_s=ended_s, cause=cause))
 
     def agent_ended(self, *, instance: InstanceId, status: int) -> None:
         """An agent left by itself with an exit status; the instance still runs and is billed."""

@@ -163,6 +163,8 @@ class MockAws:
                 answer = self._once(form, environ, self._create_fleet)
             elif action == "DeleteFleets":
                 answer = self._delete_fleets(form, environ)
+            elif action == "TerminateInstances":
+                answer = self._terminate_instances(environ)
             elif action == "DescribeSpotPriceHistory":
                 answer = price_history(self._market, form)
             else:
@@ -171,6 +173,18 @@ class MockAws:
             self._on_change()
         if action in _LAUNCHES and self._market.loses_answer():
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answer
+
+    def _terminate_instances(self, environ: Environ) -> Answer:
+        """Ending what has ended changes nothing; moto would forget when it ended and why."""
+        ended = [
+            (one, one.state_reason, one._reason)
+            for one in _moto_instances()
+            if one.state not in _LIVE_STATES
+        ]
+        answer = self._ask_moto(environ)
+        for one, state_reason, reason in ended:
+            one.state_reason, one._reason = state_reason, reason
         return answer
 
     def _once(self, form: Mapping[str, str], environ: Environ, perform: Perform) -> Answer:
@@ -238,7 +252,8 @@ class MockAws:
     def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
         body = urlencode(form).encode()
         environ["wsgi.input"], environ["CONTENT_LENGTH"] = BytesIO(body), str(len(body))
-        return self._ask_moto(environ)
+        ends = form["Action"] == "TerminateInstances"
+        return self._terminate_instances(environ) if ends else self._ask_moto(environ)
 
     def _ask_moto(self, environ: Environ) -> Answer:
         started: list[tuple[str, tuple[tuple[str, str], ...]]] = []

@@ -9,9 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId
+from cloud.fleet import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.services import python_command
@@ -38,6 +42,25 @@ class LocalCloud:
         self.control = ControlClient(self.control_path)
         self._process = process
         self._held: socket.socket | None = None
+
+    end_s = 15.0
+    """So long may it take to end its instances in order; ending it ends them too."""
+
+    def record(self) -> Mapping[str, Any]:
+        """What `endpoint.json` keeps of it."""
+        return {"cloud": asdict(self.ready)}
+
+    def not_ended(self, error: StillLive) -> BambooError:
+        """What is to be said of instances that were not seen to end."""
+        return BambooError(
+            f"instances may still be running ({error.names}): their local cloud, process "
+            f"{self.pid}, did not end them within {self.end_s:g} s; it is ended itself now, "
+            "by force if need be, and they with it"
+        )
+
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
+        """Take an instance; returns when it is killed, or has its notice. Raises InputError."""
+        self.control.preempt(instance, notice_s=notice_s, cause=cause)
 
     @property
     def has_store(self) -> bool:

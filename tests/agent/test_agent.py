@@ -41,7 +41,7 @@ def end(store) -> None:
 
 
 def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
-    agent = Agent(store, tmp_path, run_dir="/run", keys="{}")
+    agent = Agent(store, tmp_path, run_dir="/run")
     config = agent.worker().config
     assert config == {
         "run": RUN,
@@ -51,7 +51,7 @@ def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
         "store_url": "memory:",
         "socket_dir": str(tmp_path),
         "run_dir": "/run",
-        "keys": "{}",
+        "run_url": "",
         "bind_host": "10.0.0.4",
         "agent_socket": str(tmp_path / "a-i-1.0.sock"),
     }

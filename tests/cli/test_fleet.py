@@ -20,8 +20,8 @@ from bamboo.core.state import Outcome, State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cli.fleet import GRACE_S, RunFleet
+from cli.site import Site
 from cloud.fleet import Fleet, Report, StillLive
-from cloud.local.start import LocalCloud
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 from tests.cli.world import World, job, joined
@@ -70,8 +70,7 @@ class FakeCloudFleet:
 class FakeLocalCloud:
     def __init__(self) -> None:
         self.is_alive = True
-        self.pid = 77
-        self.control = self
+        self.end_s = 15.0
         self.taken: list[tuple[str, float]] = []
 
     def alive(self) -> bool:
@@ -81,6 +80,9 @@ class FakeLocalCloud:
         if instance == "i-gone":
             raise InputError("instance 'i-gone' does not run")
         self.taken.append((instance, notice_s))
+
+    def not_ended(self, error: StillLive) -> BambooError:
+        return BambooError(f"still {error.names}; it is ended by force")
 
 
 class Parts:
@@ -93,7 +95,7 @@ class Parts:
         self.kills = folder / "kills.jsonl"
         self.made = RunFleet(
             cast(Fleet, self.fleet),
-            cast(LocalCloud, self.cloud),
+            cast(Site, self.cloud),
             journal=self.journal,
             kills=self.kills,
             on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
@@ -281,7 +283,7 @@ def test_the_end_of_everything_needs_a_live_cloud(parts: Parts) -> None:
 
 def test_an_end_that_the_cloud_does_not_answer_is_waited_for_once(parts: Parts) -> None:
     parts.fleet.trouble = StillLive(RunId("r"), "i-1, i-2")
-    with pytest.raises(BambooError, match=r"still be running \(i-1, i-2\).* process 77, .*force"):
+    with pytest.raises(BambooError, match=r"still i-1, i-2; .*force"):
         parts.made.terminate_all()
     parts.made.terminate_all()  # what follows is the end of the cloud itself
     assert parts.fleet.calls == [("terminate_all", None)]

@@ -263,7 +263,7 @@ BAD = [
     (["--set", "cluster.stages=9"], "cluster.stages = 9"),
     (["--set", 'data.path="missing.txt"'], "missing.txt"),
     (["--set", 'model.model="missing.py:build"'], "missing.py"),
-    (["--set", 'cloud.provider="ec2"'], "cloud.provider = 'ec2'"),
+    (["--set", 'cloud.provider="ec2"'], "cluster.transport = 'ipc'"),
     (["--set", 'cloud.instance_types=["x9.tiny"]'], "x9.tiny"),
     (["--run", "Not/Safe"], "run id 'Not/Safe'"),
 ]

@@ -100,7 +100,7 @@ def test_a_stop_before_any_step_is_done_again_keeps_the_final_state(tmp_path: Pa
     for stage in (0, 1):
         write_stage(folder.final, stage, {f"param/{stage}.w": torch.ones(2)}, EVERY)
     assert end.outcome is Outcome.STOPPED
-    assert save_manifest(folder, end) == ""
+    assert save_manifest(folder, end, job()) == ""
     body = receipt_of(end)
     assert (body["step"], body["tokens"], body["samples"]) == (4, 4 * 2048, 4 * 16)
     assert body["status"]["step"] == 4

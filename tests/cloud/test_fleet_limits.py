@@ -242,6 +242,19 @@ def test_what_is_not_wanted_is_not_prolonged(fleet, provider, clock) -> None:
     assert prolonged(provider) == [((third,), int(clock.now_s) + EXPIRY_S)]
 
 
+def test_no_tag_goes_beyond_the_end_of_the_budget(
+    provider: FakeProvider, clock: Clock, tmp_path: Path
+) -> None:
+    until_s = clock.now_s + EXPIRY_S / 2
+    intents = tmp_path / "intents.jsonl"
+    fleet = Fleet(provider, run=RUN, intents=intents, until_s=until_s, now=clock, sleep=clock.sleep)
+    fleet.ensure(2)
+    clock.now_s += EXPIRY_S / 3
+    fleet.ensure(2)
+    assert {o.expires_at_s for o in provider.describe(RUN)} == {int(until_s)}
+    assert prolonged(provider) == []
+
+
 def test_a_refused_prolonging_is_told_and_asked_again_later(clock, tmp_path) -> None:
     class Strict(FakeProvider):
         def prolong(self, instances, *, expires_at_s):

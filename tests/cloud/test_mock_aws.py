@@ -8,7 +8,40 @@ import pytest
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
-from cloud.local.mock_aws import MockAws
+from cloud.local.mock_aws import INTERRUPTED, MockAws
+
+
+def client_of(aws: MockAws) -> Any:
+    return boto3.client(
+        "ec2",
+        region_name="us-east-1",
+        endpoint_url=aws.url,
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
+
+
+def test_what_the_cloud_took_stays_taken_whoever_ends_it_again() -> None:
+    aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
+    aws.start()
+    try:
+        client = client_of(aws)
+        (made,) = client.run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)["Instances"]
+        name = made["InstanceId"]
+        assert aws.interrupt(name)
+
+        def shown() -> Any:
+            (found,) = client.describe_instances(InstanceIds=[name])["Reservations"]
+            one = found["Instances"][0]
+            return one["StateReason"]["Code"], one["StateTransitionReason"]
+
+        before = shown()
+        assert before[0] == INTERRUPTED
+        client.terminate_instances(InstanceIds=[name])
+        assert shown() == before
+        client.close()
+    finally:
+        aws.stop()
 
 
 @pytest.mark.parametrize(("tag", "ours"), [(RUN_TAG, True), ("bamboo:stack", False)])
@@ -18,13 +51,7 @@ def test_only_instances_of_a_run_become_nodes(tag: str, ours: bool) -> None:
     before = {seen.instance for seen in aws.instances()}
     aws.start()
     try:
-        client: Any = boto3.client(
-            "ec2",
-            region_name="us-east-1",
-            endpoint_url=aws.url,
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
+        client = client_of(aws)
         label = {"ResourceType": "instance", "Tags": [{"Key": tag, "Value": "r1"}]}
         answer = client.run_instances(
             ImageId="ami-12345678", MinCount=1, MaxCount=1, TagSpecifications=[label]

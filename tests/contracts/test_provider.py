@@ -1,142 +1,39 @@
 """One contract for every seller of instances: the fake one, EC2's code against the mock, by image
-and by launch template, and EC2's code against an account, where BAMBOO_TEST_AWS names a template.
+by launch template and with its looks written down, and EC2's code against an account, where
+BAMBOO_TEST_AWS names a template.
 
 On an account it costs some cents: t3.micro, of which each test ends what it started."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 
-from bamboo.ids import InstanceId, RunId, ZoneId
-from cloud.ec2.provider import Ec2Provider
-from cloud.ec2.requests import Ec2Settings
-from cloud.fake import FakeProvider, ScriptedRefusal
-from cloud.local.faults import CapacityFault
-from cloud.local.faults import Market as MockMarket
-from cloud.local.metadata import MetadataService
-from cloud.local.mock_aws import MockAws
+from bamboo.ids import InstanceId, RunId
 from cloud.provider import (
     CloudUnavailable,
     HeldKind,
     InstanceState,
     LaunchSpec,
     Market,
-    Offer,
-    Pool,
-    Provider,
     RefusalKind,
+)
+from tests.contracts.provider_worlds import (
+    OUT,
+    POOLS,
+    PRICES,
+    World,
+    account_world,
+    ec2_fleet_world,
+    ec2_world,
+    fake_fleet_world,
+    fake_world,
+    recorded_world,
 )
 from tests.support import wait_until
 
-KIND = os.environ.get("BAMBOO_TEST_AWS_TYPE", "t3.micro")
-ZONES = ("us-east-1a", "us-east-1b")
-PRICES = dict(zip(ZONES, (0.3, 0.2), strict=True))
-POOLS = {zone: Pool(instance_type=KIND, zone=ZoneId(zone), market=Market.SPOT) for zone in PRICES}
-OUT = "InsufficientInstanceCapacity"
-TEMPLATE = "bamboo-contract"
 KINDS = list(HeldKind)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """A provider, and what only the cloud itself can do; None: it cannot be told to."""
-
-    provider: Provider
-    interrupt: Callable[[InstanceId], Any] | None
-    refuse: Callable[[str, str, int], Any] | None
-    """Code, zone, and how many are given all the same."""
-    lose: Callable[[], Any] | None = None
-    """The answer to the next launch, which is carried out."""
-
-
-def fake_world(*, several: bool = False) -> Iterator[World]:
-    provider = FakeProvider(
-        listed=tuple(Offer(pool=POOLS[z], usd_per_hour=usd) for z, usd in PRICES.items()),
-        several_pools=several,
-    )
-    kinds = {OUT: RefusalKind.POOL_OUT, "RequestLimitExceeded": RefusalKind.THROTTLED}
-
-    def refuse(code: str, zone: str, grant: int) -> None:
-        kind = kinds.get(code, RefusalKind.REFUSED)
-        provider.script.append(ScriptedRefusal(kind=kind, code=code, zone=zone, grant=grant))
-
-    def lose() -> None:
-        provider.loses_answers += 1
-
-    yield World(provider=provider, interrupt=provider.interrupt, refuse=refuse, lose=lose)
-
-
-def fake_fleet_world() -> Iterator[World]:
-    return fake_world(several=True)
-
-
-def ec2_world(settings: Ec2Settings | None = None) -> Iterator[World]:
-    market = MockMarket({KIND: PRICES})
-    aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
-    aws.start()
-    provider = Ec2Provider.connect(
-        settings=settings or Ec2Settings(region="us-east-1", image="ami-12345678"),
-        instance_types=[KIND],
-        zones=list(PRICES),
-        markets=[Market.SPOT],
-        on_demand_usd_per_hour={},
-        endpoint_url=aws.url,
-    )
-    if settings is not None:
-        make_template(aws.url)
-
-    def refuse(code: str, zone: str, grant: int) -> None:
-        market.inject(CapacityFault(code=code, zone=zone, grant=grant))
-
-    def lose() -> None:
-        market.inject(CapacityFault(lost=True))
-
-    try:
-        yield World(provider=provider, interrupt=aws.interrupt, refuse=refuse, lose=lose)
-    finally:
-        provider.close()
-        aws.stop()
-
-
-def ec2_fleet_world() -> Iterator[World]:
-    return ec2_world(Ec2Settings(region="us-east-1", launch_template=TEMPLATE))
-
-
-def make_template(url: str) -> None:
-    client = boto3.client(
-        "ec2",
-        region_name="us-east-1",
-        endpoint_url=url,
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
-    with suppress(ClientError):  # moto keeps it as long as the process
-        client.create_launch_template(
-            LaunchTemplateName=TEMPLATE, LaunchTemplateData={"ImageId": "ami-12345678"}
-        )
-    client.close()
-
-
-def account_world() -> Iterator[World]:
-    template = os.environ.get("BAMBOO_TEST_AWS", "")
-    if not template:
-        pytest.skip("no AWS account: set BAMBOO_TEST_AWS to a launch template of us-east-1")
-    provider = Ec2Provider.connect(
-        settings=Ec2Settings(region="us-east-1", launch_template=template),
-        instance_types=[KIND],
-        zones=list(PRICES),
-        markets=[Market.SPOT],
-        on_demand_usd_per_hour={},
-    )
-    yield World(provider=provider, interrupt=None, refuse=None)
-    provider.close()
 
 
 def _worlds(made: Callable[[], Iterator[World]], run: RunId) -> Iterator[World]:
@@ -146,8 +43,10 @@ def _worlds(made: Callable[[], Iterator[World]], run: RunId) -> Iterator[World]:
 
 
 @pytest.fixture(
-    params=[fake_world, fake_fleet_world, ec2_world, ec2_fleet_world, account_world],
-    ids=["fake", "fake-fleet", "ec2", "ec2-fleet", "account"],
+    params=[
+        *(fake_world, fake_fleet_world, ec2_world, ec2_fleet_world, recorded_world, account_world)
+    ],
+    ids=["fake", "fake-fleet", "ec2", "ec2-fleet", "recorded", "account"],
 )
 def world(request: pytest.FixtureRequest, run: RunId) -> Iterator[World]:
     yield from _worlds(request.param, run)

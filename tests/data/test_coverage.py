@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bamboo.data import Dataset
 from bamboo.data.coverage import Addressing, Coverage, Difference, check_coverage
+from bamboo.data.dataset import Dataset
 from bamboo.telemetry.samples import SamplesRecord, used
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bamboo.data import Dataset, load_data
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import stdlib_files
 from bamboo.errors import InputError
 from tests.jobs import TEXT, tiny_job

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import DataConfig, JobConfig, ModelConfig, TrainConfig
-from bamboo.data import Dataset, load_data
 from bamboo.data.coverage import Addressing, check_coverage
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_model
 from bamboo.ports import FENCED_STATUS
 from bamboo.runtime.numerics import prepare

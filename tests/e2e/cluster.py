@@ -25,7 +25,7 @@ from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import Event, PeerLost
 from bamboo.core.state import Phase, State, initial_state
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bamboo.core.state import NodeStatus
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.runtime.verify_samples import verify_samples
 from bamboo.telemetry.samples import SamplesRecord
 from tests.e2e.calm import assert_calm

@@ -31,7 +31,9 @@ esac
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path, real=("cat", "find", "sort", "tail", "timeout", "getent", "mkdir"))
+    made = Machine(
+        tmp_path, real=("cat", "find", "grep", "sort", "tail", "timeout", "getent", "mkdir")
+    )
     for name in RECORDED:
         made.command(name)
     made.command("curl", METADATA)
@@ -99,6 +101,15 @@ def test_the_store_s_login_goes_into_a_file_of_root_and_nowhere_else(machine: Ma
     ]
     assert (etc / "store.env").stat().st_mode & 0o777 == 0o600
     assert "pass" not in "".join([*machine.calls(), done.stdout, done.stderr])
+
+
+def test_the_certificate_of_another_store_comes_with_the_run(machine: Machine) -> None:
+    with_python(machine)
+    told = 'BAMBOO_REDIS_CA="/etc/bamboo/store-ca.pem"'
+    machine.command("aws", f"""case "$4" in *agent.env) echo '{told}' >"$5"; exit ;; esac\n{AWS}""")
+    assert boot(machine).returncode == 0
+    authority = machine.folder / "etc" / "store-ca.pem"
+    assert authority.read_text() == "of s3://bucket/runs/r1/store-ca.pem\n"
 
 
 def test_a_boot_without_the_stack_s_store_asks_for_no_secret(machine: Machine) -> None:

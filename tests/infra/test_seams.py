@@ -47,7 +47,7 @@ def test_the_unit_gives_the_agent_all_that_it_needs() -> None:
     unit = text_of("infra/bamboo-agent.service")
     given = dict(re.findall(r"^Environment=(\w+)=(.*)$", unit, re.MULTILINE))
     # The rest comes with the run's settings from the bucket.
-    given |= {"BAMBOO_RUN": "r1", "BAMBOO_REDIS_URL": "rediss://store.test", "BAMBOO_KEYS": "{}"}
+    given |= {"BAMBOO_RUN": "r1", "BAMBOO_REDIS_URL": "rediss://store.test"}
     config = AgentConfig.from_environment(given)
     made = re.search(r"^RuntimeDirectory=(\w+)$", unit, re.MULTILINE)
     assert made is not None

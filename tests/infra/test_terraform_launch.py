@@ -17,7 +17,7 @@ import pytest
 
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
-from cli import main, runs, wiring
+from cli import main, runs, sites
 from cli.fleet import RunFleet
 from cli.runs import RunFolder
 from cloud.ec2.requests import RUN_TAG
@@ -99,10 +99,11 @@ def test_a_run_on_the_applied_stack(
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
     job_file = tiny_job(tmp_path, []).file
     account = Account(stack, tmp_path / "outputs.json")
-    start_cloud, run_fleet = wiring.start_cloud, wiring.run_fleet
+    start_site, run_fleet = sites.start_site, sites.run_fleet
 
     def start_with_stack(folder: RunFolder, job: JobConfig, **more: Any) -> LocalCloud:
-        cloud = start_cloud(folder, job, **more)
+        cloud = start_site(folder, job, **more)
+        assert isinstance(cloud, LocalCloud)
         account.begin(cloud)
         stop = cloud.stop
 
@@ -118,8 +119,8 @@ def test_a_run_on_the_applied_stack(
         on_stack = replace(job, cloud=replace(there, provider="local"))
         return run_fleet(folder, on_stack, *more, **words)
 
-    monkeypatch.setattr(wiring, "start_cloud", start_with_stack)
-    monkeypatch.setattr(wiring, "run_fleet", fleet_on_stack)
+    monkeypatch.setattr(sites, "start_site", start_with_stack)
+    monkeypatch.setattr(sites, "run_fleet", fleet_on_stack)
     assert main.run(["launch", job_file, "--run", RUN]) == 0
 
     receipt = runs.find(runs.home(), RUN).receipt.read_text()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bamboo.config.tree import JobConfig, ModelConfig
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import (
     ModelSpec,

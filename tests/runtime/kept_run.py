@@ -12,7 +12,7 @@ from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of, layer_of
 from bamboo.checkpoint.shards import commit, save_shard
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun

@@ -22,7 +22,7 @@ from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Phase, State, initial_state
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
@@ -117,7 +117,7 @@ class Node:
             transport=self.transport,
             outbox=self,
             preemptions=Preemptions((), node=str(me), stamp_file=None),
-            run_dir=None,
+            keep_final=None,
         )
         self.read = 0
         """Decisions of the log that it has read."""

@@ -24,7 +24,7 @@ def test_who_was_behind_says_again_that_it_has_finished() -> None:
     owned = {Slot(pipeline=1, stage=1): None, SLOT: None}
     executor: Any = SimpleNamespace(owned=owned, last_step=9)
     outbox: Any = SimpleNamespace(event=said.append)
-    finish = Finish(me=ME, executor=executor, outbox=outbox, run_dir=None)
+    finish = Finish(me=ME, executor=executor, outbox=outbox, keep=None)
     behind = apply(running(), lost("n02.1")).state
     assert behind.failovers[0].successor == ME
     finish.read(behind)

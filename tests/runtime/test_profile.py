@@ -11,7 +11,7 @@ import torch
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.planner.profiled import Profile

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bamboo.config.tree import JobConfig
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.models import build_layer, build_model, named_parameters, run_layers
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.optimizer import AdamW

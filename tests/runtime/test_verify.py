@@ -12,7 +12,7 @@ from bamboo.checkpoint.final import stage_file, write_manifest, write_stage
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
-from bamboo.data import load_data
+from bamboo.data.dataset import load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics, prepare

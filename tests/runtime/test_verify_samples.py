@@ -12,7 +12,7 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
-from bamboo.data import Dataset, load_data
+from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.runtime.numerics import local_numerics
 from bamboo.runtime.verify_samples import verify_samples

@@ -1,13 +1,20 @@
 """A worker that starts while the store stands still or is empty waits, and accuses nobody."""
 
+from pathlib import Path
+
 import pytest
 
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.config.resolve import semantics
 from bamboo.coord.memory_store import MemoryStore
-from bamboo.errors import StoreUnavailable
+from bamboo.errors import StorageUnavailable, StoreUnavailable
 from bamboo.ids import run_id
 from bamboo.ports import STORE_AWAY_STATUS
 from bamboo.runtime import worker
 from bamboo.runtime.worker import documents_of
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import Placement, Strategy
+from tests.jobs import tiny_job
 
 
 class Moody(MemoryStore):
@@ -48,3 +55,23 @@ def test_a_store_that_stays_away_is_no_fault_of_the_node(
     config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
     assert worker.main(config) == STORE_AWAY_STATUS
     assert "it does not answer" in capsys.readouterr().err
+
+
+def test_a_bucket_that_does_not_answer_is_no_fault_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Silent(DirectoryStore):
+        def fetch(self, name: str, path: Path) -> bool:
+            raise StorageUnavailable(f"{name}: no answer")
+
+    job = tiny_job(tmp_path)
+    strategy = Strategy(
+        semantics=semantics(job, data_digest="0" * 64, numerics={}),
+        placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
+    ).to_json()
+    monkeypatch.setattr(worker, "open_store", lambda *_: MemoryStore(run_id("test")))
+    monkeypatch.setattr(worker, "join_run", lambda *_, **__: (None, None))
+    monkeypatch.setattr(worker, "documents_of", lambda *_, **__: {"strategy": strategy})
+    config = {"run": "test", "node": "i-1.0", "store_url": "-", "run_url": "s3://b/runs/test"}
+    assert worker.main(config, bucket=lambda url: Silent(Path(url))) == STORE_AWAY_STATUS
+    assert "no answer" in capsys.readouterr().err

@@ -1,0 +1,83 @@
+"""The files of a run whose nodes share no folder: they lie in a bucket, below the run's own prefix.
+
+    data/<sha256>                 the text, as the launcher read it
+    final/stage-00.safetensors …  what `final/` of a run's folder has
+    final/stage-00.json …         {file, sha256, step}, as the node wrote the file beside it
+
+Rule: who fetches a file compares its SHA-256 with what was said of it; a file that differs is none.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamboo.checkpoint.final import describe, stage_file, write_stage
+from bamboo.errors import InputError
+from bamboo.ports import ObjectStore
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DAMAGE = (ValueError, KeyError, TypeError, RecursionError)
+
+
+def data_name(digest: str) -> str:
+    """The object of a text with this SHA-256."""
+    return f"data/{digest}"
+
+
+def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
+    """Store the text of a run for its nodes. Raises InputError when it is not the one of this
+    SHA-256, StorageUnavailable."""
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise InputError("the data has changed since it was looked at; launch again")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        path.write_bytes(text)
+        objects.put_file(data_name(digest), path)
+
+
+def fetch_data(objects: ObjectStore, digest: str) -> bytearray | None:
+    """The text that `put_data` stored, or None; its SHA-256 is for the caller to compare. Raises
+    StorageUnavailable."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        found = objects.fetch(data_name(digest), path)
+        return bytearray(path.read_bytes()) if found else None
+
+
+def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"], step: int) -> None:
+    """Store one stage of the final state, then what it is. Raises StorageUnavailable, OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = write_stage(folder, stage, tensors, step)
+        objects.put_file(f"final/{stage_file(stage)}", Path(folder) / stage_file(stage))
+        about = Path(folder) / "about.json"
+        about.write_text(json.dumps({key: said[key] for key in ("file", "sha256", "step")}))
+        objects.put_file(_about(stage), about)
+
+
+def fetch_final(objects: ObjectStore, folder: Path, *, stages: int) -> None:
+    """Bring the final state of a run into a folder. Raises InputError for a stage that is missing
+    or is not what its node wrote, StorageUnavailable, OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stage in range(stages):
+        path = folder / stage_file(stage)
+        text = objects.get(_about(stage))
+        if text is None or not objects.fetch(f"final/{stage_file(stage)}", path):
+            raise InputError(
+                f"{path.name} is not in the run's bucket; the run did not end in order"
+            )
+        try:
+            said = str(json.loads(text)["sha256"])
+        except _DAMAGE as error:
+            raise InputError(f"{_about(stage)} in the run's bucket is damaged: {error}") from error
+        if describe(path)["sha256"] != said:
+            path.unlink()
+            raise InputError(f"{path.name} was damaged on its way from the bucket; fetch it anew")
+
+
+def _about(stage: int) -> str:
+    return f"final/{Path(stage_file(stage)).stem}.json"

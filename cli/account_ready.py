@@ -1,0 +1,123 @@
+"""What must be so before a job is launched into an account: what the job itself says, then the
+store, then the bucket.
+
+Rule: nothing here costs anything or changes anything; what would only be found out on an instance,
+which is paid for, is refused here, with key, value and remedy.
+"""
+
+from importlib import metadata
+from typing import Any
+
+from bamboo.config.tree import JobConfig
+from bamboo.coord.address import for_nodes, hide_password, read_address
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from bamboo.ports import ObjectStore
+from cli import wiring
+from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
+
+LEAST_FORMING_S = 600.0
+"""An instance boots, fetches and installs before its node joins."""
+BOOT_FILES = (
+    *("constraints.txt", "bamboo-agent.service"),
+    *("bamboo-deadman.service", "bamboo-deadman.timer", "deadman.sh"),
+    *("bamboo-logs.service", "bamboo-logs.timer", "ship-logs.sh"),
+)
+"""What `infra/boot.sh` fetches from `boot/`, where `terraform/` puts it."""
+LOCAL = 'or take cloud.provider = "local"'
+
+
+def check_account(job: JobConfig, run: RunId) -> None:
+    """Raises InputError or StoreRefused with the first thing that is not as the job needs it,
+    StorageUnavailable when the bucket could not be asked."""
+    check_job_for_account(job)
+    check_store_for_account(job, run)
+    if not job.cloud.bucket:
+        raise _at(job, "cloud.bucket", "is empty", "`bamboo init` names that of your stack")
+    if not job.cloud.boot_script:
+        check_bucket(job, wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region))
+
+
+def check_job_for_account(job: JobConfig) -> None:
+    """Raises InputError for what of a job cannot be on an instance."""
+    cluster, chaos, url = job.cluster, job.chaos, job.checkpoint.url
+    if chaos.kill:
+        raise _at(job, "chaos.kill", "an account kills nothing on order", f"leave it out, {LOCAL}")
+    if chaos.kills_per_hour:
+        raise _at(
+            job, "chaos.kills_per_hour", "an account kills nothing on order", f"take 0, {LOCAL}"
+        )
+    if cluster.transport != "tcp":
+        raise _at(
+            job, "cluster.transport", "its sockets are of one machine", 'take "tcp" in an account'
+        )
+    if cluster.forming_timeout_s < LEAST_FORMING_S:
+        raise _at(
+            job,
+            "cluster.forming_timeout_s",
+            "an instance boots and installs for minutes before its node joins",
+            f"take at least {LEAST_FORMING_S:g}",
+        )
+    if job.model.model != "gpt":
+        raise _at(
+            job,
+            "model.model",
+            "a file of yours is not brought to instances",
+            f'take the built-in "gpt", {LOCAL}',
+        )
+    if url and not url.startswith("s3://"):
+        raise _at(
+            job,
+            "checkpoint.url",
+            "is a folder of this machine",
+            "leave it out: they go to the run's folder of cloud.bucket; or give s3://bucket/prefix",
+        )
+
+
+def check_store_for_account(job: JobConfig, run: RunId) -> None:
+    """Raises StoreRefused or InputError unless a store is named by reference, answers, and can be
+    reached by instances."""
+    reference = store_of_job(job)
+    if not reference:
+        raise _at(
+            job,
+            "cloud.store_secret",
+            "no store is named, and instances do not reach one of this machine",
+            f"`bamboo init` names that of your stack; or set {REDIS_VARIABLE}",
+        )
+    if "://" in reference and read_address(reference).options.get("password"):
+        raise InputError(
+            f"{REDIS_VARIABLE} = {hide_password(reference)!r} has a password, which a run in an "
+            "account does not write down; put the URL into a private file and name that: file:/path"
+        )
+    for_nodes(store_url_of(reference, from_here=False), login=None)
+    wiring.check_external_store(reference, run)
+
+
+def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
+    """Raises InputError unless wheel and boot files lie there."""
+    version = metadata.version("bamboo-train")
+    wheels = objects.sizes("wheels/")
+    if not any(name.startswith(f"wheels/bamboo_train-{version}-") for name in wheels):
+        raise _at(
+            job,
+            "cloud.bucket",
+            f"has no wheel of Bamboo {version} in wheels/",
+            "build and copy it as infra/README.md says",
+        )
+    there = objects.sizes("boot/")
+    missing = [name for name in BOOT_FILES if f"boot/{name}" not in there]
+    if missing:
+        raise _at(
+            job,
+            "cloud.bucket",
+            f"lacks {', '.join(missing)} in boot/",
+            "`terraform apply` the stack of this release",
+        )
+
+
+def _at(job: JobConfig, key: str, problem: str, remedy: str) -> InputError:
+    section, name = key.split(".")
+    value: Any = getattr(getattr(job, section), name)
+    shown = [str(one) for one in value] if isinstance(value, tuple) else value
+    return InputError.at(file=job.file, key=key, value=shown, problem=problem, remedy=remedy)

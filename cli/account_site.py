@@ -1,0 +1,74 @@
+"""An account of the user's as the place where a run lives.
+
+Nothing of it is started: what stands there stands, and what is taken away at the end is what the
+launcher put there for the run. Left without a launcher, members train on; the expiry of the
+instances' tags and their dead-man switch bound that.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import InstanceId, RunId
+from cloud.fleet import TERMINATE_DEADLINE_S, StillLive
+from cloud.provider import Provider
+
+FIELDS = ("region", "bucket")
+
+
+class AccountSite:
+    """The account of a run. `provider` is asked for the run's instances, `remove` takes away what
+    they boot from; `led`: whether this process leads the run."""
+
+    end_s = 2 * TERMINATE_DEADLINE_S
+    has_store = False
+
+    def __init__(
+        self,
+        *,
+        run: RunId,
+        region: str,
+        bucket: str,
+        store_url: str,
+        provider: Callable[[], Provider],
+        remove: Callable[[], None],
+        led: bool,
+    ) -> None:
+        self._run, self._region, self._bucket = run, region, bucket
+        self.store_url = store_url
+        self._provider, self._remove = provider, remove
+        self._led = led
+
+    def record(self) -> Mapping[str, Any]:
+        """Where it is; the secret that leads to the store stands beside it by name."""
+        return {"account": {"region": self._region, "bucket": self._bucket}}
+
+    def alive(self) -> bool:
+        """While it is led, there is always an account to start instances in; else whether any
+        instance of the run is there. Raises CloudRefused, CloudThrottled, CloudUnavailable."""
+        return self._led or any(one.state.live for one in self._provider().describe(self._run))
+
+    def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
+        """Nobody has to be told: the tags say until when instances may be there."""
+        self._led = True
+
+    def release(self) -> None:
+        """Nobody has to be told."""
+
+    def stop(self) -> None:
+        """Take away login and boot files of the run. Raises BambooError with what could not be."""
+        self._remove()
+
+    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
+        """End an instance of the run: it is paid for like any that we end. A notice is the cloud's
+        to give: raises InputError for one."""
+        if notice_s > 0:
+            raise InputError(
+                f"--notice {notice_s:g}: in an account only the cloud gives notice; leave it out, "
+                "and the instance is ended at once"
+            )
+        self._provider().terminate([instance])
+
+    def not_ended(self, error: StillLive) -> BambooError:
+        """They go on costing money: who reads it is told how to find them."""
+        return BambooError(f"{error}; or `bamboo stop {self._run} --region {self._region}`")

@@ -1,0 +1,93 @@
+"""What the instances of a run in an account find in its bucket, below `runs/<run>/`: their agents'
+settings with the run's login at the store, the store's certificate, the data.
+
+Rule: it is there before the first instance, and gone when the run is over; the login's password
+stands in `agent.env` and nowhere else.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bamboo.checkpoint.run_files import data_name, put_data
+from bamboo.config.tree import JobConfig
+from bamboo.coord.address import CA_VARIABLE, for_nodes, read_address
+from bamboo.coord.logins import make_login, remove_login
+from bamboo.data.sources import read_source
+from bamboo.errors import BambooError
+from bamboo.ids import RunId
+from bamboo.ports import ObjectStore
+from cli import wiring
+from cli.store_reference import REDIS_VARIABLE, store_url_of
+from cloud.ec2.user_data import agent_environment
+
+AGENT_ENV, AUTHORITY = "agent.env", "store-ca.pem"
+AUTHORITY_ON_INSTANCE = f"/etc/bamboo/{AUTHORITY}"
+"""Where `infra/boot.sh` writes it."""
+
+
+def put_boot_files(
+    objects: ObjectStore,
+    job: JobConfig,
+    run: RunId,
+    *,
+    reference: str,
+    data_digest: str,
+    note: Callable[[str], None],
+) -> None:
+    """Make the run's login and put down all that its instances begin with. Where the login behind
+    `reference` may make no users, the instances have that one, and `note` is told. Raises
+    StoreRefused, InputError, StorageUnavailable; then nothing of it is left."""
+    url = store_url_of(reference)
+    try:
+        put_data(objects, read_source(job), data_digest)
+        login = make_login(url, run)
+        if login is None:
+            note(
+                f"the login at {read_address(url).shown} may make no users: the instances of this "
+                "run have that one, and may do at the store what it may"
+            )
+        of_nodes, _ = for_nodes(store_url_of(reference, from_here=False), login=login)
+        _, authority = for_nodes(url, login=None)
+        settings = {
+            "BAMBOO_RUN": run,
+            "BAMBOO_RUN_URL": wiring.run_url(job, run),
+            REDIS_VARIABLE: of_nodes,
+            "AWS_REGION": job.cloud.region,
+            "AWS_DEFAULT_REGION": job.cloud.region,
+        }
+        if authority:
+            settings[CA_VARIABLE] = AUTHORITY_ON_INSTANCE
+            _put(objects, AUTHORITY, Path(authority).read_bytes())
+        _put(objects, AGENT_ENV, agent_environment(settings).encode())
+    except BaseException:
+        with suppress(BambooError):  # the first trouble is the one to tell of
+            remove_boot_files(objects, run, reference=reference)
+        raise
+
+
+def remove_boot_files(objects: ObjectStore, run: RunId, *, reference: str) -> None:
+    """Take back login and files of a run, of which nothing lives; safe to call again. Raises
+    BambooError with all that was not possible, when the rest is done."""
+    troubles: list[str] = []
+    names: Sequence[str] = (AGENT_ENV, AUTHORITY)
+    try:
+        names = (*names, *objects.sizes(data_name("")))
+        for name in names:
+            objects.delete(name)
+    except BambooError as error:
+        troubles.append(f"{AGENT_ENV} of run {run} may be in its bucket still: {error}")
+    if reference:
+        try:
+            # One that was lent to the run is not the run's: it has no user of its own then.
+            remove_login(store_url_of(reference), run)
+        except BambooError as error:
+            troubles.append(f"the login of run {run} may be in its store still: {error}")
+    if troubles:
+        raise BambooError(f"{'; '.join(troubles)}; `bamboo stop {run}` again takes them away")
+
+
+def _put(objects: ObjectStore, name: str, data: bytes) -> None:
+    """In place of what an earlier start may have left."""
+    objects.delete(name)
+    objects.put_new(name, data)

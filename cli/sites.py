@@ -1,0 +1,295 @@
+"""Where a run lives: this machine or an account, with its fleet. The part of `wiring` that chooses
+between the two, by `cloud.provider` at the start and by `endpoint.json` from then on.
+
+Rule: as in `wiring`, imports of what only some verbs need stand inside the functions.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.ids import ZoneId
+from bamboo.ports import ObjectStore, Store
+from cli import wiring
+from cli.runs import RunFolder, is_detached, part_of
+from cli.site import Site
+from cli.store_reference import named_store, store_of_job, store_url_of
+
+if TYPE_CHECKING:
+    from cli.account_site import AccountSite
+    from cli.fleet import FormerFleet, RunFleet
+    from cloud.local.start import LocalCloud
+    from cloud.provider import Provider
+
+WIPE_DEADLINE_S = 2.0
+TO_STOP_S = 3600.0
+"""So long after the end of its budget a run in an account may still be stopping."""
+
+
+def start_site(
+    folder: RunFolder,
+    job: JobConfig,
+    *,
+    data_digest: str,
+    spot_usd_per_hour: Mapping[str, Mapping[str, float]],
+    note: Callable[[str], None],
+) -> Site:
+    """The place of a run that begins: a local cloud, which is started and ends when this process
+    does, or the account, with all in it that instances boot from. Raises BambooError."""
+    if job.cloud.provider == "local":
+        note(f"{folder.id}: starting the local cloud")
+        return _local_cloud(folder, job, spot_usd_per_hour)
+    from cli.boot_files import put_boot_files
+
+    note(f"{folder.id}: starting in the account, {job.cloud.region}")
+    site = _account_site(folder, job, store_of_job(job), led=True)
+    put_boot_files(
+        _run_objects(folder, job),
+        job,
+        folder.id,
+        reference=site.store_url,
+        data_digest=data_digest,
+        note=note,
+    )
+    return site
+
+
+def site_of(folder: RunFolder) -> Site:
+    """The place of a run that has not ended. Raises InputError when the run has no endpoint."""
+    endpoint = folder.live_endpoint()
+    if endpoint is None or "account" not in endpoint:
+        return local_cloud_of(folder)
+    from cli.look import job_of
+
+    return _account_site(folder, job_of(folder), str(endpoint["store_url"]), led=False)
+
+
+def has_site(folder: RunFolder) -> bool:
+    """Whether the run may live somewhere still: its endpoint says where."""
+    endpoint = folder.live_endpoint()
+    return endpoint is not None and ("cloud" in endpoint or "account" in endpoint)
+
+
+def local_cloud_of(folder: RunFolder) -> "LocalCloud":
+    """The local cloud of a run that lives. Raises InputError when the run has no endpoint."""
+    from cloud.local.config import Ready
+    from cloud.local.start import LocalCloud
+
+    endpoint = folder.live_endpoint()
+    if endpoint is None or "cloud" not in endpoint:
+        raise InputError(f"run {folder.id} has no local cloud; see the logs in {folder.path}")
+    cloud = endpoint["cloud"]
+    return LocalCloud(Ready(**{field.name: cloud[field.name] for field in fields(Ready)}))
+
+
+def outlives_its_launcher(folder: RunFolder) -> bool:
+    """Whether the run goes on when its launcher is gone: one in an account does, asked or not."""
+    from cli.look import job_of
+
+    return is_detached(folder) or job_of(folder).cloud.provider != "local"
+
+
+@contextmanager
+def store_left_by(folder: RunFolder, site: Site) -> Iterator[Store]:
+    """The store of a run whose site is gone: the user's own still answers, an embedded one is
+    started again over its data for as long as the block lasts. Raises BambooError."""
+    if not site.has_store:
+        with wiring.store_of(folder.id, site.store_url) as store:
+            yield store
+        return
+    from cloud.local.host import make_directory
+    from cloud.local.valkey import start_valkey
+
+    directory = make_directory()
+    try:
+        child = start_valkey(
+            data_dir=folder.path / "store",
+            socket_path=directory / "valkey.sock",
+            log_path=folder.path / "logs" / "store.log",
+        )
+        try:
+            with wiring.store_of(folder.id, child.url) as store:
+                yield store
+        finally:
+            child.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def wipe_store(cloud: "LocalCloud") -> None:
+    """Delete everything in a run's own store. Raises InputError where it has none of its own,
+    StoreUnavailable when it does not answer."""
+    import redis
+
+    if not cloud.has_store:
+        raise InputError("the store is not the run's own")
+    client = redis.Redis.from_url(cloud.store_url, socket_timeout=WIPE_DEADLINE_S)
+    try:
+        client.flushall()
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"the store does not answer: {error}") from error
+    finally:
+        client.close()
+
+
+def run_fleet(
+    folder: RunFolder,
+    job: JobConfig,
+    site: Site,
+    *,
+    on_demand_usd_per_hour: Mapping[str, float],
+    speeds: Mapping[str, float],
+    zones: Mapping[str, int],
+    note: Callable[[str], None],
+) -> "RunFleet":
+    """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
+    account, whose looks are written down as a local cloud writes down what it does."""
+    from cli.fleet import RunFleet
+    from cli.planning import ec2_settings, markets_of, nodes_of
+    from cloud.ec2.provider import Ec2Provider
+    from cloud.fleet import Fleet
+    from cloud.local.start import LocalCloud
+    from cloud.reconcile import Gang
+    from cloud.recorder import Recorded
+
+    local = isinstance(site, LocalCloud)
+    ec2 = Ec2Provider.connect(
+        settings=ec2_settings(job),
+        instance_types=job.cloud.instance_types,
+        zones=job.cloud.zones,
+        markets=markets_of(job),
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
+        speeds=speeds,
+        endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
+    )
+    return RunFleet(
+        Fleet(
+            ec2 if local else Recorded(ec2, folder.cloud, asks_prices=True, note=note),
+            run=folder.id,
+            intents=folder.path / "intents.jsonl",
+            pool_out_s=job.cloud.pool_out_s,
+            until_s=inf if local else _over_s(folder, job),
+        ),
+        site,
+        journal=folder.cloud,
+        kills=folder.kills,
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
+        nodes=nodes_of(job),
+        zones={ZoneId(zone): count for zone, count in zones.items()},
+        most=job.budget.max_instances,
+        anchors=job.cloud.anchors,
+        gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
+        join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
+        note=note,
+    )
+
+
+def former_fleet(
+    folder: RunFolder, *, on_demand_usd_per_hour: Mapping[str, float]
+) -> "FormerFleet":
+    """The instances of a run whose site is gone, for its bill."""
+    from cli.fleet import FormerFleet
+
+    return FormerFleet(
+        journal=folder.cloud,
+        kills=folder.kills,
+        on_demand_usd_per_hour=on_demand_usd_per_hour,
+    )
+
+
+def bring_final(folder: RunFolder, job: JobConfig, *, stages: int) -> None:
+    """Bring the final state of a run in an account into its folder; on this machine it lies there.
+    Raises InputError for a stage that is missing or damaged, StorageUnavailable, OSError."""
+    if job.cloud.provider == "local":
+        return
+    from bamboo.checkpoint.run_files import fetch_final
+
+    fetch_final(_run_objects(folder, job), folder.final, stages=stages)
+
+
+def bring_logs(folder: RunFolder) -> None:
+    """Bring what the nodes of a run in an account have written into its folder; on this machine it
+    lies there. Raises StorageUnavailable."""
+    from cli.look import job_of
+
+    job = job_of(folder)
+    if job.cloud.provider != "local":
+        from cli import bucket_logs
+
+        bucket_logs.bring_logs(_run_objects(folder, job), folder.path / "logs")
+
+
+# ---------------------------------------------------------------- one machine
+
+
+def _local_cloud(
+    folder: RunFolder, job: JobConfig, spot_usd_per_hour: Mapping[str, Mapping[str, float]]
+) -> "LocalCloud":
+    from cloud.local.start import start_local_cloud
+
+    named = named_store()
+    return start_local_cloud(
+        run=folder.id,
+        run_dir=folder.path,
+        store_url=store_url_of(named),
+        store_reference=named,
+        region=job.cloud.region,
+        spot_usd_per_hour=spot_usd_per_hour,
+        agent_command=_booting(job.cloud.boot_s),
+        preload=("cli.worker",),
+        worker_entry=wiring.WORKER_ENTRY,
+    )
+
+
+def _booting(boot_s: float) -> tuple[str, ...]:
+    """The agent's command behind a modelled boot; empty: the agent at once."""
+    if boot_s <= 0:
+        return ()
+    from cloud.local.services import python_command
+
+    agent = python_command("cli.main", "agent")
+    return ("/bin/sh", "-c", 'sleep "$0" && exec "$@"', f"{boot_s:g}", *agent)
+
+
+# ---------------------------------------------------------------- an account
+
+
+def _account_site(folder: RunFolder, job: JobConfig, reference: str, *, led: bool) -> "AccountSite":
+    from cli.account_site import AccountSite
+    from cli.boot_files import remove_boot_files
+
+    def remove() -> None:
+        remove_boot_files(_run_objects(folder, job), folder.id, reference=reference)
+
+    return AccountSite(
+        run=folder.id,
+        region=job.cloud.region,
+        bucket=job.cloud.bucket,
+        store_url=reference,
+        provider=partial(_recorded, folder, job),
+        remove=remove,
+        led=led,
+    )
+
+
+def _recorded(folder: RunFolder, job: JobConfig) -> "Provider":
+    """The account for who does not launch: what it shows is written down all the same."""
+    from cloud.recorder import Recorded
+
+    return Recorded(wiring.account(job.cloud.region), folder.cloud)
+
+
+def _run_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
+    return wiring.bucket(wiring.run_url(job, folder.id), region=job.cloud.region)
+
+
+def _over_s(folder: RunFolder, job: JobConfig) -> float:
+    """When no instance of the run is to be there any more (Unix), whoever leads it."""
+    hours = job.budget.max_hours
+    return part_of(folder).started_s + hours * 3600 + TO_STOP_S if hours > 0 else inf

@@ -1,0 +1,38 @@
+"""The lines of `cloud.jsonl`: what a cloud bills, by whomever it is written. Pure.
+
+start  {t, instance, zone, instance_type, market, usd_per_hour}
+end    {t, instance, cause}      interrupted by the cloud, terminated by us, or the cloud's `end`
+seen   {t, instance}             it was there then; for the day that its end is not shown
+"""
+
+from typing import Any
+
+from bamboo.ids import InstanceId
+from cloud.provider import Pool
+
+INTERRUPTED, TERMINATED = "interrupted", "terminated"
+
+
+def start_record(
+    instance: InstanceId, pool: Pool, *, at_s: float, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """An instance runs from then on (Unix). The price is None where the pool has none."""
+    return {
+        "kind": "start",
+        "t": at_s,
+        "instance": instance,
+        "zone": pool.zone,
+        "instance_type": pool.instance_type,
+        "market": pool.market.value,
+        "usd_per_hour": usd_per_hour,
+    }
+
+
+def end_record(instance: InstanceId, *, at_s: float, cause: str) -> dict[str, Any]:
+    """An instance was gone from then on (Unix)."""
+    return {"kind": "end", "t": at_s, "instance": instance, "cause": cause}
+
+
+def seen_record(instance: InstanceId, *, at_s: float) -> dict[str, Any]:
+    """An instance was there at that time (Unix)."""
+    return {"kind": "seen", "t": at_s, "instance": instance}

@@ -1,0 +1,165 @@
+"""The log of starts and ends of a run in an account, from what the account shows.
+
+A local cloud writes `cloud.jsonl` as it starts and ends its processes. An account tells the same of
+its instances for about an hour after their end: each look of the fleet is written down here, in the
+same records, so that bill and receipt read one file wherever a run was.
+
+Rule: what stands there already is never written again, by whichever launcher; an instance that the
+account has forgotten ended, for all that is known, when it was seen last.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import BooksUnwritable
+from bamboo.ids import InstanceId, RunId
+from bamboo.lines import WaitingWriter
+from cloud.intents import drop_torn_line
+from cloud.log_records import INTERRUPTED, TERMINATED, end_record, seen_record, start_record
+from cloud.provider import (
+    CloudRefused,
+    CloudThrottled,
+    CloudUnavailable,
+    Held,
+    LaunchAnswer,
+    LaunchSpec,
+    Observed,
+    Offer,
+    Pool,
+    Provider,
+)
+
+SEEN_EVERY_S = 300.0
+"""How often it is written down that an instance is there: so far off may an end be that was never
+shown."""
+FORGOTTEN_S = 60.0
+"""A list may leave out a fresh instance for a moment; one that is missing for so long is gone."""
+
+
+class CloudLog:
+    """One run's log, of which the caller is the only writer. `note` is told of a disk that does not
+    take a line, which then waits."""
+
+    def __init__(self, path: Path, *, note: Callable[[str], None]) -> None:
+        self._live: dict[InstanceId, float] = {}
+        """Those without an end, with the time at which each was seen last."""
+        self._told_s: dict[InstanceId, float] = {}
+        """When that was written down last."""
+        self._known: set[InstanceId] = set()
+        if path.exists():
+            drop_torn_line(path)
+            for line in path.read_text(encoding="utf-8").splitlines():
+                self._remember(json.loads(line))
+        self._file = WaitingWriter(path, troubled=lambda why: note(why) if why else None)
+
+    def look(
+        self,
+        shown: Sequence[Observed],
+        *,
+        now_s: float,
+        price: Callable[[Pool], float | None],
+    ) -> None:
+        """Write down what is new in a whole list of a run's instances, as it was at `now_s`."""
+        for one in shown:
+            if one.instance not in self._known:
+                usd = price(one.pool)
+                at_s = one.launched_at_s
+                self._write(start_record(one.instance, one.pool, at_s=at_s, usd_per_hour=usd))
+            if one.instance in self._live:
+                self._seen(one, now_s)
+        there = {one.instance for one in shown}
+        for instance, seen_s in list(self._live.items()):
+            if instance not in there and now_s - seen_s > FORGOTTEN_S:
+                self._write(end_record(instance, at_s=seen_s, cause=TERMINATED))
+
+    def _seen(self, one: Observed, now_s: float) -> None:
+        if not one.state.live:
+            at_s = now_s if one.ended_at_s is None else one.ended_at_s
+            cause = INTERRUPTED if one.interrupted else TERMINATED
+            self._write(end_record(one.instance, at_s=max(at_s, one.launched_at_s), cause=cause))
+            return
+        self._live[one.instance] = max(now_s, one.launched_at_s)
+        if now_s - self._told_s[one.instance] >= SEEN_EVERY_S:
+            self._write(seen_record(one.instance, at_s=now_s))
+
+    def _write(self, record: dict[str, Any]) -> None:
+        self._remember(record)
+        self._file.write(json.dumps(record))
+
+    def _remember(self, record: dict[str, Any]) -> None:
+        instance = InstanceId(str(record["instance"]))
+        match record["kind"]:
+            case "start" | "seen":
+                self._known.add(instance)
+                self._live[instance] = self._told_s[instance] = float(record["t"])
+            case "end":
+                self._live.pop(instance, None)
+
+
+class Recorded:
+    """A Provider each of whose looks goes into the log at `path`. `asks_prices`: whether its offers
+    are asked for when an instance is shown from a pool that none was heard of, as one that an
+    earlier launcher started just before its end."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        path: Path,
+        *,
+        asks_prices: bool = False,
+        note: Callable[[str], None] = lambda text: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._provider = provider
+        self._path = path
+        self._asks_prices = asks_prices
+        self._note = note
+        self._now = now
+        self._prices: dict[Pool, float] = {}
+        self._log: CloudLog | None = None
+
+    @property
+    def several_pools(self) -> bool:
+        return self._provider.several_pools
+
+    def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
+        return self._provider.launch(specs)
+
+    def describe(self, run: RunId) -> tuple[Observed, ...]:
+        """As the account shows them; written down by the prices that were offered last."""
+        shown = self._provider.describe(run)
+        if self._log is None:
+            try:
+                self._log = CloudLog(self._path, note=self._note)
+            except BooksUnwritable as error:
+                self._note(str(error))  # the account tells it again at the next look
+                return shown
+        self._log.look(shown, now_s=self._now(), price=self._price)
+        return shown
+
+    def terminate(self, instances: Sequence[InstanceId]) -> None:
+        self._provider.terminate(instances)
+
+    def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
+        self._provider.prolong(instances, expires_at_s=expires_at_s)
+
+    def offers(self) -> tuple[Offer, ...]:
+        found = self._provider.offers()
+        self._prices |= {offer.pool: offer.usd_per_hour for offer in found}
+        return found
+
+    def held(self, run: RunId | None) -> tuple[Held, ...]:
+        return self._provider.held(run)
+
+    def release(self, held: Sequence[Held]) -> None:
+        self._provider.release(held)
+
+    def _price(self, pool: Pool) -> float | None:
+        if pool not in self._prices and self._asks_prices:
+            with suppress(CloudThrottled, CloudUnavailable, CloudRefused):
+                self.offers()
+        return self._prices.get(pool)

@@ -1,0 +1,59 @@
+"""Plays `infra/boot.sh` on an instance of a mock account: fetches the run's settings from the
+bucket with the role's credentials, and becomes the agent with these alone in its environment."""
+
+import json
+import os
+import sys
+import urllib.request
+from pathlib import Path
+from tempfile import mkdtemp
+
+import boto3
+
+BUCKET = "stack-bucket"
+METADATA, ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_ENDPOINT_URL"
+
+
+def metadata(path: str) -> str:
+    base = os.environ[METADATA]
+    seconds = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    asked = urllib.request.Request(f"{base}/latest/api/token", method="PUT", headers=seconds)
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        token = answer.read().decode()
+    there = urllib.request.Request(
+        f"{base}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token}
+    )
+    with urllib.request.urlopen(there, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def tagged_run() -> str:
+    """From its tag, which the mock's metadata service has not."""
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    (reservation,) = ec2.describe_instances(InstanceIds=[metadata("instance-id")])["Reservations"]
+    tags = {tag["Key"]: tag["Value"] for tag in reservation["Instances"][0]["Tags"]}
+    return str(tags["bamboo:run"])
+
+
+def main() -> None:
+    s3, run = boto3.client("s3", region_name="us-east-1"), tagged_run()
+
+    def fetched(name: str) -> bytes:
+        found: bytes = s3.get_object(Bucket=BUCKET, Key=f"runs/{run}/{name}")["Body"].read()
+        return found
+
+    etc = Path(mkdtemp(prefix="bb-i-"))
+    lines = fetched("agent.env").decode().splitlines()
+    settings = {name: json.loads(value) for name, _, value in (li.partition("=") for li in lines)}
+    if "BAMBOO_REDIS_CA" in settings:
+        (etc / "store-ca.pem").write_bytes(fetched("store-ca.pem"))
+        settings["BAMBOO_REDIS_CA"] = str(etc / "store-ca.pem")
+    kept = {name: os.environ[name] for name in (METADATA, ENDPOINT, "PATH", "PYTHONPATH")}
+    nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    of_unit = {"BAMBOO_SOCKET_DIR": str(etc), "BAMBOO_LIFELINE_FD": "0"}
+    command = [sys.executable, "-P", "-m", "cli.main", "agent"]
+    os.execve(sys.executable, command, settings | kept | nobody | of_unit)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""What instances boot from: put down whole or not at all, with the password in one place, and taken
+away again; and the account as a run's site."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.config.tree import JobConfig
+from bamboo.coord.acl import user_name
+from bamboo.coord.open import check_store
+from bamboo.errors import BambooError, InputError, StorageUnavailable
+from bamboo.ids import InstanceId, RunId
+from cli.account_site import AccountSite
+from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
+from cloud.fake import FakeProvider
+from cloud.fleet import StillLive
+from cloud.provider import LaunchSpec, Offer
+from tests.cloud.test_recorder import POOL
+from tests.exposed import files_with
+from tests.jobs import TEXT, tiny_job
+from tests.store_server import AdminStore, start_admin_store
+from tests.tls_store import free_port, make_certificates
+
+RUN = RunId("r1")
+IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=b", "cloud.region=eu-west-1")
+DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
+
+
+class Objects(DirectoryStore):
+    """A bucket that does not take an object of this name, or forget any."""
+
+    refused = ""
+    keeps = False
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        if name == self.refused:
+            raise StorageUnavailable(f"{name}: no")
+        return super().put_new(name, data)
+
+    def delete(self, name: str) -> None:
+        if self.keeps:
+            raise StorageUnavailable("no")
+        super().delete(name)
+
+
+@pytest.fixture
+def store() -> Iterator[AdminStore]:
+    started = start_admin_store(port=free_port())
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Objects:
+    return Objects(tmp_path / "bucket")
+
+
+def job(folder: Path) -> JobConfig:
+    return tiny_job(folder, [*IN_ACCOUNT, 'cloud.zones=["eu-west-1a"]'])
+
+
+def reference(folder: Path, url: str) -> str:
+    path = folder / "store-url"
+    path.touch(mode=0o600)
+    path.write_text(url)
+    return f"file:{path}"
+
+
+def put(folder: Path, objects: Objects, store_reference: str, digest: str = DIGEST) -> list[str]:
+    notes: list[str] = []
+    put_boot_files(
+        objects,
+        job(folder),
+        RUN,
+        reference=store_reference,
+        data_digest=digest,
+        note=notes.append,
+    )
+    return notes
+
+
+def settings(objects: Objects) -> dict[str, str]:
+    text = objects.get(AGENT_ENV)
+    assert text is not None
+    pairs = (line.partition("=") for line in text.decode().splitlines())
+    return {name: json.loads(value) for name, _, value in pairs}
+
+
+def test_an_agent_is_told_all_that_it_needs(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    assert put(tmp_path, objects, reference(tmp_path, store.admin_url)) == []
+    told = settings(objects)
+    url = told.pop("BAMBOO_REDIS_URL")
+    assert told == {
+        "BAMBOO_RUN": "r1",
+        "BAMBOO_RUN_URL": "s3://b/runs/r1",
+        "AWS_REGION": "eu-west-1",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }
+    assert url.startswith("redis://bamboo-r1:")
+    assert url.endswith(f"@127.0.0.1:{store.port}/0")
+    assert store.password not in url
+    check_store(url, run=RUN)
+    password = url.split(":")[2].partition("@")[0]
+    assert files_with(password, tmp_path / "bucket") == {AGENT_ENV}
+    assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}"}
+
+
+def test_all_of_it_is_taken_away_also_the_second_time(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    where = reference(tmp_path, store.admin_url)
+    put(tmp_path, objects, where)
+    put(tmp_path, objects, where)  # what a launcher that was killed has left is written over
+    for _ in range(2):
+        remove_boot_files(objects, RUN, reference=where)
+        assert not objects.sizes("")
+        assert user_name(RUN) not in store.users()
+
+
+def test_a_start_that_fails_leaves_no_login_and_no_file(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    where = reference(tmp_path, store.admin_url)
+    objects.refused = AGENT_ENV
+    with pytest.raises(StorageUnavailable):
+        put(tmp_path, objects, where)
+    assert not objects.sizes("")
+    assert user_name(RUN) not in store.users()
+    with pytest.raises(InputError, match="has changed since"):
+        put(tmp_path, objects, where, digest="0" * 64)
+
+
+def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    where = reference(tmp_path, store.admin_url)
+    put(tmp_path, objects, where)
+    objects.keeps = True
+    with pytest.raises(BambooError, match=r"agent.env of run r1 may be in its bucket still.*again"):
+        remove_boot_files(objects, RUN, reference=where)
+    assert user_name(RUN) not in store.users()
+
+
+def test_a_login_that_may_make_no_users_is_lent_and_said(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    put(tmp_path, objects, reference(tmp_path, store.admin_url))
+    plain = settings(objects)["BAMBOO_REDIS_URL"]
+    (note,) = put(tmp_path, objects, reference(tmp_path, plain))
+    assert "may make no users" in note
+    assert plain not in note
+    assert settings(objects)["BAMBOO_REDIS_URL"] == plain
+    remove_boot_files(objects, RUN, reference=reference(tmp_path, plain))
+    assert not objects.sizes("")
+
+
+def test_the_authority_lies_beside_the_settings(
+    tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(tmp_path)
+    monkeypatch.setenv("BAMBOO_REDIS_CA", str(tmp_path / "ca.pem"))
+    monkeypatch.setattr("cli.boot_files.make_login", lambda url, run: ("bamboo-r1", "pw"))
+    put(tmp_path, objects, reference(tmp_path, "rediss://admin:secret@store.test:7/0"))
+    told = settings(objects)
+    assert told["BAMBOO_REDIS_URL"] == "rediss://bamboo-r1:pw@store.test:7/0"
+    assert told["BAMBOO_REDIS_CA"] == "/etc/bamboo/store-ca.pem"
+    assert objects.get(AUTHORITY) == (tmp_path / "ca.pem").read_bytes()
+    script = (Path(__file__).parents[2] / "infra" / "boot.sh").read_text()
+    assert f'fetch "runs/$run/{AUTHORITY}" "$etc/{AUTHORITY}"' in script
+
+
+def site(provider: FakeProvider, *, led: bool) -> AccountSite:
+    return AccountSite(
+        run=RUN,
+        region="us-east-1",
+        bucket="b",
+        store_url="secret:arn",
+        provider=lambda: provider,
+        remove=lambda: None,
+        led=led,
+    )
+
+
+def test_an_account_lives_while_it_is_led_or_has_an_instance_of_the_run() -> None:
+    provider = FakeProvider(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
+    assert site(provider, led=True).alive()
+    there = site(provider, led=False)
+    assert not there.alive()
+    spec = LaunchSpec(run=RUN, pool=POOL, count=1, token="t", expires_at_s=0)
+    (one,) = provider.launch([spec]).launched
+    assert there.alive()
+    there.preempt(one.instance, notice_s=0.0, cause="by hand")
+    assert not there.alive()
+    there.hold(alone_s=1.0)
+    assert there.alive()
+
+
+def test_only_the_cloud_gives_notice() -> None:
+    with pytest.raises(InputError, match="--notice 5: in an account only the cloud gives notice"):
+        site(FakeProvider(listed=()), led=True).preempt(
+            InstanceId("i-1"), notice_s=5.0, cause="by hand"
+        )
+
+
+def test_what_stands_in_the_endpoint_is_no_secret() -> None:
+    there = site(FakeProvider(listed=()), led=True)
+    assert there.record() == {"account": {"region": "us-east-1", "bucket": "b"}}
+    said = str(there.not_ended(StillLive(RUN, "i-1")))
+    assert "i-1" in said
+    assert "bamboo stop r1 --region us-east-1" in said
