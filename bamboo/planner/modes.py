@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import (
-    BY_REDUNDANCY,
     Candidate,
     Played,
     against,
@@ -21,7 +20,10 @@ from bamboo.planner.ranking import (
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import (
+    REDUNDANCY_MODES,
+    how_redundant,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def choose_mode(
         and candidates.choice(grid, mode, workload.microbatch) is not None
     ]
     if not fitting:
-        candidates.asked(grid, min(room.modes, key=BY_REDUNDANCY.index))
+        candidates.asked(grid, min(room.modes, key=how_redundant))
     lasting = [mode for mode in fitting if mode in lasting_modes(hazard.stakes)]
     here = replace(
         room,
@@ -87,8 +89,7 @@ def _sentence(
     losses = f"{hazard.losses_per_node_hour:.3g} losses per node-hour, modelled"
     if not hazard.stakes.preemptible:
         losses = "on demand nothing is lost"
-    name = taken.choice.mode
-    words = f"redundancy auto is {name} ({losses})"
+    words = f"redundancy auto is {taken.choice.mode} ({losses})"
     if others:
         second = max(others, key=lambda one: one.value)
         why = against(taken, second).rstrip(".")
@@ -96,6 +97,6 @@ def _sentence(
     elif not left_out:
         words += ": no other mode fits"
     if left_out:
-        modes = " and ".join(sorted(left_out, key=BY_REDUNDANCY.index))
+        modes = " and ".join(sorted(left_out, key=how_redundant))
         words += f"; {modes} would end the run with the first loss, as there are no checkpoints"
     return f"{words}."
