@@ -17,14 +17,13 @@ from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.planner.fleet_size import UTILITIES
-from bamboo.topology.strategy import AUTO, BARE_MODES, REDUNDANCY_MODES, SPREADS
+from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
     "train.precision": ("fp32",),
-    "cluster.redundancy": (AUTO, *REDUNDANCY_MODES),
     "cluster.spread": (AUTO, *SPREADS),
     "cluster.device": ("cpu", "virtual"),
     "cluster.transport": ("ipc", "tcp"),
@@ -149,6 +148,7 @@ def check_values(job: JobConfig) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if not bounds.holds(number):
                 raise _at(job, key, "is out of range", f"give a number {bounds.words()}")
+    _redundancy(job)
 
 
 def check_job(job: JobConfig) -> None:
@@ -163,6 +163,13 @@ def check_job(job: JobConfig) -> None:
 def layer_count(job: JobConfig) -> int | None:
     """Layers of the model, or None for a user's own, whose count only its file knows."""
     return job.model.layers + 2 if job.model.model == "gpt" else None
+
+
+def _redundancy(job: JobConfig) -> None:
+    cluster = job.cluster
+    wrong = None if cluster.redundancy == AUTO else wrong_with(cluster.redundancy, cluster.stages)
+    if wrong is not None:
+        raise _at(job, "cluster.redundancy", wrong[0], f"{wrong[1]}, or {AUTO}")
 
 
 def _model(job: JobConfig) -> None:

@@ -72,8 +72,8 @@ class ClusterConfig:
     cut: tuple[int, ...] = ()
     """First layer of each stage, starting with 0; empty: balanced by the planner."""
     redundancy: str = "auto"
-    """A mode, or `auto`: the one of the most samples per dollar that fits, losses counted. The
-    planner puts it here before anything is started."""
+    """A mode, one for each stage with commas between, or `auto`: that of the most samples per
+    dollar that fits, losses counted. The planner puts it here before anything is started."""
     standbys: int = 0
     """Nodes beyond the grid that wait for a slot; they are paid like the others."""
     spread: str = "auto"

@@ -104,17 +104,16 @@ def bounded_cut(
     if not 0 < limit <= MOST_BYTES:
         raise InputError(f"a node's memory of {limit} bytes; give 1 to {MOST_BYTES} bytes")
     weights = _weights(bounds)
-    _check_countable(facts, weights[0])
+    _check_countable(facts, weights)
     if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
         return None
     return _Search(facts, costs, weights, limit).best()
 
 
-def _check_countable(facts: Sequence[LayerFacts], heaviest: "_Weights") -> None:
+def _check_countable(facts: Sequence[LayerFacts], weights: Sequence["_Weights"]) -> None:
     """Raise InputError where sums of bytes would not fit into 64 bits."""
-    sizes = sizes_of(facts)
-    crossing = heaviest.crossing * max(layer.output_bytes for layer in facts)
-    whole = heaviest.alone(sizes) + heaviest.beside(sizes) + 2 * crossing
+    sizes, most = sizes_of(facts), max(layer.output_bytes for layer in facts)
+    whole = max(one.alone(sizes) + one.beside(sizes) + 2 * one.crossing * most for one in weights)
     if whole > MOST_IN_ALL:
         raise InputError(
             f"all layers in one stage take {whole:,} bytes, and at most {MOST_IN_ALL:,} can be "

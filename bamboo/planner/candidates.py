@@ -15,9 +15,8 @@ from bamboo.errors import InputError
 from bamboo.planner.bounded import GIB, Bounds, FitsNowhere, bounded_cut, bounded_partition
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.workload import Workload, with_microbatch
-from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import REDUNDANCY_MODES, how_redundant, on_stages
 
 NEAREST = 3
 MOST_FORWARDS = 20_000
@@ -144,8 +143,9 @@ class Candidates:
                         yield found
 
     def choice(self, grid: Grid, mode: str, microbatch: int) -> Choice | None:
-        """With the best cut that fits; None: no cut does."""
-        work = self.work(microbatch)
+        """With the best cut that fits; None: no cut does. Modes that are of another number of
+        stages become one, as `on_stages` says."""
+        work, mode = self.work(microbatch), on_stages(mode, grid.stages)
         if grid.stages not in self._cuts:
             self._cuts[grid.stages] = self._job.cut(grid.stages)
         cut: tuple[int, ...] | None = self._cuts[grid.stages]
@@ -189,7 +189,7 @@ class Candidates:
 
         Raises InputError when the room has no plan at all.
         """
-        mode = min(self.room.modes, key=lambda one: (has_replica(one), REDUNDANCY_MODES.index(one)))
+        mode = min(self.room.modes, key=how_redundant)
         least = 2 if mode == "peer" else 1
         grids = [g for g in self.grids() if g.pipelines >= least]
         if not grids:
@@ -234,7 +234,7 @@ class Candidates:
         return (
             sum(changed),
             abs(one.grid.size - grid.size),
-            abs(REDUNDANCY_MODES.index(one.mode) - REDUNDANCY_MODES.index(mode)),
+            abs(how_redundant(one.mode) - how_redundant(mode)),
             abs(log(one.microbatch / self._job.microbatch)),
             abs(one.grid.stages - grid.stages),
             one.grid.stages,

@@ -8,6 +8,7 @@ times are those of dry runs; how often, and how many nodes go at once, is modell
 
 from dataclasses import dataclass, field, replace
 from math import exp
+from statistics import fmean
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
@@ -175,12 +176,15 @@ class LossBook:
         cut = work.cut(grid.stages)
         forward, backward = work.sums(work.forward_s, cut), work.sums(work.backward_s, cut)
         both = [f + b for f, b in zip(forward, backward, strict=True)]
-        # The stage whose work is the most together with that of its shadow's own.
+        # Slower steps are those of the stage whose work is the most together with its shadow's.
         victim = max(range(grid.stages), key=lambda stage: both[stage] + both[stage - 1])
         merged_s = max(calm_s, self._merged_s(times, grid, shares, victim))
-        ahead_f, ahead_b = times.calm_ahead(grid, shares)
         microbatches = max(shares) * work.shape.microbatches
-        again_s = forward[victim] * (1 - ahead_f) + backward[victim] * (1 - ahead_b)
+        # What is done again is that of any stage: each is as likely to be lost.
+        again_s = fmean(
+            forward[stage] * (1 - ahead_f) + backward[stage] * (1 - ahead_b)
+            for stage, (ahead_f, ahead_b) in enumerate(times.calm_ahead(grid, shares))
+        )
         # On average a loss falls into the middle of a step.
         hit_s = PAUSE_S + microbatches * again_s / 2 + (merged_s - calm_s) / 2
         return hit_s, max(calm_s, min(merged_s, fewer_s))

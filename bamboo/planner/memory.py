@@ -13,6 +13,7 @@ from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.schedule.redundancy import ahead_of_need, has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import TreeSum
+from bamboo.topology.strategy import stage_modes
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
 STASHED_STEPS = 2
@@ -141,7 +142,11 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
         shares = sum(partials_at_end(block, shape.virtual_nodes) for block in held)
         waiting += -(-shares // grid.pipelines) + 1
     replica = has_replica(mode)
-    ahead = ahead_of_need(mode, stage=0, microbatches=microbatches)
+    modes = stage_modes(mode, grid.stages)
+    held_ahead = [
+        sum(op.kind == "FR" for op in ahead_of_need(one, stage=stage, microbatches=microbatches))
+        for stage, one in enumerate(modes)
+    ]
     return tuple(
         StageCounts(
             stage=stage,
@@ -149,7 +154,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
             in_flight=min(grid.stages - stage, microbatches),
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
-            ahead=sum(instruction.kind == "FR" for instruction in ahead),
+            ahead=held_ahead[(stage + 1) % grid.stages],
         )
         for stage in range(grid.stages)
     )

@@ -3,6 +3,7 @@
 Rule: the mode of the most samples per dollar by `ranking`, losses counted; of modes whose values
 are the same as far as anybody knows (`ranking.SAME`), the one with the least redundancy. A mode in
 which one loss would end the run is taken only where nothing can be lost, or nothing else fits.
+Where modes of the stages' own are worth more than that one for all (`stage_modes`), those.
 """
 
 from collections.abc import Sequence
@@ -11,17 +12,21 @@ from dataclasses import dataclass, replace
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import (
-    BY_REDUNDANCY,
     Candidate,
     Played,
     against,
     least_redundant,
     ranked,
 )
+from bamboo.planner.stage_modes import by_stage
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import (
+    REDUNDANCY_MODES,
+    how_redundant,
+    stage_modes,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,7 @@ def choose_mode(
         and candidates.choice(grid, mode, workload.microbatch) is not None
     ]
     if not fitting:
-        candidates.asked(grid, min(room.modes, key=BY_REDUNDANCY.index))
+        candidates.asked(grid, min(room.modes, key=how_redundant))
     lasting = [mode for mode in fitting if mode in lasting_modes(hazard.stakes)]
     here = replace(
         room,
@@ -70,6 +75,10 @@ def choose_mode(
     found = ranked(workload, here, hazard, spread=spread, standbys=standbys, played=played)
     found = tuple(one for one in found if not cut or one.choice.cut == tuple(cut)) or found
     taken = least_redundant(found, value=lambda one: one.value, mode=lambda one: one.choice.mode)
+    wider = replace(here, modes=room.modes)
+    mixed = by_stage(workload, taken, wider, hazard, standbys=standbys, cut=cut, played=played)
+    if mixed is not taken:
+        return Chosen(taken=mixed, why=_why_mixed(mixed, taken, hazard))
     others = [one for one in found if one is not taken]
     left_out = [mode for mode in fitting if lasting and mode not in lasting]
     return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))
@@ -81,14 +90,32 @@ def lasting_modes(stakes: Stakes) -> tuple[str, ...]:
     return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")
 
 
-def _sentence(
-    taken: Candidate, others: Sequence[Candidate], left_out: Sequence[str], hazard: Hazard
-) -> str:
+def _auto(taken: Candidate, hazard: Hazard) -> str:
     losses = f"{hazard.losses_per_node_hour:.3g} losses per node-hour, modelled"
     if not hazard.stakes.preemptible:
         losses = "on demand nothing is lost"
-    name = taken.choice.mode
-    words = f"redundancy auto is {name} ({losses})"
+    return f"redundancy auto is {taken.choice.mode} ({losses})"
+
+
+def _why_mixed(mixed: Candidate, alike: Candidate, hazard: Hazard) -> str:
+    modes = stage_modes(mixed.choice.mode, mixed.choice.grid.stages)
+    ahead = max(modes, key=how_redundant)
+    roomy = [str(stage) for stage, mode in enumerate(modes) if mode == ahead]
+    *most, last = roomy
+    who = f"the shadow of stage {last} has"
+    if most:
+        who = f"the shadows of stages {', '.join(most)} and {last} have"
+    return (
+        f"{_auto(mixed, hazard)}: {who} the memory for {ahead}, which is "
+        f"{100 * (mixed.value / alike.value - 1):.3g} % more samples per dollar than "
+        f"{alike.choice.mode} on all."
+    )
+
+
+def _sentence(
+    taken: Candidate, others: Sequence[Candidate], left_out: Sequence[str], hazard: Hazard
+) -> str:
+    words = _auto(taken, hazard)
     if others:
         second = max(others, key=lambda one: one.value)
         why = against(taken, second).rstrip(".")
@@ -96,6 +123,6 @@ def _sentence(
     elif not left_out:
         words += ": no other mode fits"
     if left_out:
-        modes = " and ".join(sorted(left_out, key=BY_REDUNDANCY.index))
+        modes = " and ".join(sorted(left_out, key=how_redundant))
         words += f"; {modes} would end the run with the first loss, as there are no checkpoints"
     return f"{words}."

@@ -64,8 +64,8 @@ def _until(figures: NodeFigures, step_s: float) -> NodeFigures:
 
 
 def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:
-    """The one that holds most, and the one that idles least: as a run has one mode for all stages,
-    these two decide what redundancy may add. Of equal ones the first."""
+    """The one that holds most, and the one that idles least: in one mode for all stages these two
+    decide what redundancy may add. Of equal ones the first."""
     most = max(nodes, key=lambda node: node.bytes.total)
     return most, min(nodes, key=lambda node: node.figures.idle_s)
 

@@ -32,7 +32,7 @@ from bamboo.planner.ranking import DIGITS, ROUNDING, Candidate, Judge
 from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES, SPREADS
+from bamboo.topology.strategy import SPREADS, how_redundant
 
 LEAST, FATAL, CALM, WHOLE = range(4)
 """What is known of a plan: its least step; what fatal losses cost at least; its calm step; all."""
@@ -279,9 +279,9 @@ class _Table:
         if not self._misfits:
             return Misfits(lines=0, nearest="")
 
-        def room(line: Line) -> tuple[int, bool, int]:
+        def room(line: Line) -> tuple[int, bool, float]:
             bytes_ = self._offers[line.instance_type].memory_bytes
-            return (bytes_, not line.redundant, -REDUNDANCY_MODES.index(line.mode))
+            return (bytes_, not line.redundant, -how_redundant(line.mode))
 
         line = max(self._misfits, key=room)
         offer = self._offers[line.instance_type]

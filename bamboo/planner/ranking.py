@@ -23,7 +23,7 @@ from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from bamboo.topology.strategy import AUTO, SPREADS
+from bamboo.topology.strategy import AUTO, SPREADS, how_redundant
 
 SLOW = 0.5
 """Of a step: where shipping a gradient may take longer than this, more steps are played."""
@@ -32,8 +32,6 @@ WHOLE = 2
 DIGITS = 9
 """Of a value that count when two are compared: what is beyond is rounding."""
 ROUNDING = 1e-8
-BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
-"""Least first: what is kept, then what is computed."""
 SAME = 5e-3
 """Values that differ by no more are called equal in words, and where a mode is chosen: times are
 not known better than that."""
@@ -97,7 +95,7 @@ def least_redundant(
     least redundancy, and of those the one that is worth most."""
     best = max(map(value, found))
     alike = [one for one in found if value(one) >= best * (1 - SAME)]
-    return min(alike, key=lambda one: (BY_REDUNDANCY.index(mode(one)), -value(one)))
+    return min(alike, key=lambda one: (how_redundant(mode(one)), -value(one)))
 
 
 def ranked(
@@ -143,7 +141,7 @@ def ranked(
             "for more pipelines, or take 'one'"
         )
     # What is known less of comes first where values are equal, so nothing is passed over.
-    queue: list[tuple[float, int, tuple[int, ...], int, Candidate | None]] = [
+    queue: list[tuple[float, int, tuple[float, ...], int, Candidate | None]] = [
         (-judges[name].bound(choice), 0, _order(choice, name), number, None)
         for number, (choice, name) in enumerate(plans)
     ]
@@ -170,12 +168,12 @@ def ranked(
     return (replace(best, why=why), *(replace(one, why=against(best, one)) for one in behind))
 
 
-def _order(choice: Choice, spread: str) -> tuple[int, ...]:
+def _order(choice: Choice, spread: str) -> tuple[float, ...]:
     """Of equal values."""
     return (
         choice.grid.size,
         not choice.same_bits,
-        BY_REDUNDANCY.index(choice.mode),
+        how_redundant(choice.mode),
         choice.grid.pipelines,
         -choice.microbatch,
         SPREADS.index(spread),
@@ -354,7 +352,7 @@ def _tie(first: Candidate, one: Candidate) -> str:
     if b.same_bits != a.same_bits:
         return "does not give the bits of the job as it is written"
     if b.mode != a.mode:
-        more = BY_REDUNDANCY.index(b.mode) > BY_REDUNDANCY.index(a.mode)
+        more = how_redundant(b.mode) > how_redundant(a.mode)
         return f"has {'more' if more else 'another'} redundancy ({b.mode})"
     return "has more pipelines or smaller microbatches"
 

@@ -20,14 +20,14 @@ from bamboo.planner.memory import partials_at_end
 from bamboo.planner.profile import FLOAT_BYTES
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import crossing_bytes
-from bamboo.schedule.figures import STEADY_STEPS, plan_run, step_time_s
+from bamboo.schedule.figures import STEADY_STEPS, computed_ahead, plan_run, step_time_s
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.links import Far, Link
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.schedule.redundancy import has_replica
-from bamboo.schedule.timeline import Timeline
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import modes_of
 from bamboo.topology.virtual_nodes import blocks_of
 
 Of = TypeVar("Of")
@@ -90,19 +90,20 @@ class _Timed:
 
 
 class StepTimes:
-    """Of one workload in one redundancy mode. `steps` of a dry run are played, and the second half
-    of them counts: more than two where gradients may take longer to ship than a step takes, which
-    shows only when one begins whose last but one is still on its way (SETTLED_STEPS)."""
+    """Of one workload in one redundancy mode, or one for each stage. `steps` of a dry run are
+    played, and the second half of them counts: more than two where gradients may take longer to
+    ship than a step takes, which shows only when one begins whose last but one is still on its way
+    (SETTLED_STEPS)."""
 
     def __init__(self, workload: Workload, mode: str, *, steps: int = DRY_STEPS) -> None:
         self._workload, self._mode = workload, mode
-        self._steps = max(steps, BOTH_STEPS) if mode == "full" else steps
+        self._steps = max(steps, BOTH_STEPS) if "full" in modes_of(mode) else steps
         takes_time = workload.bytes_per_s or workload.latency_s or workload.far
         self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.optimizer_s)
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
-        self._known_ahead: dict[_Shape, tuple[float, float]] = {}
+        self._known_ahead: dict[_Shape, tuple[tuple[float, float], ...]] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
         self._last: _Timed | None = None
         self._whole: dict[tuple[int, ...], _Shape] = {}
@@ -127,9 +128,10 @@ class StepTimes:
             shadows=tuple(NodeId(str(grid.protector(s))) if replica else None for s in slots),
         )
 
-    def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> tuple[float, float]:
-        """Of the forwards and of the backwards of a calm step, the shares that shadows have done,
-        too, when it commits: what a takeover at the end of a step has not to do again."""
+    def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> tuple[tuple[float, float], ...]:
+        """Of the forwards and of the backwards of each stage in a calm step, the shares that its
+        shadow has done, too, when it commits: what a takeover at the end of a step has not to do
+        again."""
         busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
         shape = self._shape(self.calm(grid), busiest, shares)
         self._pipeline_s(shape)
@@ -328,7 +330,7 @@ class StepTimes:
         )
         steps = 1 if self._idle else self._steps
         timeline = plan_run(layout, self._costs(shape), steps=steps)
-        self._known_ahead[shape] = _ahead(timeline, self._mode)
+        self._known_ahead[shape] = computed_ahead(timeline)
         commit_ns = timeline.commit_ns
         if len(commit_ns) <= BOTH_STEPS:
             return step_time_s(timeline)
@@ -381,16 +383,6 @@ def _part(by_slot: Sequence[Of], pipeline: int, grid: Grid) -> Sequence[Of]:
 def _unlike(some: Sequence[Of], others: Sequence[Of]) -> set[int]:
     """Where two sequences differ."""
     return set() if some == others else set(compress(count(), map(ne, some, others)))
-
-
-def _ahead(timeline: Timeline, mode: str) -> tuple[float, float]:
-    """Of the forwards and the backwards of the first step, what shadows had done at its end."""
-    if mode in IDLE_SHADOWS:
-        return 0.0, 0.0
-    end_ns = timeline.commit_ns[0]
-    done = [r.instruction.kind for r in timeline.ran if r.step == 0 and r.end_ns <= end_ns]
-    forwards, backwards = (max(done.count(kind), 1) for kind in ("F", "B"))
-    return done.count("FR") / forwards, done.count("BR") / backwards
 
 
 def _times(figures: tuple[float, ...], factors: list[float]) -> list[float]:

@@ -15,8 +15,9 @@ from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Listener, Operations, act_key
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.schedule.instruction import Instruction
-from bamboo.schedule.picker import ReadyOp, next_op, policy_of
+from bamboo.schedule.picker import ReadyOp, next_op
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import stage_modes
 
 POLL_S = 0.05
 PLAIN_MODES = ("off", "peer", "stash")
@@ -49,13 +50,12 @@ class Executor:
         mail: Mail,
         operations: Operations,
         listener: Listener,
-        mode: str,
+        redundancy: str,
         last_step: int,
         stall_s: float,
     ) -> None:
         self.mail, self.operations, self._listener = mail, operations, listener
-        self._mode, self._stall_s = mode, stall_s
-        self._policy = {fits: policy_of(mode, fits=fits) for fits in (False, True)}
+        self._redundancy, self._stall_s = redundancy, stall_s
         self.last_step = last_step
         self.owned: dict[Slot, SlotRun] = {}
         self.shadowed: dict[Slot, SlotRun] = {}
@@ -67,7 +67,8 @@ class Executor:
         self.yielding: set[Slot] = set()
         """Owned slots that begin no step, for they are about to change hands."""
         self.gap_budget: dict[int, int] = {}
-        """In mode `gap`: redundant forwards that fit the wait at a cursor of the owned slot."""
+        """Of a shadowed stage in mode `gap`: redundant forwards that fit the wait at a cursor of
+        the owned slot."""
         self._gap_used: dict[int, int] = {}
         self.attention: Callable[[], bool] = lambda: False
         self.background: Callable[[], None] = lambda: None
@@ -86,7 +87,7 @@ class Executor:
             self.background()
             if self.attention():
                 return Interrupted(cursor=self.cursor, cause="attention")
-            op = next_op(self._ready(), self._policy[self._gap_fits()])
+            op = next_op(self._ready())
             if op is not None:
                 run = self._run_of(op)
                 if not self.operations.perform(run, op.instruction):
@@ -159,19 +160,20 @@ class Executor:
     def _ready_ahead(self, run: SlotRun) -> Instruction | None:
         if self.mail.has(run.slot, "ship", run.step):
             return run.replica_step
-        if self.frozen or self._mode in PLAIN_MODES or run.joining or run.step > self.last_step:
+        mode = stage_modes(self._redundancy, run.plan.grid.stages)[run.slot.stage]
+        if self.frozen or mode in PLAIN_MODES or run.joining or run.step > self.last_step:
             return None
         back, local = len(run.backed), len(run.pending)
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
-        if self._mode == "full" and graded:
+        if mode == "full" and graded:
             return run.ahead_backward[back]
-        if local == len(run.microbatches):
+        if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
             return None
         fed = run.stage.is_first or self.mail.kept(act_key(run, local)) is not None
         return run.ahead_forward[local] if fed else None
 
     def _gap_fits(self) -> bool:
-        if self._mode != "gap" or len(self.owned) != 1:
+        if len(self.owned) != 1:
             return False
         cursor = next(iter(self.owned.values())).cursor
         return self._gap_used.get(cursor, 0) < self.gap_budget.get(cursor, 0)

@@ -1,4 +1,4 @@
-"""Mode `gap`: how many redundant forwards fit which wait of a node, predicted by a dry run.
+"""Stages in mode `gap`: how many redundant forwards fit which wait, predicted by a dry run.
 
 On the virtual device the durations are its figures. On a CPU nobody knows the stages' durations
 before the first step; there equal stages with a backward of twice a forward are assumed, in which
@@ -12,15 +12,17 @@ from bamboo.schedule.figures import gap_budgets
 from bamboo.schedule.layout import Costs, Layout
 from bamboo.schedule.one_f_one_b import one_f_one_b
 from bamboo.topology.assignment import Assignment
+from bamboo.topology.strategy import stage_modes
 from bamboo.topology.virtual_nodes import blocks
 
 
 def gap_budget_of(job: JobConfig, assignment: Assignment, node: NodeId) -> dict[int, int]:
     """Cursor of the node's owned slot -> redundant forwards of the slot that it shadows."""
-    shadowed = assignment.shadowed_by(node)
-    if job.cluster.redundancy != "gap" or len(shadowed) != 1:
+    shadowed, grid = assignment.shadowed_by(node), assignment.grid
+    modes = stage_modes(job.cluster.redundancy, grid.stages)
+    if len(shadowed) != 1 or modes[shadowed[0].stage] != "gap":
         return {}
-    grid, batch = assignment.grid, batch_shape(job)
+    batch = batch_shape(job)
     programs = tuple(
         one_f_one_b(grid.stages, len(batch.microbatches_of(block)))
         for block in blocks(batch.virtual_nodes, grid.pipelines)

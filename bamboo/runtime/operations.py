@@ -16,6 +16,7 @@ from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import AdamW, clip_factor
 from bamboo.runtime.slot_run import Reduced, SlotRun
 from bamboo.schedule.instruction import Instruction
+from bamboo.topology.strategy import stage_modes
 
 
 class Listener(Protocol):
@@ -53,11 +54,11 @@ class Operations:
         device: Device,
         optimizer: AdamW,
         listener: Listener,
-        mode: str,
+        redundancy: str,
         clip_norm: float,
     ) -> None:
         self._mail, self._device, self._optimizer = mail, device, optimizer
-        self._listener, self._mode, self._clip_norm = listener, mode, clip_norm
+        self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
         self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
         self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {
             "F": self._forward,
@@ -128,7 +129,8 @@ class Operations:
             assert out is not None, "a later stage has a gradient for the one before"
             to = run.plan.grid.protector(run.slot)
             key = MessageKey(kind="grad", to=to, source=run.slot, step=run.step, index=local)
-            self._mail.post(key, [out], also_shadow=self._mode == "full")
+            modes = stage_modes(self._redundancy, run.plan.grid.stages)
+            self._mail.post(key, [out], also_shadow=modes[to.stage] == "full")
         return True
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:

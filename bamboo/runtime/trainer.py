@@ -78,14 +78,14 @@ class Trainer:
             device=self.device,
             optimizer=builder.optimizer,
             listener=self,
-            mode=job.cluster.redundancy,
+            redundancy=job.cluster.redundancy,
             clip_norm=job.train.clip_norm,
         )
         self.executor = Executor(
             mail=self.mail,
             operations=operations,
             listener=self,
-            mode=job.cluster.redundancy,
+            redundancy=job.cluster.redundancy,
             last_step=job.train.steps - 1,
             stall_s=job.cluster.step_timeout_s,
         )

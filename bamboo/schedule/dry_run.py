@@ -14,7 +14,7 @@ from bamboo.ids import NodeId
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Links
-from bamboo.schedule.picker import ReadyOp, next_op, policy_of
+from bamboo.schedule.picker import ReadyOp, next_op
 from bamboo.schedule.redundancy import ahead_of_need
 from bamboo.schedule.states import NodeState, ShadowState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
@@ -43,8 +43,9 @@ def dry_run(
 ) -> Timeline:
     """Run `steps` optimizer steps of `layout`.
 
-    In mode `gap`, `budgets` says which redundant forwards fit (`figures.gap_budgets`); without it
-    none does. Raises Deadlock, naming the operations that wait, when not everything can run.
+    For stages in mode `gap`, `budgets` says which redundant forwards fit (`figures.gap_budgets`);
+    without it none does. Raises Deadlock, naming the operations that wait, when not everything can
+    run.
     """
     if steps < 1:
         raise ValueError(f"a dry run needs at least 1 step, not {steps}")
@@ -59,7 +60,7 @@ class _Run:
         self._grid = layout.assignment.grid
         self._steps = steps
         self._budgets = budgets
-        self._policy = policy_of(layout.mode, fits=True)  # the budget limits what is offered
+        self._modes = layout.modes
         self._costs = costs
         self._have: set[_Key] = set()
         self._parts: dict[tuple[str, Slot, int], int] = {}
@@ -100,7 +101,9 @@ class _Run:
     def _begin_ahead(self, shadow: ShadowState, step: int) -> None:
         """The shadow stands at `step`: all that its mode runs ahead is still to do."""
         count = self._layout.program(shadow.slot).microbatches
-        ahead = ahead_of_need(self._layout.mode, stage=shadow.slot.stage, microbatches=count)
+        ahead = ahead_of_need(
+            self._modes[shadow.slot.stage], stage=shadow.slot.stage, microbatches=count
+        )
         shadow.step = step
         shadow.forwards = [i for i in ahead if i.kind == "FR"]
         shadow.backwards = [i for i in ahead if i.kind == "BR"]
@@ -162,7 +165,7 @@ class _Run:
             self._links.at(ran.end_ns, ran)
 
     def _pick(self, node: NodeState) -> Ran | None:
-        choice = next_op(self._ready(node), self._policy)
+        choice = next_op(self._ready(node))
         if choice is None:
             return None
         instruction = choice.instruction
@@ -261,7 +264,7 @@ class _Run:
         return ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0) in self._have
 
     def _fits(self, shadow: ShadowState) -> bool:
-        if self._layout.mode != "gap":
+        if self._modes[shadow.slot.stage] != "gap":
             return True
         cursor = shadow.host.cursor
         budget = self._budgets.get(shadow.slot, {}).get(cursor, 0)
@@ -317,12 +320,12 @@ class _Run:
             self._settle(step)
 
     def _send_gradient(self, ran: Ran, slot: Slot, step: int, microbatch: int) -> None:
-        """To the stage before, and in mode `full` to that stage's shadow too."""
+        """To the stage before, and where that has mode `full` to its shadow too."""
         before = Slot(pipeline=slot.pipeline, stage=slot.stage - 1)
         size = at_stage(self._costs.boundary_bytes, before.stage)
         self._send(ran.node, self._owners[before], ("grad", before, step, microbatch), size)
         shadow = self._layout.assignment.shadow(before)
-        if self._layout.mode == "full" and shadow is not None:
+        if self._modes[before.stage] == "full" and shadow is not None:
             self._send(ran.node, shadow, ("regrad", before, step, microbatch), size)
 
     def _exchange(self, state: SlotState, node: NodeId, step: int) -> None:

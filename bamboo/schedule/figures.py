@@ -4,6 +4,7 @@ Rule: times are read from the timeline, not from formulas; the one formula here 
 that no timeline may beat.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -209,6 +210,21 @@ def _peak_ahead(timeline: Timeline, slots: Iterable[list[Ran]]) -> int:
     return max(peaks)
 
 
+def computed_ahead(timeline: Timeline) -> tuple[tuple[float, float], ...]:
+    """Of the forwards and the backwards of each stage in the first step, the shares that its
+    shadows had done at its end."""
+    end_ns = timeline.commit_ns[0]
+    done = Counter(
+        (one.slot.stage, one.instruction.kind)
+        for one in timeline.ran
+        if one.step == 0 and one.end_ns <= end_ns
+    )
+    return tuple(
+        (done[stage, "FR"] / max(done[stage, "F"], 1), done[stage, "BR"] / max(done[stage, "B"], 1))
+        for stage in range(timeline.layout.assignment.grid.stages)
+    )
+
+
 def _highest(changes: list[tuple[int, int]]) -> int:
     level = highest = 0
     for _, change in sorted(changes):
@@ -234,15 +250,16 @@ def gaps(timeline: Timeline) -> dict[NodeId, tuple[Gap, ...]]:
 
 
 def gap_budgets(layout: Layout, costs: Costs, *, slack_s: float = 0.0) -> Budgets:
-    """How many redundant forwards of each shadowed slot fit where, by the cursor of the node's
-    first own slot: predicted from a dry run of the same layout that computes nothing ahead."""
+    """How many redundant forwards of each shadowed slot in mode `gap` fit where, by the cursor of
+    the node's first own slot: predicted from a dry run of the same layout that computes nothing
+    ahead."""
     calm = Layout(assignment=layout.assignment, programs=layout.programs, mode="stash")
     waits = gaps(dry_run(calm, costs, steps=STEADY_STEPS))
     assignment = layout.assignment
     budgets: dict[Slot, dict[int, int]] = {}
     for slot in assignment.grid.slots():
         shadow = assignment.shadow(slot)
-        if shadow is None:
+        if shadow is None or layout.modes[slot.stage] != "gap":
             continue
         before = assignment.grid.protector(slot)
         hosted = slot.stage > 0 and assignment.owned_by(shadow)[0] == before
@@ -259,6 +276,6 @@ def gap_budgets(layout: Layout, costs: Costs, *, slack_s: float = 0.0) -> Budget
 def plan_run(
     layout: Layout, costs: Costs, *, steps: int = STEADY_STEPS, slack_s: float = 0.0
 ) -> Timeline:
-    """The dry run of a layout in its own mode, with the gap budgets that the mode asks for."""
-    budgets = gap_budgets(layout, costs, slack_s=slack_s) if layout.mode == "gap" else None
+    """The dry run of a layout in its own modes, with the gap budgets that these ask for."""
+    budgets = gap_budgets(layout, costs, slack_s=slack_s) if "gap" in layout.modes else None
     return dry_run(layout, costs, steps=steps, budgets=budgets)

@@ -11,10 +11,11 @@ from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.schedule.links import Far
 from bamboo.schedule.one_f_one_b import Program, one_f_one_b
-from bamboo.schedule.redundancy import check_mode, has_replica
+from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import stage_modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +110,10 @@ class Layout:
     programs: tuple[tuple[Program, ...], ...]
     """Of each pipeline, of each stage."""
     mode: str
+    """Of all stages, or of each its own (`strategy.modes_of`)."""
 
     def __post_init__(self) -> None:
-        check_mode(self.mode)
+        stage_modes(self.mode, self.assignment.grid.stages)  # raises for no mode
         grid = self.assignment.grid
         if len(self.programs) != grid.pipelines or any(
             [program.stage for program in row] != list(range(grid.stages)) for row in self.programs
@@ -123,6 +125,11 @@ class Layout:
                 raise ValueError(
                     f"the stages of one pipeline must run the same microbatches, not {counts}"
                 )
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Of each stage."""
+        return stage_modes(self.mode, self.assignment.grid.stages)
 
     def program(self, slot: Slot) -> Program:
         return self.programs[slot.pipeline][slot.stage]

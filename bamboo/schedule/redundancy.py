@@ -1,6 +1,7 @@
 """Which operations a shadow runs ahead of need, mode by mode, and which forwards fit a gap.
 
-Rule: redundancy never changes a bit, only when a recomputation happens. `off`, `peer` and `stash`
+Rule: redundancy never changes a bit, only when a recomputation happens; so stages whose shadows
+keep a replica may each have another mode. `off`, `peer` and `stash`
 run nothing ahead, `gap` runs redundant forwards only where the dry run predicts that the host would
 wait anyway, `eager` runs all of them whenever nothing else is ready, `full` the backwards as well.
 (`eager` and `full` are EFLB and EFEB of Thorpe et al., Bamboo, NSDI 2023; `stash` is LFLB.)
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.one_f_one_b import Program
-from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, modes_of
 
 _AHEAD: dict[str, tuple[str, ...]] = {
     "off": (),
@@ -31,23 +32,15 @@ class Gap:
     length_s: float
 
 
-def check_mode(mode: str) -> None:
-    """Raise ValueError when `mode` is no redundancy mode."""
-    if mode not in REDUNDANCY_MODES:
-        raise ValueError(
-            f"redundancy {mode!r} is unknown; take one of {', '.join(REDUNDANCY_MODES)}"
-        )
-
-
-def has_replica(mode: str) -> bool:
-    """Whether a shadow keeps a replica and steps it (R): every mode but `off` and `peer`."""
-    check_mode(mode)
-    return mode not in BARE_MODES
+def has_replica(redundancy: str) -> bool:
+    """Whether shadows keep a replica and step it (R): in every mode but `off` and `peer`. Raises
+    ValueError for no redundancy."""
+    return modes_of(redundancy)[0] not in BARE_MODES
 
 
 def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruction, ...]:
-    """The FR, then the BR, that the shadow of `stage` may run before anything has failed."""
-    check_mode(mode)
+    """The FR, then the BR, that the shadow of `stage`, which has the `mode`, may run before
+    anything has failed. Nothing else ready may run: who is offered what is decided here."""
     kinds = _AHEAD[mode]
     forwards = tuple(Instruction(stage=stage, kind="FR", microbatch=m) for m in range(microbatches))
     backwards = tuple(

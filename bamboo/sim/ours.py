@@ -44,6 +44,7 @@ from bamboo.sim.rebuilding import Rebuilding
 from bamboo.sim.replicas import Replicas
 from bamboo.sim.sizing import Sizing
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
+from bamboo.topology.strategy import stage_modes
 
 T = TypeVar("T")
 LAUNCHER = "launcher"
@@ -249,7 +250,7 @@ class Ours:
         part = self.world.progress.steps - step_in_hand(self)
         work = self.workload
         again = work.sums(work.backward_s, cut)[stage]
-        if self.state.redundancy not in ("eager", "full"):
+        if stage_modes(self.state.redundancy, len(cut) - 1)[stage] not in ("eager", "full"):
             again += work.sums(work.forward_s, cut)[stage]
         return max(0.0, part) * count * again
 

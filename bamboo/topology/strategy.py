@@ -1,8 +1,10 @@
 """Strategy = Semantics + Placement. Semantics decide every bit; placement decides time and bill."""
 
+import functools
 import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +16,16 @@ AUTO = "auto"
 """What a job says in place of a mode, or of a spread, that the planner is to choose; a placement
 has one of the others."""
 BARE_MODES = ("off", "peer")
-"""Modes without shadows."""
+"""Modes without shadows, of a whole run alone: half a run of replicas survives no loss."""
+BY_REDUNDANCY = ("off", "peer", "stash", "gap", "eager", "full")
+"""Least first."""
+REPLICA_MODES = BY_REDUNDANCY[2:]
+"""Modes with shadows, the least redundant first: each stage may have its own (`modes_of`)."""
+_UNKNOWN = "is no redundancy"
+_KNOWN = (
+    f"take one of {', '.join(REDUNDANCY_MODES)}; or for each stage one of "
+    f"{', '.join(REPLICA_MODES)}, with a comma between and no blank"
+)
 SPREADS = ("one", "pipelines", "neighbours")
 """How the nodes of a run lie over zones: all in one; each pipeline within one; the neighbours of
 a ring in different ones, so that a stage and its replica never lie in the same."""
@@ -49,6 +60,7 @@ class Placement:
     cut: tuple[int, ...]
     grid: Grid
     redundancy: str
+    """A mode, or one for each stage as `modes_of` reads them."""
 
     def layers_of(self, stage: int) -> range:
         """Global layer indices of a stage."""
@@ -102,10 +114,61 @@ def _placement(raw: Any) -> Placement:
             f"cut {list(cut)} does not make {grid.stages} stages: it names the first layer of "
             "each, growing from 0, and the layer count"
         )
-    mode = raw["redundancy"]
-    if mode not in REDUNDANCY_MODES:
-        raise ValueError(f"redundancy {mode!r} is none of {', '.join(REDUNDANCY_MODES)}")
-    return Placement(cut=cut, grid=grid, redundancy=mode)
+    redundancy = raw["redundancy"]
+    wrong = wrong_with(redundancy, grid.stages)
+    if wrong is not None:
+        raise ValueError(f"redundancy {redundancy!r} {'; '.join(wrong)}")
+    return Placement(cut=cut, grid=grid, redundancy=redundancy)
+
+
+def modes_of(redundancy: str) -> tuple[str, ...]:
+    """The one mode of all stages, or of each stage its own, written with commas between:
+    `stash,full,full,gap`. Raises ValueError for anything else."""
+    if redundancy in REDUNDANCY_MODES:
+        return (redundancy,)
+    modes = tuple(redundancy.split(",")) if isinstance(redundancy, str) else ()
+    if len(modes) < 2 or not set(modes) <= set(REPLICA_MODES):
+        raise ValueError(f"redundancy {redundancy!r} {_UNKNOWN}; {_KNOWN}")
+    return modes
+
+
+def wrong_with(redundancy: str, stages: int) -> tuple[str, str] | None:
+    """What is wrong with what somebody wrote as the redundancy of so many stages, and the remedy;
+    None: nothing is."""
+    try:
+        count = len(modes_of(redundancy))
+    except ValueError:
+        return _UNKNOWN, _KNOWN
+    if count in (1, stages):
+        return None
+    return f"names {count} modes for {stages} stages", f"give one for all, or {stages}"
+
+
+def on_stages(redundancy: str, stages: int) -> str:
+    """The redundancy on a grid of so many stages. Modes that are of another number of stages say
+    nothing of these: all have the least redundant of them, which takes the least memory."""
+    modes = modes_of(redundancy)
+    if len(modes) in (1, stages):
+        return redundancy
+    return min(modes, key=REPLICA_MODES.index)
+
+
+@functools.cache
+def stage_modes(redundancy: str, stages: int) -> tuple[str, ...]:
+    """The mode of each stage of a grid of so many."""
+    modes = modes_of(on_stages(redundancy, stages))
+    return modes * stages if len(modes) == 1 else modes
+
+
+def how_redundant(redundancy: str) -> float:
+    """By what is kept, then by what is computed: more for more; the mean of all stages."""
+    modes = modes_of(redundancy)
+    return sum(map(BY_REDUNDANCY.index, modes)) / len(modes)
+
+
+def redundancy_of(modes: Sequence[str]) -> str:
+    """What `modes_of` reads, of the mode of each stage: where all have the same, its name."""
+    return modes[0] if len(set(modes)) == 1 else ",".join(modes)
 
 
 def canonical_json(value: Any) -> str:

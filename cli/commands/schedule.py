@@ -13,7 +13,7 @@ from bamboo.schedule.figures import figures, gap_budgets, plan_run
 from bamboo.schedule.layout import Costs, Layout, layout_of
 from bamboo.schedule.render import figures_text, grid_text
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, wrong_with
 
 LEGEND = (
     "F0: forward of microbatch 0, B0: its backward, FR0 and BR0: the same, redundantly, for the\n"
@@ -31,8 +31,9 @@ MAX_OPERATIONS = 50_000
     "--redundancy",
     default="off",
     show_default=True,
-    type=click.Choice(REDUNDANCY_MODES),
-    help="What shadows compute ahead of need.",
+    metavar="MODE[,MODE…]",
+    help=f"What shadows compute ahead of need: {', '.join(REDUNDANCY_MODES)}; or for each stage "
+    f"one of {', '.join(REPLICA_MODES)}.",
 )
 @click.option(
     "--forward-ms",
@@ -61,6 +62,9 @@ def command(
 ) -> None:
     """Draw a pipeline schedule and its figures."""
     _check(stages, microbatches, pipelines)
+    wrong = wrong_with(redundancy, stages)
+    if wrong is not None:
+        raise InputError(f"--redundancy {redundancy} {'; '.join(wrong)}")
     costs = Costs.of(
         stages,
         forward_s=_seconds("--forward-ms", forward_ms, stages),
@@ -77,7 +81,7 @@ def command(
             "pipelines": pipelines,
             "redundancy": redundancy,
             "programs": [str(program) for program in layout.programs[0]],
-            "gap_budgets": _budgets(layout, costs) if redundancy == "gap" else {},
+            "gap_budgets": _budgets(layout, costs) if "gap" in layout.modes else {},
             "figures": asdict(figures(timeline, costs)),
         }
         click.echo(json.dumps(found, ensure_ascii=False))

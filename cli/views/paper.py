@@ -8,6 +8,7 @@ from typing import Any
 from bamboo.planner.nodes import NodeShare, tightest
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.resized import worth_a_word
+from bamboo.topology.strategy import modes_of
 from cli.paper import Shown
 from cli.strategies import KEY
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
@@ -69,12 +70,15 @@ def _nodes(nodes: Sequence[NodeShare]) -> list[str]:
 
 
 def _tightest(shown: Shown) -> list[str]:
-    """Redundancy is one for all stages, so the stage with the least to spare decides on it."""
+    """Where redundancy is one for all stages, the stage with the least to spare decides on it."""
     memory, time = tightest(shown.nodes)
     room = shown.planned.plan.instance_type.gpu_memory_bytes
     share = time.figures.idle_s / _step_s(time)
+    alike = len(modes_of(shown.planned.plan.mode)) == 1
+    words = "redundancy is the same for all stages" if alike else "each stage has its redundancy"
+    verb = "decides" if alike else "has the least to spare"
     return paragraph(
-        f"redundancy is the same for all stages: in memory stage {memory.slot.stage} decides, with "
+        f"{words}: in memory stage {memory.slot.stage} {verb}, with "
         f"{size(memory.bytes.total)} of {size(room)}, and in time stage {time.slot.stage}, of "
         f"whose step {_percent(share)} is a bubble"
     )

@@ -12,6 +12,7 @@ from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
+from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
 from cli.planning import Planned
 from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
@@ -47,9 +48,15 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
 
 
 def _stages(plan: Plan) -> list[str]:
-    """A row a stage: its layers, whose node shadows it, and the memory its own node needs."""
+    """A row a stage: its layers, whose node shadows it and, where stages differ, in which mode;
+    and the memory its own node needs."""
     apart = [purpose for purpose in APART if any(getattr(s, purpose) for s in plan.memory)]
-    rows: list[tuple[str, ...]] = [("stage", "layers", "shadowed by", "state", *apart, "total")]
+    # One mode for all stands in the first line.
+    modes = modes_of(plan.mode) if len(modes_of(plan.mode)) > 1 else ()
+    own = ("redundancy",) if modes else ()
+    rows: list[tuple[str, ...]] = [
+        ("stage", "layers", "shadowed by", *own, "state", *apart, "total")
+    ]
     for bytes_ in plan.memory:
         first, stop = plan.cut[bytes_.stage], plan.cut[bytes_.stage + 1]
         shadow = plan.assignment.shadow(Slot(pipeline=0, stage=bytes_.stage))
@@ -59,12 +66,13 @@ def _stages(plan: Plan) -> list[str]:
                 str(bytes_.stage),
                 layers_text(range(first, stop)),
                 "nobody" if shadowing is None else f"node of {shadowing.stage}",
+                *modes[bytes_.stage : bytes_.stage + 1],
                 size(sum(getattr(bytes_, purpose) for purpose in STATE)),
                 *(size(getattr(bytes_, purpose)) for purpose in apart),
                 size(bytes_.total),
             )
         )
-    return columns(rows, indent=4, right=frozenset({0, *range(3, len(rows[0]))}))
+    return columns(rows, indent=4, right=frozenset({0, *range(3 + len(own), len(rows[0]))}))
 
 
 def layers_text(layers: range) -> str:
@@ -240,6 +248,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "run": run,
         "grid": {"pipelines": plan.grid.pipelines, "stages": plan.grid.stages},
         "redundancy": plan.mode,
+        "redundancy_of_stages": list(stage_modes(plan.mode, plan.grid.stages)),
         "redundancy_reason": planned.redundancy_why or None,
         "cut": list(plan.cut),
         "parameters": plan.parameters,

@@ -89,7 +89,7 @@ def stepping(job: JobConfig, **_: object) -> dict[str, Any]:
     return body | {"layers": layers}
 
 
-@pytest.mark.parametrize("mode", ["off", "stash", "eager", "full"])
+@pytest.mark.parametrize("mode", ["off", "stash", "eager", "full", "full,stash,gap,eager"])
 @pytest.mark.parametrize("device", ["cpu", "virtual"])
 @pytest.mark.parametrize("steps", [False, True])
 def test_the_value_of_a_strategy_is_the_same_on_paper_in_a_launch_and_simulated(
@@ -160,7 +160,8 @@ def test_a_strategy_of_another_training_is_refused_by_the_names_of_what_differs(
         (lambda body: json.dumps(placed(body, cut=[0, 2, 4, 6.5, 8])), "whole numbers"),
         (lambda body: json.dumps(placed(body, cut=[])), "does not make 4 stages"),
         (lambda body: json.dumps(placed(body, grid={"pipelines": 0, "stages": 4})), "D >= 1"),
-        (lambda body: json.dumps(placed(body, redundancy="auto")), "'auto' is none of off"),
+        (lambda body: json.dumps(placed(body, redundancy="auto")), "'auto' is no redundancy"),
+        (lambda body: json.dumps(placed(body, redundancy="stash,gap")), "2 modes for 4 stages"),
         (lambda body: json.dumps(body | {"semantic_hash": "0"}), "hash does not match"),
         (lambda body: "[" * 100_000, "recursion"),
         (lambda body: '{"schema_version": ' + "9" * 5000 + "}", "limit"),

@@ -22,6 +22,17 @@ def test_json_has_programs_figures_and_budgets(capsys: pytest.CaptureFixture[str
     assert found["gap_budgets"]["0.0"]["0"] == 3
 
 
+def test_each_stage_in_a_mode_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schedule", "--redundancy", "stash,gap,eager,full", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["redundancy"] == "stash,gap,eager,full"
+    assert list(found["gap_budgets"]) == ["0.1"]
+    ahead = [
+        (s["ahead_forwards"] > 0, s["ahead_backwards"] > 0) for s in found["figures"]["stages"]
+    ]
+    assert ahead == [(False, False), (True, False), (True, False), (True, True)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -33,7 +44,9 @@ def test_json_has_programs_figures_and_budgets(capsys: pytest.CaptureFixture[str
         (["--backward-ms", "0"], "must lie above 0"),
         (["--backward-ms", "nan"], "must lie above 0"),
         (["--microbatches", "100000"], "too many to draw"),
-        (["--redundancy", "always"], "'always' is not one of"),
+        (["--redundancy", "always"], "always is no redundancy; take one of off, stash"),
+        (["--redundancy", "stash,off,stash,stash"], "for each stage one of stash, gap, eager"),
+        (["--redundancy", "stash,full"], "names 2 modes for 4 stages; give one for all, or 4"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -48,7 +48,10 @@ REFUSED = [
     ("cluster.cut=[0,0]", "does not grow from 0"),
     ("cluster.cut=[0,4]", "goes past the last layer 3"),
     ("cluster.virtual_forward_ms=[1,2,3]", "gives 3 figures for 2 stages"),
-    ("cluster.redundancy=always", "take one of auto, off, stash, gap, eager, full"),
+    ("cluster.redundancy=always", "take one of off, stash, gap, eager, full, peer; or for each"),
+    ("cluster.redundancy=stash,off,stash,stash", "no blank, or auto"),
+    ("cluster.redundancy=stash, full, gap, gap", "no blank, or auto"),
+    ("cluster.redundancy=stash,gap,full", "names 3 modes for 2 stages; give one for all, or 2"),
     ("cluster.device=cuda", "take one of cpu, virtual"),
     ("cluster.transport=udp", "take one of ipc, tcp"),
     ("train.precision=fp16", "take one of fp32"),
@@ -163,6 +166,8 @@ def test_the_later_override_wins_and_text_needs_no_quotes(tmp_path: Path) -> Non
     job = tiny_job(tmp_path, ["cluster.redundancy=off", 'cluster.redundancy="full"'])
     assert job.cluster.redundancy == "full"
     assert tiny_job(tmp_path).cluster.redundancy == "auto"
+    each = "stash,full"
+    assert tiny_job(tmp_path, [f"cluster.redundancy={each}"]).cluster.redundancy == each
     assert tiny_job(tmp_path, ["cluster.redundancy=auto"]).cluster.redundancy == "auto"
 
 

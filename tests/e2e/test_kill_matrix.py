@@ -114,6 +114,23 @@ def test_all_with_redundant_backwards_too(case: Case) -> None:
     survives(job(case.kill, redundancy=case.mode), case)
 
 
+OWN_MODES = [
+    drawn("eager,stash,full,gap", stage, phase)
+    for stage, phase in itertools.product(range(STAGES), PHASES)
+]
+
+
+@pytest.mark.parametrize("case", sample(OWN_MODES, 2), ids=name)
+def test_two_where_each_stage_has_its_own_redundancy(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode), case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", OWN_MODES, ids=name)
+def test_all_where_each_stage_has_its_own_redundancy(case: Case) -> None:
+    survives(job(case.kill, redundancy=case.mode), case)
+
+
 # ---------------------------------------------------------------- the first and the last step
 
 ENDS = [

@@ -22,7 +22,7 @@ from bamboo.planner.memory import memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
 
 CASES = 200
@@ -54,6 +54,13 @@ def rule(costs: Sequence[int], cut: Cut) -> tuple[int, int, Cut]:
     return max(sums), sum(s * s for s in sums), cut
 
 
+def drawn_redundancy(random_of: random.Random, stages: int) -> str:
+    """Of all stages the same, or of each its own."""
+    if random_of.random() < 0.5:
+        return random_of.choice(REDUNDANCY_MODES)
+    return redundancy_of([random_of.choice(REPLICA_MODES) for _ in range(stages)])
+
+
 def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[int, Cut]]]:
     """A case: at most 9 layers, a limit that some cuts meet and some do not, where they differ."""
     random_of = random.Random(number)
@@ -75,7 +82,7 @@ def drawn(number: int) -> tuple[list[LayerFacts], list[int], Bounds, list[tuple[
         shape=BatchShape(
             virtual_nodes=random_of.randint(pipelines, 5), microbatches=random_of.randint(1, 3)
         ),
-        mode=random_of.choice(REDUNDANCY_MODES),
+        mode=drawn_redundancy(random_of, stages),
         limit_bytes=1,
     )
     cuts = [(fullest(facts, cut, bounds), cut) for cut in all_cuts(layers, stages)]

@@ -63,6 +63,19 @@ def test_partials_are_those_of_the_tree_and_few(virtual_nodes: int, pipelines: i
         assert held <= 2 * len(block).bit_length() + 1
 
 
+def test_the_node_before_a_stage_holds_what_is_computed_ahead_of_it() -> None:
+    grid, shape = Grid(pipelines=1, stages=2), BatchShape(virtual_nodes=2, microbatches=3)
+
+    def ahead(mode: str) -> list[int]:
+        report = memory_report(LAYERS, cut=(0, 2, 4), grid=grid, shape=shape, mode=mode)
+        return [node.ahead for node in report]
+
+    both = ahead("eager")
+    assert min(both) > 0
+    assert ahead("stash,full") == [both[0], 0]
+    assert ahead("gap,stash") == [0, both[1]]
+
+
 @given(st.sampled_from(REDUNDANCY_MODES), st.integers(1, 4), st.integers(1, 5))
 def test_each_mode_holds_at_least_what_the_cheaper_one_holds(
     mode: str, pipelines: int, microbatches: int

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bamboo.planner.candidates import JobFitsNowhere, Room
 from bamboo.planner.losses import Hazard
 from bamboo.planner.modes import Chosen, choose_mode, lasting_modes
-from bamboo.planner.ranking import BY_REDUNDANCY, SAME, ranked
+from bamboo.planner.ranking import SAME, ranked
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
-from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.strategy import BY_REDUNDANCY, REDUNDANCY_MODES
 from tests.planner.workloads import stakes, workload
 
 GRID = Grid(pipelines=1, stages=4)

@@ -46,14 +46,14 @@ class Bench:
             device=Cpu(),
             optimizer=builder.optimizer,
             listener=self,
-            mode=mode,
+            redundancy=mode,
             clip_norm=1.0,
         )
         self.executor = Executor(
             mail=self.mail,
             operations=operations,
             listener=self,
-            mode=mode,
+            redundancy=mode,
             last_step=2,
             stall_s=settings.get("stall_s", 1e9),
         )
@@ -178,6 +178,35 @@ def test_gap_computes_ahead_only_what_is_predicted_to_fit() -> None:
     assert bench.go() == ["1FR0", "1FR1"]
     bench.get("grad", S0, S1, index=0)
     assert bench.go() == ["0B0", "0F3"], "the budget was for another wait"
+
+
+def test_a_shadow_computes_ahead_what_the_mode_of_its_stage_says() -> None:
+    assert Bench(0, "full,stash,full").go() == ["0F0", "0F1", "0F2"]
+    assert Bench(0, "stash,eager,stash").go() == ["0F0", "0F1", "0F2", "1FR0", "1FR1", "1FR2"]
+    bench = Bench(0, "full,gap,full")
+    assert bench.go() == ["0F0", "0F1", "0F2"]
+    bench.executor.gap_budget = {3: 1}
+    assert bench.go() == ["1FR0"]
+    assert Bench(2, "eager,stash,stash").go() == [f"0FR{m}" for m in range(8)]
+
+
+def test_on_a_grid_of_other_stages_shadows_do_what_the_least_redundant_mode_says() -> None:
+    assert Bench(0, "full,eager").go() == ["0F0", "0F1", "0F2", "1FR0", "1FR1", "1FR2"]
+    assert Bench(0, "full,full,full,stash").go() == ["0F0", "0F1", "0F2"]
+
+
+@pytest.mark.parametrize(
+    ("redundancy", "also"), [("full,stash,stash", True), ("stash,full,full", False)]
+)
+def test_a_gradient_also_goes_to_the_shadow_of_a_stage_in_full(redundancy: str, also: bool) -> None:
+    """Stage 0, to which stage 1 sends it, is shadowed by the last node."""
+    bench = Bench(1, redundancy)
+    for index in range(2):
+        bench.get("act", S1, S0, index=index)
+    bench.get("grad", S1, S2, index=0)
+    assert "1B0" in bench.go()
+    keys = [letter.key for letter in bench.wires.queues[NODES[1], NODES[2]]]
+    assert any(key.kind == "grad" and key.to == S0 for key in keys) == also
 
 
 def test_a_shipped_gradient_is_stepped_whatever_was_computed_ahead() -> None:

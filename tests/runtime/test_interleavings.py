@@ -17,6 +17,7 @@ from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
 from bamboo.runtime.decided import Goodbye
+from bamboo.topology.strategy import redundancy_of
 from tests.e2e.calm import calm, samples_difference
 from tests.runtime.simulated import NOW_S, World
 
@@ -126,10 +127,8 @@ SEEDS = [
 ]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_losses_at_any_instant(seed: int) -> None:
-    draw = random.Random(seed)
-    settings = drawn_job(draw)
+def survives_losses(settings: JobConfig, draw: random.Random) -> None:
+    """One to three nodes are lost at any instant, and the bits are the calm run's."""
     world = World(settings, draw)
     for _ in range(draw.choice((1, 1, 2, 3))):
         node = victim(world)
@@ -141,6 +140,20 @@ def test_losses_at_any_instant(seed: int) -> None:
     world.run(until=lambda: False)
     assert world.state.outcome is Outcome.DONE, world.report()
     calmly(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_at_any_instant(seed: int) -> None:
+    draw = random.Random(seed)
+    survives_losses(drawn_job(draw), draw)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_where_each_stage_has_its_own_redundancy(seed: int) -> None:
+    draw = random.Random(seed)
+    settings = drawn_job(draw)
+    modes = redundancy_of([draw.choice(MODES) for _ in range(settings.cluster.stages)])
+    survives_losses(replace(settings, cluster=replace(settings.cluster, redundancy=modes)), draw)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -14,7 +14,7 @@ from bamboo.schedule.render import figures_text, grid_text
 from bamboo.schedule.timeline import Timeline
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES
+from bamboo.topology.strategy import BARE_MODES, REDUNDANCY_MODES, REPLICA_MODES
 from tests.schedule.golden import check_golden
 
 FOUR = Grid(pipelines=1, stages=4)
@@ -54,6 +54,21 @@ def test_grid_and_figures_of_later_heavier_stages(mode: str) -> None:
         f"grid_later_heavier_{mode}.txt",
         grid_text(timeline) + "\n" + figures_text(figures(timeline, LATER_HEAVIER)),
     )
+
+
+def test_grid_and_figures_where_each_stage_has_its_own_redundancy() -> None:
+    timeline = plan_run(layout("eager,stash,full,gap"), LATER_HEAVIER)
+    found = figures(timeline, LATER_HEAVIER)
+    check_golden("grid_own_redundancy.txt", grid_text(timeline) + "\n" + figures_text(found))
+    backwards = [s.ahead_backwards > 0 for s in found.stages]
+    assert (found.stages[1].ahead_forwards, backwards) == (0.0, [False, False, True, False])
+    assert found.stages[0].ahead_forwards > 0
+
+
+@pytest.mark.parametrize("mode", REPLICA_MODES)
+def test_a_mode_written_out_for_every_stage_is_that_mode(mode: str) -> None:
+    each = plan_run(layout(",".join([mode] * 4)), LATER_HEAVIER)
+    assert each.ran == plan_run(layout(mode), LATER_HEAVIER).ran
 
 
 def test_grid_and_figures_of_a_merged_node() -> None:

@@ -1,4 +1,4 @@
-"""The picker: what unblocks others first, the policy's limits, and no dependence on order."""
+"""The picker: what unblocks others first, and no dependence on order."""
 
 import time
 
@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.schedule.instruction import MICROBATCH_KINDS, STEP_KINDS, Instruction
-from bamboo.schedule.picker import BOTH_AHEAD, PLAIN, ReadyOp, next_op, policy_of
+from bamboo.schedule.picker import ReadyOp, next_op
 from bamboo.topology.slots import Slot
-from bamboo.topology.strategy import REDUNDANCY_MODES
 
 
 def op(text: str, *, step: int = 0, recovery: bool = False, pipeline: int = 0) -> ReadyOp:
@@ -34,8 +33,8 @@ def test_the_ladder_of_priorities() -> None:
         for low in LADDER[high + 1 :]:
             for better in rung:
                 for worse in low:
-                    assert next_op([worse, better], BOTH_AHEAD) == better
-                    assert next_op([better, worse], BOTH_AHEAD) == better
+                    assert next_op([worse, better]) == better
+                    assert next_op([better, worse]) == better
 
 
 @pytest.mark.parametrize(
@@ -49,37 +48,12 @@ def test_the_ladder_of_priorities() -> None:
     ],
 )
 def test_ties(better: ReadyOp, worse: ReadyOp) -> None:
-    assert next_op([worse, better], BOTH_AHEAD) == better
-    assert next_op([better, worse], BOTH_AHEAD) == better
+    assert next_op([worse, better]) == better
+    assert next_op([better, worse]) == better
 
 
 def test_nothing_ready_is_none() -> None:
-    assert next_op([], BOTH_AHEAD) is None
-
-
-@pytest.mark.parametrize(
-    ("mode", "fits", "runs"),
-    [
-        ("off", True, ""),
-        ("stash", True, ""),
-        ("gap", False, ""),
-        ("gap", True, "FR"),
-        ("eager", False, "FR"),
-        ("full", False, "FR BR"),
-    ],
-)
-def test_each_mode_lets_run_what_it_says(mode: str, fits: bool, runs: str) -> None:
-    policy = policy_of(mode, fits=fits)
-    ran = [k for k in ("FR", "BR") if next_op([op(f"1{k}0")], policy) is not None]
-    assert " ".join(ran) == runs
-    assert next_op([op("1FR0"), op("1R")], policy) is not None
-
-
-def test_every_mode_of_the_topology_has_a_policy() -> None:
-    for mode in REDUNDANCY_MODES:
-        policy_of(mode)
-    with pytest.raises(ValueError, match="'always' is unknown"):
-        policy_of("always")
+    assert next_op([]) is None
 
 
 @st.composite
@@ -103,11 +77,10 @@ def test_the_choice_does_not_depend_on_the_order(
     given_ops: tuple[list[ReadyOp], list[ReadyOp]],
 ) -> None:
     one, other = given_ops
-    for policy in (PLAIN, BOTH_AHEAD):
-        choice, again = next_op(one, policy), next_op(other, policy)
-        assert (choice is None) == (again is None)
-        if choice is not None and again is not None:
-            assert choice._replace(recovery=False) == again._replace(recovery=False)
+    choice, again = next_op(one), next_op(other)
+    assert (choice is None) == (again is None) == (not one)
+    if choice is not None and again is not None:
+        assert choice._replace(recovery=False) == again._replace(recovery=False)
 
 
 def test_a_choice_among_ten_takes_microseconds() -> None:
@@ -116,6 +89,6 @@ def test_a_choice_among_ten_takes_microseconds() -> None:
     for _ in range(20):
         start_s = time.perf_counter()
         for _ in range(100):
-            next_op(ready, BOTH_AHEAD)
+            next_op(ready)
         best_s = min(best_s, (time.perf_counter() - start_s) / 100)
     assert best_s < 50e-6

@@ -25,7 +25,7 @@ def test_what_a_mode_runs_ahead(mode: str, text: str) -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(ValueError, match="'some' is unknown; take one of off, stash"):
+    with pytest.raises(ValueError, match="'some' is no redundancy; take one of off, stash"):
         has_replica("some")
 
 

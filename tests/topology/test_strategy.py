@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import (
     REDUNDANCY_MODES,
+    REPLICA_MODES,
     Placement,
     Semantics,
     Strategy,
     canonical_json,
+    how_redundant,
+    modes_of,
+    on_stages,
+    redundancy_of,
+    stage_modes,
 )
 
 json_values = st.recursive(
@@ -74,7 +80,12 @@ def strategies(draw: st.DrawFn) -> Strategy:
         placement=Placement(
             cut=tuple(sum(widths[:p]) for p in range(stages + 1)),
             grid=Grid(pipelines=draw(st.integers(1, 4)), stages=stages),
-            redundancy=draw(st.sampled_from(REDUNDANCY_MODES)),
+            redundancy=draw(
+                st.sampled_from(REDUNDANCY_MODES)
+                | st.lists(st.sampled_from(REPLICA_MODES), min_size=stages, max_size=stages).map(
+                    redundancy_of
+                )
+            ),
         ),
     )
 
@@ -84,6 +95,28 @@ def test_json_and_back_is_the_same(strategy: Strategy) -> None:
     text = strategy.to_json()
     assert Strategy.from_json(text) == strategy
     assert Strategy.from_json(text).to_json() == text
+
+
+def test_modes_of_stages_are_read_as_they_are_written() -> None:
+    each = ("stash", "full", "gap", "eager")
+    assert modes_of(redundancy_of(each)) == stage_modes(redundancy_of(each), 4) == each
+    assert redundancy_of(("full",) * 4) == "full"
+    assert stage_modes("full", 3) == ("full",) * 3
+    assert how_redundant("off") < how_redundant("stash") < how_redundant("stash,gap")
+    assert how_redundant("stash,gap") < how_redundant("gap")
+
+
+def test_on_another_number_of_stages_all_have_the_least_redundant() -> None:
+    assert on_stages("eager,gap,full", 3) == "eager,gap,full"
+    assert on_stages("eager,gap,full", 2) == "gap"
+    assert stage_modes("full,stash", 4) == ("stash",) * 4
+    assert on_stages("peer", 2) == "peer"
+
+
+@pytest.mark.parametrize("text", ["", "stash,", "stash, full", "peer,peer", "auto", "stash,some"])
+def test_what_is_no_redundancy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no redundancy; take one of off, stash"):
+        modes_of(text)
 
 
 def test_every_semantic_value_is_in_the_hash() -> None:
@@ -146,8 +179,10 @@ def test_what_lacks_something_is_refused(missing: str) -> None:
         ({"grid": {"pipelines": 1}}, "lacks something"),
         ({"grid": {"pipelines": 1, "stages": 4, "more": 1}}, "has too much"),
         ({"grid": {"pipelines": 0, "stages": 4}}, "D >= 1"),
-        ({"redundancy": "auto"}, "'auto' is none of"),
-        ({"redundancy": ["off"]}, "is none of"),
+        ({"redundancy": "auto"}, "'auto' is no redundancy"),
+        ({"redundancy": ["off"]}, "is no redundancy"),
+        ({"redundancy": "stash,off,stash,stash"}, "for each stage one of stash, gap, eager, full"),
+        ({"redundancy": "stash,full,gap"}, "names 3 modes for 4 stages"),
     ],
 )
 def test_a_placement_that_no_model_could_have_is_refused(
