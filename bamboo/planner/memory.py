@@ -143,10 +143,10 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
         waiting += -(-shares // grid.pipelines) + 1
     replica = has_replica(mode)
     modes = stage_modes(mode, grid.stages)
-    held_ahead = [
-        sum(op.kind == "FR" for op in ahead_of_need(one, stage=stage, microbatches=microbatches))
-        for stage, one in enumerate(modes)
-    ]
+    held_ahead = {
+        one: sum(op.kind == "FR" for op in ahead_of_need(one, stage=0, microbatches=microbatches))
+        for one in set(modes)
+    }
     return tuple(
         StageCounts(
             stage=stage,
@@ -154,7 +154,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
             in_flight=min(grid.stages - stage, microbatches),
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
-            ahead=held_ahead[(stage + 1) % grid.stages],
+            ahead=held_ahead[modes[(stage + 1) % grid.stages]],
         )
         for stage in range(grid.stages)
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bamboo.ids import NodeId
 from bamboo.schedule.dry_run import Budgets, dry_run
 from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.redundancy import Gap, gap_budget
+from bamboo.schedule.redundancy import Gap, ahead_of_need, gap_budget
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
@@ -213,6 +213,9 @@ def _peak_ahead(timeline: Timeline, slots: Iterable[list[Ran]]) -> int:
 def computed_ahead(timeline: Timeline) -> tuple[tuple[float, float], ...]:
     """Of the forwards and the backwards of each stage in the first step, the shares that its
     shadows had done at its end."""
+    modes = timeline.layout.modes
+    if not any(ahead_of_need(mode, stage=0, microbatches=1) for mode in set(modes)):
+        return ((0.0, 0.0),) * len(modes)
     end_ns = timeline.commit_ns[0]
     done = Counter(
         (one.slot.stage, one.instruction.kind)
@@ -221,7 +224,7 @@ def computed_ahead(timeline: Timeline) -> tuple[tuple[float, float], ...]:
     )
     return tuple(
         (done[stage, "FR"] / max(done[stage, "F"], 1), done[stage, "BR"] / max(done[stage, "B"], 1))
-        for stage in range(timeline.layout.assignment.grid.stages)
+        for stage in range(len(modes))
     )
 
 
