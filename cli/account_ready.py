@@ -32,10 +32,7 @@ def check_account(job: JobConfig, run: RunId) -> None:
     StorageUnavailable when the bucket could not be asked."""
     check_job_for_account(job)
     check_store_for_account(job, run)
-    if not job.cloud.bucket:
-        raise _at(job, "cloud.bucket", "is empty", "`bamboo init` names that of your stack")
-    if not job.cloud.boot_script:
-        check_bucket(job, wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region))
+    check_bucket_for_account(job)
 
 
 def check_job_for_account(job: JobConfig) -> None:
@@ -92,6 +89,15 @@ def check_store_for_account(job: JobConfig, run: RunId) -> None:
         )
     for_nodes(store_url_of(reference, from_here=False), login=None)
     wiring.check_external_store(reference, run)
+
+
+def check_bucket_for_account(job: JobConfig) -> None:
+    """Raises InputError unless a bucket is named and has what instances boot from,
+    StorageUnavailable when it could not be asked."""
+    if not job.cloud.bucket:
+        raise _at(job, "cloud.bucket", "is empty", "`bamboo init` names that of your stack")
+    if not job.cloud.boot_script:
+        check_bucket(job, wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region))
 
 
 def check_bucket(job: JobConfig, objects: ObjectStore) -> None:

@@ -1,5 +1,5 @@
 """What `bamboo doctor` looks at in an account: credentials, clock, region, quotas, the role of spot
-requests, image and network.
+requests, image, network and bucket.
 
 Rule: every question is asked as a launch would ask it, of the keys of `[cloud]` that it would have.
 Where a question needs the answer to another, it is asked again: a check stands for itself.
@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
 from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PriceSource
 from cli import wiring
+from cli.account_ready import check_bucket_for_account
 from cli.checks_here import MOST_SKEW_S
 from cli.doctor import Check, Finding, Result
 from cli.planning import LAUNCH_TEMPLATE
@@ -50,6 +52,7 @@ class AccountChecks:
             "spot role": self._spot_role,
             "image": self._image,
             "network": self._network,
+            "bucket": self._bucket,
         }
         return [
             Check(
@@ -206,5 +209,19 @@ class AccountChecks:
             if there.get(name) != zone
         ]
         if not wrong:
-            return Finding(result=Result.GOOD, sentence=f"{', '.join(sorted(named))} are there")
+            return Finding(result=Result.GOOD, sentence=f"there: {', '.join(sorted(named))}")
         return Finding(result=Result.FAULT, sentence="; ".join(wrong), remedy=f"{INIT} --force")
+
+    def _bucket(self, account: Ec2Account) -> Finding:
+        """Asked of S3, as the launch asks it."""
+        name = self.job.cloud.bucket
+        try:
+            check_bucket_for_account(self.job)
+        except InputError as error:
+            sentence, _, remedy = str(error).rpartition("; ")
+            return Finding(result=Result.FAULT, sentence=sentence, remedy=remedy)
+        if self.job.cloud.boot_script:
+            sentence = "cloud.boot_script says what an instance fetches; nothing was looked for"
+            return Finding(result=Result.GOOD, sentence=sentence)
+        sentence = f"wheel and boot files lie in s3://{name}"
+        return Finding(result=Result.GOOD, sentence=sentence)

@@ -71,6 +71,7 @@ def empty_progress(folder: RunFolder, job: JobConfig, *, started_s: float) -> Pr
         state=initial_state(run=folder.id, grid=grid, redundancy=job.cluster.redundancy),
         started_at_s=started_s,
         now_s=started_s,
+        modelled=job.cloud.provider == "local",
     )
 
 

@@ -114,6 +114,8 @@ class Progress:
     then does not count."""
     usd: float = 0.0
     """Of instances."""
+    modelled: bool = True
+    """Whether no cloud charges these dollars."""
     beside_usd: float = 0.0
     """Of what stands beside them, modelled."""
     reserve_usd: float = 0.0

@@ -78,7 +78,8 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     except InputError:
         if not region:
             raise
-        outcome, sentence = None, "it could not be asked to stop"
+        ended = folder.receipt.exists()
+        outcome, sentence = None, "it has ended" if ended else "it could not be asked to stop"
     if region and not no_wait:
         sentence = f"{sentence}; {_ended(folder.id, region, folder.path)}"
     _say(folder.id, outcome, sentence, as_json=as_json)

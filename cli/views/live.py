@@ -67,7 +67,7 @@ def figures(progress: Progress) -> str:
     parts = [] if progress.loss is None else [f"loss {progress.loss:.4f}"]
     if progress.tokens_per_s:
         parts.append(f"{rate(progress.tokens_per_s)} tokens/s")
-    parts.append(f"{usd(progress.usd)} so far (modelled)")
+    parts.append(f"{usd(progress.usd)} so far{' (modelled)' if progress.modelled else ''}")
     if progress.tokens_per_usd:
         parts.append(f"{rate(progress.tokens_per_usd)} tokens/$")
     if progress.trace is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
@@ -120,12 +120,17 @@ class S3Store:
     def _trouble(self, name: str) -> Iterator[None]:
         try:
             yield
+        except NoCredentialsError as error:
+            raise StorageUnavailable(
+                f"s3://{self._bucket}/{self._prefix}{name}: no AWS credentials were found; run "
+                "`aws configure`, or on an instance see that it has its role"
+            ) from error
         except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
             if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(
                 f"s3://{self._bucket}/{self._prefix}{name}: {error}; see that the bucket is there "
-                "and that the role of the nodes may use it"
+                "and that these credentials, or the role of the nodes, may use it"
             ) from error
 
 

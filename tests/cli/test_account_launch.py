@@ -229,6 +229,7 @@ def test_from_the_account_to_the_receipt(account: Account) -> None:
     assert receipt["newest_checkpoint"] == 100
     assert len(receipt["preemptions"]) == 1
     assert "modelled dollars" not in said
+    assert "so far (modelled)" not in said
     bill = {line["instance"]: line for line in receipt["bill"]["instances"]}
     begun = {r["instance"]: r["t"] for r in told_by_the_cloud(account) if r["kind"] == "start"}
     ended = {r["instance"]: r for r in told_by_the_cloud(account) if r["kind"] == "end"}
@@ -339,3 +340,4 @@ def test_each_command_of_the_readme_s_section_on_accounts(account: Account) -> N
     receipt = json.loads((account.home / "first" / "receipt.json").read_text())
     assert (receipt["outcome"], receipt["final_note"]) == ("done", "")
     account.nothing_left("first")
+    assert "first: it has ended; nothing of it is left" in account.run("stop", "first")

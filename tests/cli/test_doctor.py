@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, Subnet
 from bamboo.coord.redis_store import StoreSeen
 from bamboo.errors import BambooError
 from cli import checks_here, main
+from cli.account_ready import BOOT_FILES
 from cli.checks_account import AccountChecks
 from cli.checks_here import disk_finding, gpu_finding, python_finding, store_finding
 from cli.doctor import Finding, Result, examine
@@ -29,13 +31,15 @@ from tests.store_server import start_store
 REGION = "us-west-2"
 """Where no other test leaves anything: the mock is one for the process."""
 G_SPOT = "L-3819A6DF"
-TEMPLATE = "doctor-worker"
+TEMPLATE, BUCKET = "doctor-worker", "doctor-bucket"
+WHEEL = f"wheels/bamboo_train-{metadata.version('bamboo-train')}-py3-none-any.whl"
 JOB = JobConfig(
     cloud=CloudConfig(
         provider="ec2",
         region=REGION,
         zones=(f"{REGION}a", f"{REGION}b"),
         launch_template=TEMPLATE,
+        bucket=BUCKET,
     ),
     cluster=ClusterConfig(stages=4, standbys=1),
     file="job.toml",
@@ -70,7 +74,14 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quotas: dict) -> Iter
     image = ec2.register_image(Name="worker", RootDeviceName="/dev/xvda")["ImageId"]
     data = {"ImageId": image}
     ec2.create_launch_template(LaunchTemplateName=TEMPLATE, LaunchTemplateData=data)
+    s3, names = boto3.client("s3", region_name=REGION), (WHEEL, *(f"boot/{n}" for n in BOOT_FILES))
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    for name in names:
+        s3.put_object(Bucket=BUCKET, Key=name, Body=b"-")
     yield World(image=image)
+    for name in names:
+        s3.delete_object(Bucket=BUCKET, Key=name)
+    s3.delete_bucket(Bucket=BUCKET)
     ec2.delete_launch_template(LaunchTemplateName=TEMPLATE)
     ec2.deregister_image(ImageId=image)
     aws.stop()
@@ -94,7 +105,11 @@ def test_an_account_with_all_that_a_job_needs(world: World) -> None:
     found = found_of()
     iam.delete_role(RoleName=SPOT_ROLE)
     assert {name: one.result for name, one in found.items()} == dict.fromkeys(
-        ("credentials", "clock", "region", "quotas", "spot role", "image", "network"), Result.GOOD
+        (
+            *("credentials", "clock", "region", "quotas", "spot role", "image", "network"),
+            "bucket",
+        ),
+        Result.GOOD,
     )
     assert "arn:aws:" in found["credentials"].sentence
     assert found["quotas"].lines[0].startswith("5 g4dn.xlarge need 20 vCPUs of the quota")
@@ -112,6 +127,7 @@ def test_an_account_with_all_that_a_job_needs(world: World) -> None:
         ({"image": "ami-00000000"}, "image", "ami-00000000: not there", "cloud.image"),
         ({"image": "resolve:ssm:/no/such"}, "image", "/no/such: not there", "cloud.image"),
         ({"subnets": (Subnet(zone=f"{REGION}a", id="subnet-0"),)}, "network", "not there", "init"),
+        ({"bucket": ""}, "bucket", "is empty", "bamboo init"),
         ({"zones": ("nowhere-1a",)}, "network", "nowhere-1a has no default", "cloud.subnets"),
     ],
 )
@@ -131,6 +147,14 @@ def test_a_subnet_in_another_zone_is_a_fault(world: World) -> None:
     assert found_of(good)["network"].result is Result.GOOD
     wrong = cloud(subnets=(Subnet(zone=f"{REGION}b", id=name),))
     assert f"is in {REGION}a, not {REGION}b" in found_of(wrong)["network"].sentence
+
+
+def test_a_bucket_without_the_wheel_is_a_fault_before_the_launch(world: World) -> None:
+    world.client("s3").delete_object(Bucket=BUCKET, Key=WHEEL)
+    found = found_of()["bucket"]
+    assert found.result is Result.FAULT
+    assert "has no wheel of Bamboo" in found.sentence
+    assert "infra/README.md" in found.remedy
 
 
 def test_an_image_by_parameter_is_followed(world: World) -> None:
@@ -182,7 +206,8 @@ def test_each_check_of_an_account_stands_for_itself(
     for check in checks:
         ((_, found),) = examine([check])
         assert found.result is Result.UNKNOWN
-        assert "got no answer" in found.sentence
+        nothing = "Could not connect" if check.name == "bucket" else "got no answer"
+        assert nothing in found.sentence
 
 
 def test_python_and_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,6 +314,7 @@ def test_the_account_file_and_a_job_say_what_is_looked_at(
     monkeypatch.setenv("BAMBOO_REDIS_URL", server.url)
     (tmp_path / "cloud.toml").write_text(
         f'[cloud]\nregion = "{REGION}"\nzones = ["{REGION}a"]\nlaunch_template = "{TEMPLATE}"\n'
+        f'bucket = "{BUCKET}"\n'
     )
     assert main.run(["doctor"]) == 0
     said = capsys.readouterr().out

@@ -94,6 +94,11 @@ def test_an_empty_screen() -> None:
     ]
 
 
+def test_the_dollars_of_an_account_are_not_called_modelled() -> None:
+    real = replace(in_the_middle(), modelled=False)
+    assert "$0.0125 so far  327,680 tokens/$" in step_line(real)
+
+
 def test_plain_lines() -> None:
     progress = in_the_middle()
     assert step_line(progress) == (

@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from moto import mock_aws
 
 from bamboo.checkpoint.directory import DirectoryStore
@@ -243,3 +243,12 @@ while True:
 
 def test_full_is_one_way_of_being_unavailable() -> None:
     assert issubclass(StorageFull, StorageUnavailable)
+
+
+def test_a_bucket_asked_without_credentials_says_how_to_get_some() -> None:
+    class Bare:
+        def delete_object(self, **_: Any) -> None:
+            raise NoCredentialsError
+
+    with pytest.raises(StorageUnavailable, match=r"s3://b/wheels/w: no AWS .* `aws configure`"):
+        S3Store(Bare(), bucket="b", prefix="").delete("wheels/w")
