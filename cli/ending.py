@@ -61,6 +61,11 @@ def end_in_account(
         fleet = Fleet(provider, run=run, intents=intents)
         fleet.terminate_all(deadline_s=deadline_s, waiting=note, to_the_last=True)
     _take_back(run, region, found)
+    if not before and found is None:
+        return (
+            f"nothing in {region} carries the tag bamboo:run={run}: nothing of it is left there, "
+            "if that is its id; `bamboo doctor --orphans` lists what bills"
+        )
     if not before:
         return f"nothing of it is left in {region}"
     return f"{_names(before)} ended in {region}; nothing of it is left"

@@ -35,7 +35,7 @@ def spent_lines(spent: Mapping[str, Any], *, ended: bool) -> list[str]:
         lines += _waterfall(uses, spent["bill_micro_usd"])
         lines += paragraph(how_known(spent))
     else:
-        lines = paragraph(f"where it went is not known: {spent['unknown']}")
+        lines = paragraph(f"where it went is not known: {spent['unknown'] or 'no step was taken'}")
     if spent["saved_micro_usd"] > 0:
         saved, full = spent["saved_micro_usd"], spent["on_demand_micro_usd"]
         lines.append(

@@ -78,7 +78,9 @@ def test_what_bills_without_a_run_is_found_priced_and_ended_by_the_command_shown
     code, check = asked(capsys)
     assert {row["run"] for row in check["rows"]} == {"other-1"}
     assert main.run(command.split()[1:]) == 0, "a second time does no harm"
-    assert "nothing of it is left in eu-west-1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing in eu-west-1 carries the tag bamboo:run=ghost-1" in said
+    assert "`bamboo doctor --orphans` lists what bills" in said
     assert main.run(["stop", "--all", "--region", REGION]) == 0
     assert capsys.readouterr().out.startswith("other-1: 1 instance")
     assert asked(capsys)[0] == 0
