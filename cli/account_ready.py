@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import for_nodes, hide_password, read_address
-from bamboo.errors import InputError
+from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from cli import wiring
@@ -33,6 +33,26 @@ def check_account(job: JobConfig, run: RunId) -> None:
     check_job_for_account(job)
     check_store_for_account(job, run)
     check_bucket_for_account(job)
+
+
+def check_free(job: JobConfig, run: RunId) -> None:
+    """Raises RunExists where a run of this id has something in the account or the store: another
+    home may lead it, and two launchers would end each other's instances and login."""
+    from cli.boot_files import AGENT_ENV
+
+    region, found = job.cloud.region, ""
+    with wiring.store_of(run, store_of_job(job)) as store:
+        if store.documents():
+            found = "the store holds a run of this id"
+    if not found and wiring.bucket(wiring.run_url(job, run), region=region).sizes(AGENT_ENV):
+        found = f"{AGENT_ENV} of a run of this id is in the bucket"
+    if not found and any(one.state.live for one in wiring.account(region).describe(run)):
+        found = "instances carry the tag of this run"
+    if found:
+        raise RunExists(
+            f"run {run} exists already in {region}: {found}; take another --run id, or end it "
+            f"first: `bamboo stop {run} --region {region}`"
+        )
 
 
 def check_job_for_account(job: JobConfig) -> None:

@@ -5,7 +5,7 @@ Rule: it is there before the first instance, and gone when the run is over; the 
 stands in `agent.env` and nowhere else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,13 +70,14 @@ def remove_boot_files(objects: ObjectStore, run: RunId, *, reference: str) -> No
     """Take back login and files of a run, of which nothing lives; safe to call again. Raises
     BambooError with all that was not possible, when the rest is done."""
     troubles: list[str] = []
-    names: Sequence[str] = (AGENT_ENV, AUTHORITY)
     try:
-        names = (*names, *objects.sizes(data_name("")))
-        for name in names:
+        # The password first: another right may be missing for what follows.
+        objects.delete(AGENT_ENV)
+        objects.delete(AUTHORITY)
+        for name in objects.sizes(data_name("")):
             objects.delete(name)
     except BambooError as error:
-        troubles.append(f"{AGENT_ENV} of run {run} may be in its bucket still: {error}")
+        troubles.append(f"{AGENT_ENV} or data of run {run} may be in its bucket still: {error}")
     if reference:
         try:
             # One that was lent to the run is not the run's: it has no user of its own then.

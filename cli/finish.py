@@ -13,6 +13,7 @@ from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.planner.value import per_usd_spent
 from cli import sites, wiring
+from cli.look import job_of
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, write_json
@@ -30,13 +31,30 @@ def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
         return "no final state: the run did not end in order"
     if progress.steps_done == 0:
         return "no final state: no step was finished"
-    stages = progress.state.grid.stages
+    stages, step = progress.state.grid.stages, progress.steps_done
+    return _brought(folder, job, stages=stages, step=step)
+
+
+def _brought(folder: RunFolder, job: JobConfig, *, stages: int, step: int) -> str:
     try:
         sites.bring_final(folder, job, stages=stages)
-        write_manifest(folder.final, stages=stages, step=progress.steps_done)
-    except (InputError, StorageUnavailable) as error:
+        write_manifest(folder.final, stages=stages, step=step)
+    except StorageUnavailable as error:
+        later = "" if job.cloud.provider == "local" else f"; `bamboo verify {folder.id}` fetches it"
+        return f"no final state: {error}{later}"
+    except InputError as error:
         return f"no final state: {error}"
     return ""
+
+
+def bring_late(folder: RunFolder, receipt: Mapping[str, Any]) -> str:
+    """Fetch the final state of a run in an account that has ended in order, where its bucket was
+    away then; why it cannot be had, or "". Nothing is done for a run of this machine."""
+    job, ends = job_of(folder), (Outcome.DONE, Outcome.STOPPED, Outcome.BUDGET)
+    if job.cloud.provider == "local" or receipt["outcome"] not in ends or not receipt["step"]:
+        return ""
+    stages = receipt.get("stages", job.cluster.stages)
+    return _brought(folder, job, stages=stages, step=int(receipt["step"]))
 
 
 def keep_stopped(
@@ -104,6 +122,7 @@ def receipt_body(
         "samples_per_s": samples / passed_s if passed_s > 0 else 0.0,
         "samples_per_usd": per_usd_spent(samples, usd),
         "final_note": final_note,
+        "stages": progress.state.grid.stages,
         "newest_checkpoint": max((c.step for c in progress.state.checkpoints), default=None),
         "preemptions": [
             {

@@ -24,7 +24,7 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
-from cli.account_ready import check_account
+from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.lock import Lock
 from cli.market import Replayed, settle
@@ -146,6 +146,8 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
         )
     refuse_without_room(runs.home())
     check_place(job, run)
+    if job.cloud.provider != "local":
+        check_free(job, run)
 
 
 def check_place(job: JobConfig, run: RunId) -> None:

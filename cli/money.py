@@ -138,6 +138,9 @@ def rented_from_journal(
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
     for record in records:
         instance, kind = str(record["instance"]), str(record["kind"])
+        if kind == "seen" and known.pop(("end", instance), None) is not None:
+            # A list of the account had left it out.
+            found[instance] = replace(found[instance], ended_at_s=None, interrupted=False)
         if kind not in ("start", "end"):
             continue
         if (kind, instance) in known:

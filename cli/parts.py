@@ -37,13 +37,19 @@ def end_bill(folder: RunFolder, *, ended_s: float) -> None:
         return
     drop_torn_line(folder.cloud)
     begun: dict[str, float] = {}
+    ended: set[str] = set()
     for record in map(json.loads, Tail(folder.cloud).lines()):
-        if record["kind"] == "start":
-            begun[str(record["instance"])] = float(record["t"])
-        elif record["kind"] == "end":
-            begun.pop(str(record["instance"]), None)
+        match record["kind"]:
+            case "start":
+                begun[str(record["instance"])] = float(record["t"])
+            case "end":
+                ended.add(str(record["instance"]))
+            case "seen":
+                ended.discard(str(record["instance"]))
     with folder.cloud.open("a", encoding="utf-8") as file:
         for instance, began_s in begun.items():
+            if instance in ended:
+                continue
             end = {"t": max(began_s, ended_s), "instance": instance, "cause": "end"}
             file.write(json.dumps({"kind": "end", **end}) + "\n")
 

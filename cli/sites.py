@@ -45,9 +45,12 @@ def start_site(
     if job.cloud.provider == "local":
         note(f"{folder.id}: starting the local cloud")
         return _local_cloud(folder, job, spot_usd_per_hour)
+    from cli.account_ready import check_free
     from cli.boot_files import put_boot_files
 
     note(f"{folder.id}: starting in the account, {job.cloud.region}")
+    if part_of(folder).number == 1:
+        check_free(job, folder.id)  # looking at the model took its time
     site = _account_site(folder, job, store_of_job(job), led=True)
     put_boot_files(
         _run_objects(folder, job),

@@ -2,7 +2,8 @@
 
 start  {t, instance, zone, instance_type, market, usd_per_hour}
 end    {t, instance, cause}      interrupted by the cloud, terminated by us, or the cloud's `end`
-seen   {t, instance}             it was there then; for the day that its end is not shown
+seen   {t, instance}             it was there then; for the day that its end is not shown, and
+                                 against an end that was written down before it
 """
 
 from typing import Any

@@ -5,7 +5,8 @@ its instances for about an hour after their end: each look of the fleet is writt
 same records, so that bill and receipt read one file wherever a run was.
 
 Rule: what stands there already is never written again, by whichever launcher; an instance that the
-account has forgotten ended, for all that is known, when it was seen last.
+account has forgotten ended, for all that is known, when it was seen last. A list may leave one out
+that is there: to be seen again takes such an end back.
 """
 
 import json
@@ -45,15 +46,22 @@ class CloudLog:
     take a line, which then waits."""
 
     def __init__(self, path: Path, *, note: Callable[[str], None]) -> None:
+        """Raises BooksUnwritable for a log that cannot be read or gone on with."""
         self._live: dict[InstanceId, float] = {}
         """Those without an end, with the time at which each was seen last."""
         self._told_s: dict[InstanceId, float] = {}
         """When that was written down last."""
         self._known: set[InstanceId] = set()
         if path.exists():
-            drop_torn_line(path)
-            for line in path.read_text(encoding="utf-8").splitlines():
-                self._remember(json.loads(line))
+            try:
+                drop_torn_line(path)
+                for line in path.read_text(encoding="utf-8").splitlines():
+                    self._remember(json.loads(line))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise BooksUnwritable(
+                    f"{path}: the bill cannot be gone on with, as what stands there cannot be "
+                    f"read ({error!r}); what it stands for is done all the same"
+                ) from error
         self._file = WaitingWriter(path, troubled=lambda why: note(why) if why else None)
 
     def look(
@@ -69,7 +77,7 @@ class CloudLog:
                 usd = price(one.pool)
                 at_s = one.launched_at_s
                 self._write(start_record(one.instance, one.pool, at_s=at_s, usd_per_hour=usd))
-            if one.instance in self._live:
+            if one.instance in self._live or one.state.live:
                 self._seen(one, now_s)
         there = {one.instance for one in shown}
         for instance, seen_s in list(self._live.items()):
@@ -82,8 +90,9 @@ class CloudLog:
             cause = INTERRUPTED if one.interrupted else TERMINATED
             self._write(end_record(one.instance, at_s=max(at_s, one.launched_at_s), cause=cause))
             return
+        again = one.instance not in self._live
         self._live[one.instance] = max(now_s, one.launched_at_s)
-        if now_s - self._told_s[one.instance] >= SEEN_EVERY_S:
+        if again or now_s - self._told_s[one.instance] >= SEEN_EVERY_S:
             self._write(seen_record(one.instance, at_s=now_s))
 
     def _write(self, record: dict[str, Any]) -> None:
@@ -121,6 +130,7 @@ class Recorded:
         self._now = now
         self._prices: dict[Pool, float] = {}
         self._log: CloudLog | None = None
+        self._noted = ""
 
     @property
     def several_pools(self) -> bool:
@@ -136,8 +146,10 @@ class Recorded:
             try:
                 self._log = CloudLog(self._path, note=self._note)
             except BooksUnwritable as error:
-                self._note(str(error))  # the account tells it again at the next look
-                return shown
+                if str(error) != self._noted:
+                    self._noted = str(error)
+                    self._note(self._noted)
+                return shown  # the account tells it again at the next look
         self._log.look(shown, now_s=self._now(), price=self._price)
         return shown
 

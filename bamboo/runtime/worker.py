@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.open import OpenObjects, checkpoint_store, open_objects
 from bamboo.checkpoint.run_files import fetch_data, put_stage
@@ -112,6 +114,25 @@ def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | N
     own is then held against the run's digest. Raises StorageUnavailable."""
     digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
     return fetch_data(objects, digest)
+
+
+def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
+    """What stores a stage of the final state in the run's bucket: all that was trained may hang on
+    it, so a bucket that is away is asked again for so long. Then it raises StorageUnavailable."""
+
+    def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
+        give_up_s = time.monotonic() + patience_s
+        while True:
+            try:
+                put_stage(objects, stage, tensors, step)
+            except StorageUnavailable:
+                if time.monotonic() >= give_up_s:
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                return
+
+    return keep
 
 
 def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: threading.Event) -> None:
@@ -252,7 +273,10 @@ class _Worker:
         """Into the run's folder, or to its bucket where there is none."""
         if self._run_dir is not None:
             return partial(write_stage, self._run_dir / "final")
-        return None if self._objects is None else partial(put_stage, self._objects)
+        if self._objects is None:
+            return None
+        # Within the time that the others, and the agent, give a step.
+        return keep_in_bucket(self._objects, patience_s=self._job.cluster.step_timeout_s / 2)
 
     def _follow(self, follower: Follower, poster: Poster, trainer: Trainer) -> None:
         follow_log(

@@ -48,9 +48,7 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
         _stop(run, region, no_wait=no_wait, as_json=as_json)
         return 0
     codes = [0]
-    living = [
-        f for f in runs.all_runs(runs.home()) if f.endpoint.exists() and not f.receipt.exists()
-    ]
+    living = [f for f in runs.all_runs(runs.home()) if not f.receipt.exists() and _holds(f)]
     regions = (region,) if region else account_regions()
     wishes = [(folder.id, "") for folder in living]
     wishes += [(held, where) for where in regions for held in runs_in_account(where)]
@@ -83,6 +81,17 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     if region and not no_wait:
         sentence = f"{sentence}; {_ended(folder.id, region, folder.path)}"
     _say(folder.id, outcome, sentence, as_json=as_json)
+
+
+def _holds(folder: runs.RunFolder) -> bool:
+    """Whether anything may be there of a run without a receipt; one whose start into an account was
+    cut off has left its login and boot files before it had an endpoint."""
+    if folder.endpoint.exists():
+        return True
+    try:
+        return bool(_region_of(folder))
+    except InputError:  # a damaged run names none
+        return False
 
 
 def _region_of(folder: runs.RunFolder) -> str:

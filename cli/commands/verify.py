@@ -8,7 +8,7 @@ import sys
 import click
 
 from bamboo.errors import InputError, VerifyDiffers
-from cli import runs, wiring
+from cli import finish, runs, wiring
 from cli.decisions import check_decisions
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
@@ -70,7 +70,12 @@ def _check_ended(folder: runs.RunFolder) -> None:
     if folder.final_manifest.exists():
         return
     _check_receipt(folder)
-    outcome = folder.read_json(folder.receipt)["outcome"]
+    receipt = folder.read_json(folder.receipt)
+    outcome = receipt["outcome"]
+    if why := finish.bring_late(folder, receipt):
+        raise InputError(f"run {folder.id} ended {outcome}: {why}")
+    if folder.final_manifest.exists():
+        return
     raise InputError(
         f"run {folder.id} ended {outcome} without a final state; only a run that ended in order "
         "(done, stopped, budget) can be verified"

@@ -134,14 +134,16 @@ class Ec2Provider:
         return LaunchAnswer(launched=tuple(launched), refusals=tuple(refusals))
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
-        """All instances with the run's tag, by id."""
-        found = []
+        """All instances with the run's tag, by id. One that moved between two pages while they
+        were read is there once, as it was shown last."""
+        found: dict[InstanceId, Observed] = {}
         with translated("DescribeInstances"):
             pages = self._reader.get_paginator("describe_instances")
             for page in pages.paginate(**requests.describe_instances(run)):
                 for reservation in page["Reservations"]:
-                    found += [observed(raw) for raw in reservation["Instances"]]
-        return tuple(sorted(found, key=lambda o: o.instance))
+                    for one in map(observed, reservation["Instances"]):
+                        found[one.instance] = one
+        return tuple(found[instance] for instance in sorted(found))
 
     def terminate(self, instances: Sequence[InstanceId]) -> None:
         """End instances; if one of several is unknown, the others are ended one by one."""

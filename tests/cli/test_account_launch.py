@@ -273,6 +273,37 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account)
         assert line["seconds"] == pytest.approx(lasted_s, abs=2.0)
 
 
+def test_a_run_of_the_same_id_from_another_home_changes_nothing(account: Account) -> None:
+    run = "twice"
+    process = account.begin("launch", "job.toml", "--run", run)
+    wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
+    password = account.password(run)
+    account.environment["BAMBOO_HOME"] = str(account.folder / "elsewhere")
+    assert "run twice exists already in us-east-1: the store holds" in account.run(
+        "launch", "job.toml", "--run", run, code=2
+    )
+    assert account.password(run) == password
+    assert user_name(RunId(run)) in account.store.users()
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    account.nothing_left(run)
+
+
+def test_a_launcher_killed_before_its_first_instance_leaves_what_stop_all_takes(
+    account: Account,
+) -> None:
+    run = "early"
+    process = account.begin("launch", "job.toml", "--run", run)
+    wait_until(lambda: "agent.env" in account.objects(run), what="a login", timeout_s=60.0)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (account.home / run / "endpoint.json").unlink(missing_ok=True)  # as if killed before it
+    account.run("stop", "--all", "--region", REGION)
+    account.nothing_left(run)
+    assert "goes on from the beginning" in account.run("resume", run)
+    account.nothing_left(run)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(500)
 def test_a_detached_run_is_taken_up_to_be_stopped_and_goes_on_from_there(account: Account) -> None:

@@ -3,7 +3,7 @@ away again; and the account as a run's site."""
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,12 @@ class Objects(DirectoryStore):
 
     refused = ""
     keeps = False
+    unlisted = False
+
+    def sizes(self, prefix: str) -> Mapping[str, int]:
+        if self.unlisted:
+            raise StorageUnavailable("no")
+        return super().sizes(prefix)
 
     def put_new(self, name: str, data: bytes) -> bool:
         if name == self.refused:
@@ -142,9 +148,20 @@ def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
     where = reference(tmp_path, store.admin_url)
     put(tmp_path, objects, where)
     objects.keeps = True
-    with pytest.raises(BambooError, match=r"agent.env of run r1 may be in its bucket still.*again"):
+    with pytest.raises(BambooError, match=r"data of run r1 may be in its bucket still.*again"):
         remove_boot_files(objects, RUN, reference=where)
     assert user_name(RUN) not in store.users()
+
+
+def test_a_bucket_that_is_not_listed_forgets_the_password_all_the_same(
+    tmp_path: Path, objects: Objects, store: AdminStore
+) -> None:
+    where = reference(tmp_path, store.admin_url)
+    put(tmp_path, objects, where)
+    objects.unlisted = True
+    with pytest.raises(BambooError, match="or data of run r1 may be in its bucket still"):
+        remove_boot_files(objects, RUN, reference=where)
+    assert objects.get(AGENT_ENV) is None
 
 
 def test_a_login_that_may_make_no_users_is_lent_and_said(

@@ -70,6 +70,15 @@ def test_a_record_that_stands_there_twice_counts_once() -> None:
     assert (item.started_at_s, item.ended_at_s) == (100.0, 900.0)
 
 
+def test_to_be_seen_takes_an_end_back_that_was_written_before() -> None:
+    seen, late = {"kind": "seen", "t": 950.0, "instance": "i-0"}, {**END, "t": 1000.0}
+    prices = {"t": 1.0}
+    (item,) = rented_from_journal([START, seen, END, seen], on_demand_usd_per_hour=prices)
+    assert item.ended_at_s is None
+    (item,) = rented_from_journal([START, END, seen, late], on_demand_usd_per_hour=prices)
+    assert item.ended_at_s == 1000.0
+
+
 @pytest.mark.parametrize(
     ("records", "why"),
     [

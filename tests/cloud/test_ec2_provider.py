@@ -132,6 +132,20 @@ def test_a_stopped_instance_is_not_live(provider) -> None:
     provider.terminate([InstanceId(launched.instance)])
 
 
+def test_an_instance_that_is_shown_on_two_pages_is_there_once(provider, monkeypatch) -> None:
+    provider.launch([spec()])
+    shown = provider.describe(RunId("errors"))
+    assert shown
+    plain = provider._reader.get_paginator
+
+    class Twice:
+        def paginate(self, **asked):
+            return [*plain("describe_instances").paginate(**asked)] * 2
+
+    monkeypatch.setattr(provider._reader, "get_paginator", lambda name: Twice())
+    assert provider.describe(RunId("errors")) == shown
+
+
 def test_a_slow_answer_is_unavailable_and_the_same_token_tells_it(market) -> None:
     metadata = MetadataService()
     held_up = threading.Event()

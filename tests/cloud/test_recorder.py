@@ -100,6 +100,31 @@ def test_the_next_launcher_knows_when_it_was_seen_last(log: Log) -> None:
     assert log.look(now_s=9000.0)[-1] == ("end", "i-1", 100.0 + SEEN_EVERY_S, "terminated")
 
 
+def test_one_that_a_list_had_left_out_for_long_goes_on_and_ends_when_it_ends(log: Log) -> None:
+    log.look(ONE, now_s=150.0)
+    log.look(now_s=151.0 + FORGOTTEN_S)  # a launcher that was stopped looks again, and sees none
+    back = ("seen", "i-1", 240.0, None)
+    assert log.look(ONE, now_s=240.0)[-1] == back
+    assert log.look(ONE, now_s=241.0)[-1] == back
+    over = replace(OVER, ended_at_s=400.0)
+    assert log.look(over, now_s=410.0)[-2:] == [back, ("end", "i-1", 400.0, "terminated")]
+
+
+@pytest.mark.parametrize("line", ["\0\0\0", "[]", '{"kind": "end"}', '{"t": 1}', "\udcff"])
+def test_a_damaged_log_holds_up_no_look(tmp_path: Path, line: str) -> None:
+    run, path = RunId("r"), tmp_path / "cloud.jsonl"
+    path.write_bytes(line.encode(errors="surrogateescape") + b"\n")
+    damaged = path.read_bytes()
+    fake = FakeProvider(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
+    fake.launch([LaunchSpec(run=run, pool=POOL, count=1, token="t", expires_at_s=0)])
+    notes: list[str] = []
+    provider = Recorded(fake, path, note=notes.append, now=lambda: 1.0)
+    assert len(provider.describe(run)) == len(provider.describe(run)) == 1
+    assert path.read_bytes() == damaged
+    (note,) = notes
+    assert "cloud.jsonl: the bill cannot be gone on with" in note
+
+
 def test_a_line_that_a_kill_has_torn_is_written_anew(log: Log) -> None:
     log.look(ONE, now_s=110.0)
     whole = log.path.read_text()
