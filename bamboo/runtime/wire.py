@@ -20,6 +20,9 @@ from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
 from bamboo.topology.slots import Slot
 
 HEADER_LIMIT_BYTES = 1 << 20
+MOST_DIMENSIONS = 64
+"""Which torch has."""
+MOST_ELEMENTS = 1 << 48
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, torch.dtype] = {
     "f4": torch.float32,
@@ -119,11 +122,20 @@ def decode(frame: memoryview) -> tuple[Delivered, float]:
         raise Malformed(str(error)) from error
 
 
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor may have it: one of no elements has strides all the same, which count."""
+    return (
+        len(shape) <= MOST_DIMENSIONS
+        and min(shape, default=0) >= 0
+        and prod(max(size, 1) for size in shape) <= MOST_ELEMENTS
+    )
+
+
 def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) -> tuple[Buffer, ...]:
     """The tensors that `body` is, one after the other and to the last byte."""
     out, at = [], 0
     for dtype, shape in shapes:
-        if dtype not in _DTYPES or min(shape, default=0) < 0:
+        if dtype not in _DTYPES or not _is_shape(shape):
             raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
         size = prod(shape) * _DTYPES[dtype].itemsize
         if at + size > body.nbytes:

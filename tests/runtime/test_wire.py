@@ -143,6 +143,16 @@ def test_a_header_that_lacks_something_is_malformed(cut: int) -> None:
         decode(framed(header, b"12345678"))
 
 
+@pytest.mark.parametrize(
+    "shape", [[0, 1 << 63], [0, 1 << 62, 4], [1 << 40, 0, 1 << 40], [0] * 65, [1] * 65]
+)
+def test_an_empty_tensor_of_an_endless_shape_is_malformed(shape: list[int]) -> None:
+    header = [*HEADER[:-1], [["f4", [1]], ["i8", shape]]]
+    body = bytes(4 + 8 * (0 not in shape))
+    with pytest.raises(Malformed, match="shape"):
+        decode(framed(header, body))
+
+
 def test_the_intact_header_is_fine() -> None:
     message, _ = decode(framed(HEADER, b"12345678"))
     assert message.key.index == 3
