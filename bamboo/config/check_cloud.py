@@ -1,5 +1,6 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
+from os.path import isfile
 from pathlib import Path
 
 from bamboo.config.account import SECRET_ARN
@@ -27,7 +28,8 @@ def check_cloud(job: JobConfig) -> None:
             f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
             "arn:aws:secretsmanager:..., and never what is in it"
         )
-    if cloud.boot_script and not (Path(job.file).parent / cloud.boot_script).is_file():
+    # Of a name that no file can have, pathlib raises.
+    if cloud.boot_script and not isfile(Path(job.file).parent / cloud.boot_script):
         raise _at(job, "cloud.boot_script", "is no file", "correct the path")
     if cloud.boot_script and not cloud.bucket:
         raise _at(job, "cloud.bucket", "is empty, and cloud.boot_script needs it", "name it")

@@ -6,6 +6,7 @@ Rule: the same bytes in the same order on every machine that has the same files.
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator
+from os.path import isdir, isfile
 from pathlib import Path
 
 from bamboo.config.tree import JobConfig
@@ -34,10 +35,10 @@ def stdlib_files(root: Path) -> list[Path]:
 
 def _user_files(job: JobConfig) -> list[Path]:
     path = Path(job.file).parent / job.data.path
-    if path.is_dir():
+    if isdir(path):  # of a name that nothing can have, pathlib raises
         found = _walk(path, frozenset({"__pycache__"}))
         return sorted(found, key=lambda p: p.relative_to(path).as_posix())
-    if path.is_file():
+    if isfile(path):
         return [path]
     raise InputError.at(
         file=job.file,

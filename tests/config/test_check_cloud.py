@@ -16,6 +16,7 @@ from bamboo.errors import InputError
         ('subnets = ["subnet-1"]', "must be a table"),
         ('subnets = [{ zone = "us-east-1a", id = "s-1" }]', "of which cloud.subnets names none"),
         ('boot_script = "none.sh"\nbucket = "b"', "is no file"),
+        (f'boot_script = "{"x" * 400}"\nbucket = "b"', "is no file"),
         ('boot_script = "job.toml"', "cloud.boot_script needs it"),
         ('prefer = "luck"', "take one of price, value"),
         ("gang_s = 0", "give a number above 0"),

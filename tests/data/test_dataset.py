@@ -129,6 +129,11 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         load_data(tiny_job(tmp_path, ["data.path=none"]))
 
 
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file or folder"):
+        load_data(tiny_job(tmp_path, [f"data.path={'x' * 400}"]))
+
+
 def test_data_that_vanished_is_refused(tmp_path: Path) -> None:
     job = tiny_job(tmp_path)
     (tmp_path / "text.txt").unlink()
