@@ -74,10 +74,9 @@ def launch(
 def take_up(
     folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
 ) -> dict[str, Any] | None:
-    """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, it
-    is settled by what its store holds; so it is in an
-    account that has no instance of it. Raises InputError, and changes nothing, for a run that never
-    could be reached."""
+    """As `launch`, for a detached run whose launcher is gone. Where the local cloud is gone too, or
+    an account has no instance of the run, it is settled by what its store holds. Raises InputError,
+    and changes nothing, for a run that never could be reached."""
     site = sites.site_of(folder)
     attempt = _Attempt(folder, screen, interrupts, ready)
     if not site.alive():

@@ -8,7 +8,7 @@ from bamboo.config.tree import JobConfig
 
 TEXT = "".join(f"line {i}: the quick brown fox jumps over {i * i} lazy dogs\n" for i in range(200))
 
-TINY = """
+SMALL = """
 [model]
 layers = 2
 width = 16
@@ -17,7 +17,9 @@ context = 8
 [data]
 source = "path"
 path = "text.txt"
-[train]
+"""
+"""Model and data."""
+TINY = f"""{SMALL}[train]
 steps = 6
 batch = 8
 microbatch = 2

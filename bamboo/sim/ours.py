@@ -44,7 +44,6 @@ from bamboo.sim.rebuilding import Rebuilding
 from bamboo.sim.replicas import Replicas
 from bamboo.sim.sizing import Sizing
 from bamboo.sim.world import END, FAILOVER, HAND_OVER, RECONFIGURATION, World
-from bamboo.topology.strategy import stage_modes
 
 T = TypeVar("T")
 LAUNCHER = "launcher"
@@ -244,14 +243,17 @@ class Ours:
         world.kernel.after(again_s, lambda: self._caught_up(failover))
 
     def _done_again_s(self, failover: Failover) -> float:
-        layout = layout_of(self.state, self.policy)
-        cut, stage = layout.cut, failover.slot.stage
-        count = layout.shares[failover.slot.pipeline] * self.workload.shape.microbatches
+        assert self.state.assignment is not None, "who takes over is assigned"
+        layout, work = layout_of(self.state, self.policy), self.workload
+        stage, shares = failover.slot.stage, layout.shares
+        count = shares[failover.slot.pipeline] * work.shape.microbatches
         part = self.world.progress.steps - step_in_hand(self)
-        work = self.workload
-        again = work.sums(work.backward_s, cut)[stage]
-        if stage_modes(self.state.redundancy, len(cut) - 1)[stage] not in ("eager", "full"):
-            again += work.sums(work.forward_s, cut)[stage]
+        forward, backward = (
+            work.sums(each_s, layout.cut)[stage] for each_s in (work.forward_s, work.backward_s)
+        )
+        # What its shadow has done ahead, as the planner has it.
+        ahead = self._times.calm_ahead(self.state.assignment.grid, shares)[stage]
+        again = forward * (1 - ahead[0]) + backward * (1 - ahead[1])
         return max(0.0, part) * count * again
 
     def _caught_up(self, failover: Failover) -> None:

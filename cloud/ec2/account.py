@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from cloud.ec2 import requests
 from cloud.ec2.calls import code_and_message, translated
-from cloud.ec2.clients import client_of, session_of
+from cloud.ec2.clients import clients_of
 
 READ_TIMEOUT_S = 10
 ATTEMPTS = 3
@@ -40,16 +40,12 @@ class Ec2Account:
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
         with translated("reading the AWS settings", service="AWS"):
-            session = session_of(region)
-            sts, iam, ec2, ssm = (
-                client_of(
-                    session,
-                    service,
-                    read_timeout_s=READ_TIMEOUT_S,
-                    attempts=ATTEMPTS,
-                    endpoint_url=endpoint_url,
-                )
-                for service in ("sts", "iam", "ec2", "ssm")
+            sts, iam, ec2, ssm = clients_of(
+                ("sts", "iam", "ec2", "ssm"),
+                region=region,
+                read_timeout_s=READ_TIMEOUT_S,
+                attempts=ATTEMPTS,
+                endpoint_url=endpoint_url,
             )
         return cls(sts=sts, iam=iam, ec2=ec2, ssm=ssm)
 

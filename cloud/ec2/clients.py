@@ -4,6 +4,7 @@ Rule: what boto3 knows of the services is read once in a process, however many s
 the model of EC2 alone takes longer to read than most questions to answer.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -46,6 +47,27 @@ def client_of(
     )
     make: Any = session.client  # its type has a name for each service
     return make(service, endpoint_url=endpoint_url, config=config)
+
+
+def clients_of(
+    services: Sequence[str],
+    *,
+    region: str,
+    read_timeout_s: float,
+    attempts: int,
+    endpoint_url: str | None = None,
+) -> Iterator[Any]:
+    """A client of each service in turn, all of one session. Raises BotoCoreError as `session_of`
+    does."""
+    session = session_of(region)
+    for service in services:
+        yield client_of(
+            session,
+            service,
+            read_timeout_s=read_timeout_s,
+            attempts=attempts,
+            endpoint_url=endpoint_url,
+        )
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any
 from bamboo.ports import PricesSeen, TypeFacts
 from cloud.ec2 import requests
 from cloud.ec2.calls import translated
-from cloud.ec2.clients import client_of, session_of
+from cloud.ec2.clients import clients_of
 from cloud.ec2.pricing import spot_offers
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
@@ -48,16 +48,12 @@ class Ec2Prices:
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
         with translated("reading the AWS settings", without_account=WITHOUT_ACCOUNT):
-            session = session_of(region)
-            ec2, quotas = (
-                client_of(
-                    session,
-                    service,
-                    read_timeout_s=READ_TIMEOUT_S,
-                    attempts=ATTEMPTS,
-                    endpoint_url=endpoint_url,
-                )
-                for service in ("ec2", "service-quotas")
+            ec2, quotas = clients_of(
+                ("ec2", "service-quotas"),
+                region=region,
+                read_timeout_s=READ_TIMEOUT_S,
+                attempts=ATTEMPTS,
+                endpoint_url=endpoint_url,
             )
         return cls(ec2=ec2, quotas=quotas, region=region)
 

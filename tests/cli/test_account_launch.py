@@ -22,7 +22,7 @@ from cli.planning import LAUNCH_TEMPLATE
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.cli.boots import BUCKET
 from tests.exposed import files_with
-from tests.jobs import TEXT
+from tests.jobs import SMALL, TEXT
 from tests.store_server import AdminStore, start_admin_store
 from tests.support import wait_until
 from tests.tls_store import MUST_BE_THERE, SERVER, TlsStore, free_port, start_tls_store
@@ -32,16 +32,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 LONGEST_S = 200.0
 REGION, ZONE = "us-east-1", "us-east-1a"
 ROOT = Path(__file__).resolve().parents[2]
-JOB = f"""
-[model]
-layers = 2
-width = 16
-heads = 2
-context = 8
-[data]
-source = "path"
-path = "text.txt"
-[train]
+JOB = f"""{SMALL}[train]
 steps = 120
 batch = 8
 microbatch = 2

@@ -14,23 +14,14 @@ import pytest
 
 from cloud.local.session import members
 from tests.exposed import files_with, processes_with
-from tests.jobs import TEXT
+from tests.jobs import SMALL, TEXT
 from tests.store_server import start_store
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 GONE_WITHIN_S = 15.0
-JOB = """
-[model]
-layers = 2
-width = 16
-heads = 2
-context = 8
-[data]
-source = "path"
-path = "text.txt"
-[train]
+JOB = f"""{SMALL}[train]
 steps = 40
 batch = 8
 microbatch = 2
