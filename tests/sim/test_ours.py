@@ -45,6 +45,18 @@ def test_a_loss_is_taken_over_inside_the_step_and_nothing_is_lost() -> None:
     assert 10 < slower < 0.1 * calm.steps, "a merged node for a while, then full strength"
 
 
+@pytest.mark.parametrize("mode", ["gap", "eager", "full"])
+def test_what_the_shadow_has_done_ahead_is_not_done_again(mode: str) -> None:
+    stood_s = {}
+    for one in ("stash", mode):
+        job = replace(asked(redundancy=one, patience_s=1e6), pauses=Pauses(detect_s=0.0))
+        found = simulate(job, trace(FOUR, "601 -b", "900 +e"))
+        assert found.failovers == 1
+        into = 601.0 % calm_step_s(job) / calm_step_s(job)
+        stood_s[one] = (found.seconds - found.trained_s) / into
+    assert 0 < stood_s[mode] < 0.95 * stood_s["stash"]
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_losses_of_different_pipelines_at_once_delay_as_the_worse_of_them(together: bool) -> None:
     """With two pipelines alike: no longer than the loss of one, where each has a loss."""
