@@ -56,6 +56,7 @@ def start_site(
         _run_objects(folder, job),
         job,
         folder.id,
+        wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
         reference=site.store_url,
         data_digest=data_digest,
         note=note,
