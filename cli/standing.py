@@ -45,8 +45,7 @@ def make_stack(
             say("the stack stands as it should; nothing is changed")
             return
         _show(planned, say)
-        for line in standing_costs():
-            say(line)
+        say(f"while it stands it bills {standing_costs()}")
         _ask("Make it?", yes=yes)
         terraform.carry_out(stack, file, say=_indented(say))
 
@@ -85,15 +84,15 @@ def unmake_stack(
         terraform.carry_out(stack, file, say=_indented(say))
 
 
-def standing_costs() -> list[str]:
-    """What the stack costs while no run is there, from list prices."""
+def standing_costs() -> str:
+    """What the stack costs while no run is there, from list prices; and what ends that."""
     parts = auxiliary_parts(load_catalogue().auxiliary, Extras(instances=0))
     month = sum(part.usd_per_hour for part in parts) * HOURS_PER_MONTH
-    return [
-        f"while it stands it bills {usd(month)} a month, run or no run (modelled, list prices):",
-        *(f"  {part.name}: {part.why}" for part in parts if part.usd_per_hour > 0),
-        "`bamboo init --destroy` ends that",
-    ]
+    why = "; ".join(part.why for part in parts if part.usd_per_hour > 0)
+    return (
+        f"{usd(month)} a month, run or no run (modelled: {why}), beside what its bucket holds; "
+        "`bamboo init --destroy` ends it"
+    )
 
 
 def public_address(url: str = WHO_AM_I) -> str:
