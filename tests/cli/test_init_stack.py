@@ -18,58 +18,9 @@ from bamboo.ids import RunId
 from cli import standing, terraform
 from cli.main import run
 from cli.standing import public_address
+from tests.cli.stack import Stack
 from tests.cli.test_init import text_of
 from tests.support import wait_until
-
-VARIABLES = 'variable "zones" {\n}\nvariable "launcher_cidrs" {\n}\nvariable "region" {\n}\n'
-
-
-def changes(**actions: list[str]) -> str:
-    made = [
-        {"address": f"{kind}.x", "type": kind, "change": {"actions": one}}
-        for kind, one in actions.items()
-    ]
-    return json.dumps({"resource_changes": made})
-
-
-class Stack:
-    """A directory of a stack, and a `terraform` on the path that notes each call."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "terraform"
-        self.path.mkdir()
-        (self.path / "variables.tf").write_text(VARIABLES)
-        (folder / "outputs.json").write_text(text_of())
-        (folder / "bin").mkdir()
-        self.plan(aws_vpc=["create"], aws_instance=["create"])
-        self.does()
-
-    def plan(self, **actions: list[str]) -> None:
-        (self.folder / "plan.json").write_text(changes(**actions))
-
-    def does(self, verb: str = "none", what: str = "") -> None:
-        """Beside what each verb says, `verb` does this."""
-        program = self.folder / "bin" / "terraform"
-        program.write_text(
-            f"""#!/bin/bash
-shift
-echo "$@" >>"{self.folder}/calls"
-case "$1" in
-    output) cat "{self.folder}/outputs.json" ;;
-    show) cat "{self.folder}/plan.json" ;;
-    apply) echo "aws_vpc.x: Creating..." ;;
-esac
-case "$1" in
-    {verb}) {what or ":"} ;;
-esac
-"""
-        )
-        program.chmod(0o755)
-
-    def calls(self) -> list[str]:
-        path = self.folder / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split()[0] for line in lines]
 
 
 @pytest.fixture
