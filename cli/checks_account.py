@@ -1,18 +1,20 @@
 """What `bamboo doctor` looks at in an account: credentials, clock, region, quotas, the role of spot
-requests, image, network and bucket.
+requests, image, network, bucket and the rights to launch.
 
 Rule: every question is asked as a launch would ask it, of the keys of `[cloud]` that it would have.
 Where a question needs the answer to another, it is asked again: a check stands for itself.
 """
 
+import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.ids import RunId, ZoneId
 from bamboo.planner.quota import CODES, FAMILIES, quota_needed, quota_sentence
 from bamboo.planner.refreshed import refreshed
 from bamboo.ports import PriceSource
@@ -20,10 +22,14 @@ from cli import wiring
 from cli.account_ready import check_bucket_for_account
 from cli.checks_here import MOST_SKEW_S
 from cli.doctor import Check, Finding, Result
-from cli.planning import LAUNCH_TEMPLATE
+from cli.planning import LAUNCH_TEMPLATE, ec2_settings, markets_of
 from cloud.ec2.account import SPOT_ROLE, Ec2Account
+from cloud.provider import LaunchSpec, Pool
 
 INIT = "`bamboo init --apply` makes the stack in terraform/ and names what is there"
+
+MOST_SAID = 300
+"""Of a refusal: EC2 adds a long coded message to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,8 @@ class AccountChecks:
             "network": self._network,
             "bucket": self._bucket,
         }
+        if self.needed:
+            asks["rights"] = self._rights
         return [
             Check(
                 name=name,
@@ -211,6 +219,40 @@ class AccountChecks:
         if not wrong:
             return Finding(result=Result.GOOD, sentence=f"there: {', '.join(sorted(named))}")
         return Finding(result=Result.FAULT, sentence="; ".join(wrong), remedy=f"{INIT} --force")
+
+    def _rights(self, account: Ec2Account) -> Finding:
+        """Both calls of a launch are made, of one pool and of several, and not carried out."""
+        cloud = self.job.cloud
+        market, settings = markets_of(self.job)[0], ec2_settings(self.job)
+        pools = tuple(
+            Pool(instance_type=kind, zone=ZoneId(zone), market=market)
+            for kind in cloud.instance_types
+            for zone in cloud.zones
+            if not settings.subnets or zone in settings.subnets
+        )
+        if not pools:
+            sentence = "there is no type in a zone with a subnet to try it with"
+            return Finding(result=Result.UNKNOWN, sentence=sentence, remedy=INIT)
+        one = LaunchSpec(
+            run=RunId("doctor"),
+            pool=pools[0],
+            count=1,
+            token=secrets.token_hex(16),
+            expires_at_s=int(self.now()) + 3600,
+        )
+        # Also a single pool is asked for by a fleet: a later job may have several.
+        several = replace(one, alternatives=pools[1:] or pools)
+        refusals = [account.refusal_of(spec, settings) for spec in (one, several)]
+        said = "; ".join(one[:MOST_SAID] for one in refusals if one)
+        if not said:
+            sentence = "RunInstances and CreateFleet were tried dry, and would be done"
+            return Finding(result=Result.GOOD, sentence=sentence)
+        return Finding(
+            result=Result.FAULT,
+            sentence=said,
+            remedy="attach the stack's policy to who launches: "
+            "`terraform -chdir=terraform output launcher_policy`",
+        )
 
     def _bucket(self, account: Ec2Account) -> Finding:
         """Asked of S3, as the launch asks it."""

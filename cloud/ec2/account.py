@@ -13,10 +13,15 @@ from botocore.exceptions import ClientError
 from cloud.ec2 import requests
 from cloud.ec2.calls import code_and_message, translated
 from cloud.ec2.clients import clients_of
+from cloud.ec2.errors import THROTTLED_CODES, UNAVAILABLE_CODES
+from cloud.ec2.requests import Ec2Settings
+from cloud.provider import LaunchSpec
 
 READ_TIMEOUT_S = 10
 ATTEMPTS = 3
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
+WOULD_HAVE = "DryRunOperation"
+"""What EC2 says where it would have done what it was not to do."""
 PARAMETER = "resolve:ssm:"
 """In front of the name of a parameter that holds the id of an image."""
 
@@ -111,6 +116,23 @@ class Ec2Account:
         with translated("DescribeSubnets"):
             found = self._ec2.describe_subnets(**requests.default_subnets())["Subnets"]
         return tuple(sorted(str(one["AvailabilityZone"]) for one in found))
+
+    def refusal_of(self, spec: LaunchSpec, settings: Ec2Settings) -> str:
+        """Why EC2 would refuse these credentials this launch, or "": it is asked by the call of the
+        launch itself, as one that is not carried out."""
+        call, arguments = requests.launch_call(spec, settings)
+        ask = {"CreateFleet": self._ec2.create_fleet, "RunInstances": self._ec2.run_instances}[call]
+        with translated(call):
+            try:
+                ask(**arguments, DryRun=True)
+            except ClientError as error:
+                code, message = code_and_message(error)
+                if code == WOULD_HAVE:
+                    return ""
+                if code in UNAVAILABLE_CODES or code in THROTTLED_CODES:
+                    raise
+                return f"{call}: {code}: {message}"
+        return ""
 
     def close(self) -> None:
         """Close the connections."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from bamboo.config.tree import CloudConfig, ClusterConfig, JobConfig, Subnet
 from bamboo.coord.redis_store import StoreSeen
@@ -105,7 +107,7 @@ def test_an_account_with_all_that_a_job_needs(world: World) -> None:
     assert {name: one.result for name, one in found.items()} == dict.fromkeys(
         (
             *("credentials", "clock", "region", "quotas", "spot role", "image", "network"),
-            "bucket",
+            *("bucket", "rights"),
         ),
         Result.GOOD,
     )
@@ -113,6 +115,32 @@ def test_an_account_with_all_that_a_job_needs(world: World) -> None:
     assert found["quotas"].lines[0].startswith("5 g4dn.xlarge need 20 vCPUs of the quota")
     assert world.image in found["image"].sentence
     assert "default ones" in found["network"].sentence
+    assert "tried dry, and would be done" in found["rights"].sentence
+    assert not world.client("ec2").describe_instances()["Reservations"]
+    assert "rights" not in found_of(needed=False)
+
+
+@pytest.mark.parametrize(
+    ("refused", "result"), [("CreateFleet", Result.FAULT), ("RunInstances", Result.FAULT)]
+)
+def test_a_right_that_lacks_is_a_fault_before_the_launch(
+    world: World, monkeypatch: pytest.MonkeyPatch, refused: str, result: Result
+) -> None:
+    send = BaseClient._make_api_call
+
+    def answer(client: Any, operation: str, arguments: Any) -> Any:
+        if operation != refused:
+            return send(client, operation, arguments)
+        assert arguments["DryRun"] is True
+        body = {"Error": {"Code": "UnauthorizedOperation", "Message": "You are not " + "x" * 999}}
+        raise ClientError(body, operation)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
+    found = found_of()["rights"]
+    assert found.result is result
+    assert found.sentence.startswith(f"{refused}: UnauthorizedOperation: You are not xxx")
+    assert len(found.sentence) <= 300
+    assert "launcher_policy" in found.remedy
 
 
 @pytest.mark.parametrize(
