@@ -7,19 +7,16 @@ from pathlib import Path
 
 import click
 
-from bamboo.coord.follow import Follower
-from bamboo.core.events import StopRequested
-from bamboo.core.state import Outcome, Phase
+from bamboo.core.state import Outcome
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId, run_id
-from cli import background, runs, sites, wiring
+from cli import background, runs, sites
 from cli.ending import end_in_account, runs_in_account
 from cli.live import live_store
 from cli.look import job_of
 from cli.orphans import account_regions
+from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
-WAIT_S = 150.0
-"""How long the members may take to agree on a step and to finish it."""
 RECEIPT_S = 180.0
 """How long its launcher may then take to see every instance gone."""
 LOOK_S = 0.1
@@ -67,7 +64,8 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     """At its step boundary where it can be told to; then by tag, where it is in an account."""
     exact = next((f for f in runs.all_runs(runs.home()) if f.id == run), None)
     if region and exact is None:
-        _say(run, None, _ended(run_id(run), region, None), as_json=as_json)
+        asked = "" if no_wait else stop_elsewhere(run_id(run), region)
+        _say(run, None, asked + _ended(run_id(run), region, None), as_json=as_json)
         return
     folder = exact or runs.find(runs.home(), run)
     region = region or _region_of(folder)
@@ -108,27 +106,16 @@ def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | 
     """Ask a run that lives to stop, and wait until it has. Raises InputError for one that does not
     live, BambooError for one that does not stop."""
     with live_store(folder) as store:
-        wiring.driver(store, "stop").append(
-            StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED),
-            deadline_s=10.0,
-        )
+        ask_to_stop(store)
         detached = sites.outlives_its_launcher(folder)
         if detached:
             background.keep(folder)  # somebody has to end its instances
         if no_wait:
             return None, "asked to stop"
-        follower = Follower()
-        end_s = time.monotonic() + WAIT_S
-        while time.monotonic() < end_s:
-            follower.poll(store, timeout_s=1.0)
-            state = follower.state
-            if state is None:
-                raise InputError(f"run {folder.id} has an empty log")
-            if state.phase is Phase.FINISHED:
-                if detached:
-                    _await_receipt(folder)
-                return state.outcome, state.sentence
-    raise BambooError(f"run {folder.id} did not stop within {WAIT_S:g} s; interrupt its launcher")
+        state = await_stop(store, folder.id)
+        if detached:
+            _await_receipt(folder)
+        return state.outcome, state.sentence
 
 
 def _await_receipt(folder: runs.RunFolder) -> None:

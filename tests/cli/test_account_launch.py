@@ -283,8 +283,14 @@ def test_a_run_of_the_same_id_from_another_home_changes_nothing(account: Account
     )
     assert account.password(run) == password
     assert user_name(RunId(run)) in account.store.users()
+    # Nor is it ended under its launcher, which would start again what lacks: it is asked to stop.
+    stopped = account.run("stop", run, "--region", REGION)
+    assert "stopped by `bamboo stop`" in stopped
+    assert "nothing of it is left" in stopped
     said, _ = process.communicate(timeout=100)
-    assert process.returncode == 0, said
+    assert process.returncode == 130, said
+    receipt = json.loads((account.home / run / "receipt.json").read_text())
+    assert receipt["outcome"] == "stopped"
     account.nothing_left(run)
 
 

@@ -1,0 +1,61 @@
+"""The wish that a run stops at its next step boundary, and waiting for that: by its folder here, or
+from elsewhere by its store alone.
+
+Rule: who asks decides nothing; the members agree on the step, and the run's launcher ends its
+instances.
+"""
+
+import time
+
+from bamboo.coord.follow import Follower
+from bamboo.core.events import StopRequested
+from bamboo.core.state import Outcome, Phase, State
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import RunId
+from bamboo.ports import Store
+from cli import wiring
+from cli.ending import account_job
+from cli.store_reference import store_of_job
+
+WAIT_S = 150.0
+"""How long the members may take to agree on a step and to finish it."""
+
+
+def ask_to_stop(store: Store) -> None:
+    """Say it to the members. Raises StoreUnavailable, InputError."""
+    wiring.driver(store, "stop").append(
+        StopRequested(reason="stopped by `bamboo stop`", outcome=Outcome.STOPPED), deadline_s=10.0
+    )
+
+
+def await_stop(store: Store, run: RunId, *, wait_s: float = WAIT_S) -> State:
+    """The state in which the run is over. Raises BambooError when it is not, in time."""
+    follower = Follower()
+    end_s = time.monotonic() + wait_s
+    while time.monotonic() < end_s:
+        follower.poll(store, timeout_s=1.0)
+        state = follower.state
+        if state is None:
+            raise InputError(f"run {run} has an empty log")
+        if state.phase is Phase.FINISHED:
+            return state
+    raise BambooError(f"run {run} did not stop within {wait_s:g} s; interrupt its launcher")
+
+
+def stop_elsewhere(run: RunId, region: str, *, wait_s: float = WAIT_S) -> str:
+    """Ask a run that another machine leads to stop, by the store and the account that the account
+    file names: a launcher that nobody told would start again what is ended under it. What came of
+    it, for people; "" where there is nothing to ask or nobody to answer."""
+    job = account_job()
+    if job is None or job.cloud.region != region:
+        return ""
+    try:
+        if not any(one.state.live for one in wiring.account(region).describe(run)):
+            return ""
+        with wiring.store_of(run, store_of_job(job)) as store:
+            if not store.documents():
+                return ""
+            ask_to_stop(store)
+            return f"{await_stop(store, run, wait_s=wait_s).sentence}; "
+    except BambooError as error:
+        return f"it could not be asked to stop ({' '.join(str(error).split())}); "
