@@ -18,10 +18,11 @@ from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
-from bamboo.telemetry.reader import Tail, read_metrics
+from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
+from cli.bill_log import read_bill_log
 from cli.documents import REMEDY
 from cli.pause import with_kill_stamp
 from cli.progress import (
@@ -193,7 +194,7 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
 
 def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
     """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
-    told_s = [float(json.loads(line)["t"]) for line in Tail(folder.cloud).lines()]
+    told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
     _, leases = store.leases()
     beaten_s = (lease.beaten_at_s for lease in leases.values())
     return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])
