@@ -54,6 +54,7 @@ from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
+    from cli.fleet import RunFleet
 
 ALONE_S = 3600.0
 """A detached run of this machine that nobody leads is ended after so long; `budget.max_hours` says
@@ -230,6 +231,7 @@ class _Attempt:
             note=self._screen.note,
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
+        stack.callback(self._close, fleet)
         stack.callback(self._unless_left, fleet.terminate_all)
         ours = site.has_store
         launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=ours)
@@ -295,7 +297,7 @@ class _Attempt:
         if not self._left:
             end()
 
-    def _close(self, books: FileBooks) -> None:
+    def _close(self, books: "FileBooks | RunFleet") -> None:
         try:
             books.close()
         except BooksUnwritable as error:

@@ -63,7 +63,8 @@ class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
     how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
     no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
-    up; `join_s`: one that no node has come from for so long is replaced."""
+    up; `join_s`: one that no node has come from for so long is replaced. `close`, when all is over,
+    raises BooksUnwritable where the bill is not written down to its end."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class RunFleet:
         anchors: int = 0,
         gang: Gang | None = None,
         join_s: float,
+        close: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -94,6 +96,7 @@ class RunFleet:
         self._gang = gang
         self._join_s = join_s
         self._now = now
+        self.close = close
         self._asked: set[InstanceId] = set()
         """Instances that this launcher has asked the cloud to end."""
         self._noted = ""

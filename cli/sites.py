@@ -171,9 +171,10 @@ def run_fleet(
         speeds=speeds,
         endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
     )
+    recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=note)
     return RunFleet(
         Fleet(
-            ec2 if local else Recorded(ec2, folder.cloud, asks_prices=True, note=note),
+            ec2 if local else recorded,
             run=folder.id,
             intents=folder.path / "intents.jsonl",
             pool_out_s=job.cloud.pool_out_s,
@@ -189,6 +190,7 @@ def run_fleet(
         anchors=job.cloud.anchors,
         gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
+        close=recorded.close,
         note=note,
     )
 
