@@ -152,9 +152,10 @@ class _Attempt:
                 ),
             )
             stack.callback(self._unless_left, site.stop)
-            self._write_endpoint(site)
             store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
             self._create(store)
+            self._write_endpoint(site)
+            site.prepare()
             if self._terms.detached:
                 self.hold(site)
             driver = wiring.driver(store, "launcher")
