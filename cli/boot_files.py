@@ -1,8 +1,9 @@
 """What the instances of a run in an account find in its bucket, below `runs/<run>/`: their agents'
-settings with the run's login at the store, the store's certificate, the data.
+settings with the run's login at the store, the store's certificate, the data; and beside all runs,
+by digest, the wheel that they install.
 
-Rule: it is there before the first instance, and gone when the run is over; the login's password
-stands in `agent.env` and nowhere else.
+Rule: it is there before the first instance, and but for the wheel gone when the run is over; the
+login's password stands in `agent.env` and nowhere else. Instances may read wheels and write none.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from cli import wiring
 from cli.store_reference import REDIS_VARIABLE, store_url_of
+from cli.wheel import own_wheel
 from cloud.ec2.user_data import agent_environment
 
 AGENT_ENV, AUTHORITY = "agent.env", "store-ca.pem"
@@ -31,16 +33,22 @@ def put_boot_files(
     job: JobConfig,
     run: RunId,
     *,
+    wheels: ObjectStore,
     reference: str,
     data_digest: str,
     note: Callable[[str], None],
 ) -> None:
-    """Make the run's login and put down all that its instances begin with. Where the login behind
-    `reference` may make no users, the instances have that one, and `note` is told. Raises
-    StoreRefused, InputError, StorageUnavailable; then nothing of it is left."""
+    """Make the run's login and put down all that its instances begin with: in `objects` what is the
+    run's, in `wheels`, which is the whole bucket, this process's wheel unless it is there. Where
+    the login behind `reference` may make no users, the instances have that one, and `note` is
+    told. Raises StoreRefused, InputError, StorageUnavailable; then nothing of the run is left."""
     url = store_url_of(reference)
     try:
         put_data(objects, read_source(job), data_digest)
+        wheel = own_wheel()
+        if wheel.name not in wheels.sizes(wheel.name):
+            note(f"{run}: the wheel goes to the bucket, {len(wheel.data) / 1e6:.1f} MB")
+            wheels.put_new(wheel.name, wheel.data)
         login = make_login(url, run)
         if login is None:
             note(
@@ -52,6 +60,7 @@ def put_boot_files(
         settings = {
             "BAMBOO_RUN": run,
             "BAMBOO_RUN_URL": wiring.run_url(job, run),
+            "BAMBOO_WHEEL": wheel.name,
             REDIS_VARIABLE: of_nodes,
             "AWS_REGION": job.cloud.region,
             "AWS_DEFAULT_REGION": job.cloud.region,

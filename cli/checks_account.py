@@ -223,5 +223,5 @@ class AccountChecks:
         if self.job.cloud.boot_script:
             sentence = "cloud.boot_script says what an instance fetches; nothing was looked for"
             return Finding(result=Result.GOOD, sentence=sentence)
-        sentence = f"wheel and boot files lie in s3://{name}"
+        sentence = f"boot files lie in s3://{name}; a launch brings the wheel"
         return Finding(result=Result.GOOD, sentence=sentence)

@@ -54,10 +54,15 @@ def start_site(
     reference = store_of_job(job)
 
     def put() -> None:
-        objects = _run_objects(folder, job)
         try:
             put_boot_files(
-                objects, job, folder.id, reference=reference, data_digest=data_digest, note=note
+                _run_objects(folder, job),
+                job,
+                folder.id,
+                wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
+                reference=reference,
+                data_digest=data_digest,
+                note=note,
             )
         except BaseException:
             with suppress(BambooError):  # the id is free again

@@ -79,7 +79,7 @@ export AWS_DEFAULT_REGION
 
 getent passwd bamboo >/dev/null ||
     useradd --system --home-dir /var/lib/bamboo --create-home --shell /usr/sbin/nologin bamboo
-install -d -m 0755 "$home" "$home/wheels"
+install -d -m 0755 "$home"
 install -d -m 0750 -o root -g bamboo "$etc"
 
 # The dead-man switch comes first, then it is in charge of what hangs from here on.
@@ -106,20 +106,24 @@ if grep -q '^BAMBOO_REDIS_CA=' "$etc/agent.env"; then
     chmod 0644 "$etc/store-ca.pem"
 fi
 
-timeout 300 aws s3 sync --only-show-errors --delete --exclude '*' --include 'bamboo_train-*.whl' \
-    "s3://$BAMBOO_BUCKET/wheels/" "$home/wheels/"
+# The wheel of the run's launcher, to the byte: its digest is part of its name.
+wheel=$(sed -n 's/^BAMBOO_WHEEL="\(.*\)"$/\1/p' "$etc/agent.env")
+if [[ ! $wheel =~ ^wheels/([0-9a-f]{64})/(bamboo_train-[0-9A-Za-z.+]+-py3-none-any\.whl)$ ]]; then
+    echo "bamboo boot: BAMBOO_WHEEL is '$wheel' in agent.env, which names no wheel" >&2
+    exit 1
+fi
+digest=${BASH_REMATCH[1]} installed=$home/${BASH_REMATCH[2]}
+fetch "$wheel" "$installed"
+echo "$digest  $installed" | sha256sum --check --status
 fetch boot/constraints.txt "$home/constraints.txt"
 fetch boot/bamboo-agent.service "$units/bamboo-agent.service"
-
-wheel=$(find "$home/wheels" -name 'bamboo_train-*.whl' | sort --version-sort | tail -n 1)
-[[ -n $wheel ]] || { echo "bamboo boot: no wheel in s3://$BAMBOO_BUCKET/wheels/" >&2; false; }
 
 for python in python3 python3.13 python3.12 python3.11; do
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
 done
 "$python" -m venv "$home/venv"
 "$home/venv/bin/python" -m pip --disable-pip-version-check -qq install \
-    --constraint "$home/constraints.txt" "$wheel"
+    --constraint "$home/constraints.txt" "$installed"
 
 systemctl daemon-reload
 systemctl enable --now bamboo-agent.service

@@ -80,7 +80,7 @@ resource "aws_s3_bucket_policy" "encrypted_transport_only" {
   depends_on = [aws_s3_bucket_public_access_block.this]
 }
 
-# The wheel itself goes to wheels/ by hand (infra/README.md); these change with the stack only.
+# The wheel goes to wheels/ with the first launch that has it; these change with the stack only.
 resource "aws_s3_object" "boot" {
   for_each = merge(
     { "constraints.txt" = "${path.module}/../constraints.txt" },

@@ -1,6 +1,8 @@
 """Plays `infra/boot.sh` on an instance of a mock account: fetches the run's settings from the
-bucket with the role's credentials, and becomes the agent with these alone in its environment."""
+bucket with the role's credentials, compares the wheel with its digest, and becomes the agent with
+these settings alone in its environment."""
 
+import hashlib
 import json
 import os
 import sys
@@ -48,6 +50,9 @@ def main() -> None:
     if "BAMBOO_REDIS_CA" in settings:
         (etc / "store-ca.pem").write_bytes(fetched("store-ca.pem"))
         settings["BAMBOO_REDIS_CA"] = str(etc / "store-ca.pem")
+    wheel = settings["BAMBOO_WHEEL"]
+    content = s3.get_object(Bucket=BUCKET, Key=wheel)["Body"].read()
+    assert hashlib.sha256(content).hexdigest() == wheel.split("/")[1]
     kept = {name: os.environ[name] for name in (METADATA, ENDPOINT, "PATH", "PYTHONPATH")}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     of_unit = {"BAMBOO_SOCKET_DIR": str(etc), "BAMBOO_LIFELINE_FD": "0"}

@@ -71,8 +71,8 @@ class Account:
             for service in ("s3", "ec2")
         )
         self.s3.create_bucket(Bucket=BUCKET)
-        for name in (*(f"boot/{one}" for one in BOOT_FILES), "wheels/bamboo_train-0.1.0-py3.whl"):
-            self.s3.put_object(Bucket=BUCKET, Key=name, Body=b"-")
+        for name in BOOT_FILES:
+            self.s3.put_object(Bucket=BUCKET, Key=f"boot/{name}", Body=b"-")
         (folder / "text.txt").write_text(TEXT)
         (folder / "job.toml").write_text(JOB)
         (folder / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "{BUCKET}"\n')

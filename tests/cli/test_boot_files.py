@@ -16,6 +16,7 @@ from bamboo.errors import BambooError, InputError, StorageUnavailable
 from bamboo.ids import InstanceId, RunId
 from cli.account_site import AccountSite
 from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
+from cli.wheel import own_wheel
 from cloud.fake import FakeProvider
 from cloud.fleet import StillLive
 from cloud.provider import LaunchSpec, Offer
@@ -82,6 +83,7 @@ def put(folder: Path, objects: Objects, store_reference: str, digest: str = DIGE
         objects,
         job(folder),
         RUN,
+        wheels=DirectoryStore(folder / "wheels"),
         reference=store_reference,
         data_digest=digest,
         note=notes.append,
@@ -99,9 +101,12 @@ def settings(objects: Objects) -> dict[str, str]:
 def test_an_agent_is_told_all_that_it_needs(
     tmp_path: Path, objects: Objects, store: AdminStore
 ) -> None:
-    assert put(tmp_path, objects, reference(tmp_path, store.admin_url)) == []
+    (note,) = put(tmp_path, objects, reference(tmp_path, store.admin_url))
+    assert "the wheel goes to the bucket" in note
     told = settings(objects)
     url = told.pop("BAMBOO_REDIS_URL")
+    wheel = told.pop("BAMBOO_WHEEL")
+    assert DirectoryStore(tmp_path / "wheels").get(wheel) == own_wheel().data
     assert told == {
         "BAMBOO_RUN": "r1",
         "BAMBOO_RUN_URL": "s3://b/runs/r1",

@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ REGION = "us-west-2"
 """Where no other test leaves anything: the mock is one for the process."""
 G_SPOT = "L-3819A6DF"
 TEMPLATE, BUCKET = "doctor-worker", "doctor-bucket"
-WHEEL = f"wheels/bamboo_train-{metadata.version('bamboo-train')}-py3-none-any.whl"
 JOB = JobConfig(
     cloud=CloudConfig(
         provider="ec2",
@@ -74,7 +72,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quotas: dict) -> Iter
     image = ec2.register_image(Name="worker", RootDeviceName="/dev/xvda")["ImageId"]
     data = {"ImageId": image}
     ec2.create_launch_template(LaunchTemplateName=TEMPLATE, LaunchTemplateData=data)
-    s3, names = boto3.client("s3", region_name=REGION), (WHEEL, *(f"boot/{n}" for n in BOOT_FILES))
+    s3, names = boto3.client("s3", region_name=REGION), [f"boot/{n}" for n in BOOT_FILES]
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     for name in names:
         s3.put_object(Bucket=BUCKET, Key=name, Body=b"-")
@@ -149,12 +147,12 @@ def test_a_subnet_in_another_zone_is_a_fault(world: World) -> None:
     assert f"is in {REGION}a, not {REGION}b" in found_of(wrong)["network"].sentence
 
 
-def test_a_bucket_without_the_wheel_is_a_fault_before_the_launch(world: World) -> None:
-    world.client("s3").delete_object(Bucket=BUCKET, Key=WHEEL)
+def test_a_bucket_without_a_boot_file_is_a_fault_before_the_launch(world: World) -> None:
+    world.client("s3").delete_object(Bucket=BUCKET, Key="boot/deadman.sh")
     found = found_of()["bucket"]
     assert found.result is Result.FAULT
-    assert "has no wheel of Bamboo" in found.sentence
-    assert "infra/README.md" in found.remedy
+    assert "lacks deadman.sh in boot/" in found.sentence
+    assert "terraform apply" in found.remedy
 
 
 def test_an_image_by_parameter_is_followed(world: World) -> None:

@@ -1,5 +1,6 @@
 """The first boot of a worker: what it fetches and starts, and that whatever fails ends it."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -20,25 +21,30 @@ case "${@: -1}" in
 esac
 """
 SECRET = json.dumps({"url": "rediss://worker:pass@10.0.0.4:6379/0", "ca_pem": "PEM\nLINES\n"})
+NAME = "bamboo_train-0.1.0-py3-none-any.whl"
+WHEEL = f"wheels/{hashlib.sha256(b'wheel').hexdigest()}/{NAME}"
+NAMES_WHEEL = f'BAMBOO_WHEEL="{WHEEL}"'
 AWS = f"""
 case "$1 $2" in
     "secretsmanager get-secret-value") printf '%s' '{SECRET}' ;;
-    "s3 sync") echo wheel >"${{@: -1}}bamboo_train-0.1.0-py3-none-any.whl" ;;
-    "s3 cp") echo "of $4" >"${{@: -1}}" ;;
+    "s3 cp")
+        case "$4" in
+            */agent.env) echo '{NAMES_WHEEL}' >"$5" ;;
+            *.whl) printf wheel >"$5" ;;
+            *) echo "of $4" >"$5" ;;
+        esac ;;
 esac
 """
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(
-        tmp_path, real=("cat", "find", "grep", "sort", "tail", "timeout", "getent", "mkdir")
-    )
+    made = Machine(tmp_path, real=("cat", "grep", "sed", "sha256sum", "timeout", "getent", "mkdir"))
     for name in RECORDED:
         made.command(name)
     made.command("curl", METADATA)
     made.command("aws", AWS)
-    for folder in ("opt/wheels", "opt/venv/bin", "etc", "units"):
+    for folder in ("opt/venv/bin", "etc", "units"):
         (tmp_path / folder).mkdir(parents=True)
     return made
 
@@ -62,6 +68,12 @@ def with_python(machine: Machine) -> None:
     (machine.folder / "opt/venv/bin/python").symlink_to(machine.bin / "venv-python")
 
 
+def with_settings(machine: Machine, *lines: str) -> None:
+    """Another agent.env than that of a plain run."""
+    text = "\n".join(lines)
+    machine.command("aws", f"""case "$4" in *agent.env) echo '{text}' >"$5"; exit ;; esac\n{AWS}""")
+
+
 def test_a_whole_boot(machine: Machine) -> None:
     with_python(machine)
     done = boot(machine, BAMBOO_STORE_SECRET="arn:secret")
@@ -78,9 +90,10 @@ def test_a_whole_boot(machine: Machine) -> None:
     ]
     (installed,) = machine.calls("venv-python")
     assert "--constraint" in installed
-    assert installed.endswith("opt/wheels/bamboo_train-0.1.0-py3-none-any.whl")
+    assert installed.endswith(f"opt/{NAME}")
+    assert f"aws s3 cp --only-show-errors s3://bucket/{WHEEL} " in "\n".join(machine.calls("aws"))
     etc = machine.folder / "etc"
-    assert (etc / "agent.env").read_text() == "of s3://bucket/runs/r1/agent.env\n"
+    assert (etc / "agent.env").read_text() == f"{NAMES_WHEEL}\n"
     assert (etc / "agent.env").stat().st_mode & 0o777 == 0o600
     units = {path.name for path in (machine.folder / "units").iterdir()}
     assert units == {
@@ -106,7 +119,7 @@ def test_the_store_s_login_goes_into_a_file_of_root_and_nowhere_else(machine: Ma
 def test_the_certificate_of_another_store_comes_with_the_run(machine: Machine) -> None:
     with_python(machine)
     told = 'BAMBOO_REDIS_CA="/etc/bamboo/store-ca.pem"'
-    machine.command("aws", f"""case "$4" in *agent.env) echo '{told}' >"$5"; exit ;; esac\n{AWS}""")
+    with_settings(machine, told, NAMES_WHEEL)
     assert boot(machine).returncode == 0
     authority = machine.folder / "etc" / "store-ca.pem"
     assert authority.read_text() == "of s3://bucket/runs/r1/store-ca.pem\n"
@@ -137,6 +150,30 @@ def test_whatever_fails_powers_off(machine: Machine, command: str, does: str) ->
     assert "this instance powers off" in done.stderr
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
     assert not any("bamboo-agent.service" in call for call in machine.calls("systemctl")[:-1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        'BAMBOO_WHEEL=""',
+        f'BAMBOO_WHEEL="wheels/{NAME}"',
+        f'BAMBOO_WHEEL="{WHEEL.replace("wheels", "runs/r2")}"',
+        f'BAMBOO_WHEEL="{WHEEL.replace(NAME, "../../" + NAME)}"',
+        f'BAMBOO_WHEEL="{WHEEL.replace(NAME, "other.whl")}"',
+        f'BAMBOO_WHEEL="{WHEEL[:-1]}l"; reboot "',
+        f"{NAMES_WHEEL}\n{NAMES_WHEEL}",
+        f'BAMBOO_WHEEL="{WHEEL.replace(WHEEL[7:71], "0" * 64)}"',
+    ],
+)
+def test_what_is_not_the_wheel_of_the_launcher_is_not_installed(
+    machine: Machine, line: str
+) -> None:
+    with_python(machine)
+    with_settings(machine, line)
+    assert boot(machine).returncode != 0
+    assert machine.calls("venv-python") == []
+    assert machine.calls("shutdown")[-1] == "shutdown -h +2"
 
 
 def test_a_store_that_says_nothing_yet_is_asked_again(machine: Machine) -> None:

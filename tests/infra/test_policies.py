@@ -333,14 +333,14 @@ def test_a_worker_reads_its_secret_and_no_other() -> None:
     ("action", "key", "may"),
     [
         ("GetObject", "boot/bamboo-agent.service", True),
-        ("GetObject", "wheels/bamboo_train-1.whl", True),
+        ("GetObject", "wheels/0/bamboo_train-1.whl", True),
         ("GetObject", "runs/r1/agent.env", True),
         ("PutObject", "runs/r1/checkpoints/1/0", True),
         ("DeleteObject", "runs/r1/checkpoints/1/0", True),
         ("AbortMultipartUpload", "runs/r1/checkpoints/1/0", True),
         ("PutObject", "boot/bamboo-agent.service", False),
-        ("PutObject", "wheels/bamboo_train-1.whl", False),
-        ("DeleteObject", "wheels/bamboo_train-1.whl", False),
+        ("PutObject", "wheels/0/bamboo_train-1.whl", False),
+        ("DeleteObject", "wheels/0/bamboo_train-1.whl", False),
         ("GetObject", "other/secret", False),
         ("PutObject", "runs2/r1/x", False),
         ("DeleteObjectVersion", "runs/r1/checkpoints/1/0", False),
@@ -355,7 +355,7 @@ def test_what_a_worker_may_do_in_the_bucket(action: str, key: str, may: bool) ->
 
 @pytest.mark.parametrize(
     ("prefix", "may"),
-    [("runs/r1/checkpoints/", True), ("wheels/", True), ("", False), (None, False), ("a/", False)],
+    [("runs/r1/checkpoints/", True), ("wheels/", False), ("", False), (None, False), ("a/", False)],
 )
 def test_what_a_worker_may_list(prefix: str | None, may: bool) -> None:
     context = {} if prefix is None else {"s3:prefix": prefix}
