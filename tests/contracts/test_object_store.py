@@ -14,9 +14,10 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from moto import mock_aws
 
+from bamboo.checkpoint.catalogue import newest_good
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import StorageFull, StorageUnavailable
-from bamboo.ports import ObjectStore
+from bamboo.ports import SMALL_BYTES, ObjectStore
 from cloud.ec2.s3 import S3Store
 from tests.support import wait_until
 
@@ -80,6 +81,17 @@ def test_an_empty_file_is_an_object_too(store: ObjectStore, file: Path) -> None:
     store.put_file("a", file)
     assert store.sizes("") == {"a": 0}
     assert store.get("a") == b""
+
+
+def test_of_what_is_no_small_object_a_bounded_part_is_read(store: ObjectStore, file: Path) -> None:
+    """A manifest that is none is damage, and not the end of who reads it."""
+    with file.open("r+b") as opened:
+        opened.truncate(SMALL_BYTES + 5)
+    store.put_file("step-00000010/manifest.json", file)
+    found = store.get("step-00000010/manifest.json")
+    assert found is not None
+    assert len(found) == SMALL_BYTES
+    assert newest_good(store, semantic_hash="s").manifest is None
 
 
 def test_the_first_of_two_new_objects_stands(store: ObjectStore) -> None:
