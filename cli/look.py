@@ -13,7 +13,7 @@ from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
-from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
+from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
@@ -24,6 +24,7 @@ from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
 from cli.bill_log import read_bill_log
 from cli.documents import REMEDY
+from cli.heard import Hearing
 from cli.pause import with_kill_stamp
 from cli.progress import (
     Progress,
@@ -139,14 +140,16 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
             at_s=decision.now_s,
         )
     stamps_s = kill_stamps_s(folder.kills)
-    for record in all_records(store, "metrics"):
-        progress = with_metric(progress, with_kill_stamp(json.loads(record), stamps_s))
+    hearing = Hearing()
+    for record in map(hearing.metric, all_records(store, "metrics")):
+        if record is not None:
+            progress = with_metric(progress, with_kill_stamp(record, stamps_s))
     _, leases = store.leases()
     for node, lease in leases.items():
-        progress = with_beat(progress, node, json.loads(lease.payload))
-    values = [
-        r for r in map(decode_record, all_records(store, STREAM)) if isinstance(r, ValueRecord)
-    ]
+        if (beat := hearing.beat(lease.payload)) is not None:
+            progress = with_beat(progress, node, beat)
+    heard = map(hearing.ledger, all_records(store, STREAM))
+    values = [r for r in heard if isinstance(r, ValueRecord)]
     return progress.at(now_s=time.time(), usd=values[-1].usd if values else progress.usd)
 
 
