@@ -80,6 +80,7 @@ def test_whoever_looks_from_outside_passes_it_over_too(tmp_path: Path) -> None:
     world.store.beat(node(0), BEATS[0])
     world.do(step(1))
     assert progress_from_store(folder, world.store).step == 2
+    world._script = [[]]
     watcher = Watcher(folder, world.screen)
     watcher.turn(world.store, timeout_s=0.0)
     assert watcher.progress.step == 2
