@@ -128,7 +128,8 @@ class S3Store:
                 f"s3://{self._bucket}/{self._prefix}{name}: no AWS credentials were found; run "
                 "`aws configure`, or on an instance see that it has its role"
             ) from error
-        except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
+        except (ClientError, BotoCoreError, Boto3Error, OSError, RecursionError) as error:
+            # The last: the library follows a redirection that leads to itself until it cannot.
             if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import boto3
@@ -193,6 +195,34 @@ def test_a_service_that_does_not_answer_is_unavailable(monkeypatch: pytest.Monke
     )
     with pytest.raises(StorageUnavailable, match="s3://b/a"):
         store.get("a")
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """A proxy, or another service, that sends every question on and says not where."""
+
+    def do_GET(self) -> None:
+        self.send_response(301)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+def test_a_service_that_sends_us_round_in_circles_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = S3Store.connect(bucket="b", prefix="", region="us-east-1", endpoint_url=url)
+        with pytest.raises(StorageUnavailable, match="s3://b/a"):
+            store.get("a")
+        server.shutdown()
 
 
 # ---------------------------------------------------------------- the directory alone
