@@ -114,7 +114,9 @@ def check_bucket_for_account(job: JobConfig) -> None:
     """Raises InputError unless a bucket is named and has what instances boot from,
     StorageUnavailable when it could not be asked."""
     if not job.cloud.bucket:
-        raise _at(job, "cloud.bucket", "is empty", "`bamboo init` names that of your stack")
+        raise _at(
+            job, "cloud.bucket", "is empty", "`bamboo init --apply` makes a stack and names its own"
+        )
     if not job.cloud.boot_script:
         check_bucket(job, wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region))
 
@@ -128,7 +130,7 @@ def check_bucket(job: JobConfig, objects: ObjectStore) -> None:
             job,
             "cloud.bucket",
             f"lacks {', '.join(missing)} in boot/",
-            "`terraform apply` the stack of this release",
+            "`bamboo init --apply` brings the stack up to this release",
         )
 
 

@@ -8,6 +8,7 @@ login's password stands in `agent.env` and nowhere else. Instances may read whee
 
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from bamboo.checkpoint.run_files import data_name, put_data
@@ -61,6 +62,7 @@ def put_boot_files(
             "BAMBOO_RUN": run,
             "BAMBOO_RUN_URL": wiring.run_url(job, run),
             "BAMBOO_WHEEL": wheel.name,
+            "BAMBOO_TORCH": metadata.version("torch"),
             REDIS_VARIABLE: of_nodes,
             "AWS_REGION": job.cloud.region,
             "AWS_DEFAULT_REGION": job.cloud.region,

@@ -23,7 +23,7 @@ from cli.doctor import Check, Finding, Result
 from cli.planning import LAUNCH_TEMPLATE
 from cloud.ec2.account import SPOT_ROLE, Ec2Account
 
-INIT = "apply the stack in terraform/, then `bamboo init`"
+INIT = "`bamboo init --apply` makes the stack in terraform/ and names what is there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

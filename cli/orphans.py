@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from bamboo.config.account import account_defaults
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError
@@ -23,12 +24,14 @@ from cloud.orphans import Known, Orphan, orphans
 from cloud.provider import HeldKind, Market, Provider
 
 JOIN_S = 900.0
-"""So long may an instance take from its start to its node's joining, drivers and wheel included."""
+"""So long may an instance take from its start to its node's joining, drivers and wheel included, or
+longer where a job says so."""
 
 
 def account_regions() -> tuple[str, ...]:
-    """The regions in which runs of this home were launched into an account."""
-    found = []
+    """The regions of the account file and of the runs of this home in an account."""
+    named = account_defaults()
+    found = [str(named["region"])] if "region" in named else []
     for folder in runs.all_runs(runs.home()):
         with suppress(InputError):  # a damaged run names none
             cloud = job_of(folder).cloud
@@ -55,7 +58,7 @@ def orphans_check(
         ]
         where = ", ".join(asked)
         if not found:
-            sentence = f"nothing bills in {where} that is no member of a live run"
+            sentence = f"nothing bills in {where} that is no member of a live run{_stack(asked)}"
             return Finding(result=Result.GOOD, sentence=sentence)
         total = sum(price or 0.0 for _, _, price in found)
         unpriced = " and what has no price here" if None in (p for _, _, p in found) else ""
@@ -82,6 +85,26 @@ def known_runs() -> Known:
     return Known(live=live, ended=frozenset(ended))
 
 
+def _stack(regions: Sequence[str]) -> str:
+    """The stack of the account file bills, too, and is no orphan: that is said."""
+    from cli.standing import standing_costs
+
+    named = account_defaults()
+    if "bucket" not in named or named.get("region") not in regions:
+        return ""
+    return f"; its stack bills {standing_costs()}"
+
+
+def _join_s() -> float:
+    """The longest time that a run of this home gives its instances to join."""
+    longest = JOIN_S
+    for folder in runs.all_runs(runs.home()):
+        with suppress(InputError):
+            job = job_of(folder)
+            longest = max(longest, job.cluster.forming_timeout_s + job.cloud.boot_s)
+    return longest
+
+
 def _members(folder: RunFolder) -> frozenset[InstanceId] | None:
     from cli.live import live_store
 
@@ -97,7 +120,7 @@ def _priced(
     region: str, known: Known, account: Callable[..., Provider], *, now_s: float
 ) -> list[tuple[Orphan, float | None]]:
     provider = account(region)
-    found = orphans(provider.held(None), known, now_s=now_s, join_s=JOIN_S)
+    found = orphans(provider.held(None), known, now_s=now_s, join_s=_join_s())
     pools = [one.held.pool for one in found if one.held.pool is not None]
     catalogue = load_catalogue(region)
     prices: dict[object, float] = {}

@@ -6,7 +6,6 @@ not look like a reference is refused unseen.
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 
 from bamboo.config.account import SECRET_ARN
 from bamboo.errors import InputError
+from cli import terraform
 
 STDIN = "-"
-DEADLINE_S = 60.0
 _MOST_CHARACTERS = 1_000_000
 _NAME = r"[\w.()/-]{1,128}"
 OUTPUTS: dict[str, re.Pattern[str]] = {
@@ -41,7 +40,7 @@ def read_outputs(source: str) -> Mapping[str, Any]:
     if source == STDIN:
         text, name = sys.stdin.read(_MOST_CHARACTERS), "standard input"
     elif Path(source).is_dir():
-        text, name = _ask_terraform(source), f"terraform in {source}"
+        text, name = terraform.outputs(Path(source)), f"terraform in {source}"
     else:
         name = source
         try:
@@ -59,36 +58,8 @@ def read_outputs(source: str) -> Mapping[str, Any]:
             f"{name}: is not JSON ({error}); give what `terraform output -json` says"
         ) from error
     if not isinstance(raw, dict) or not raw:
-        raise InputError(f"{name}: there are no outputs; `terraform apply` the stack first")
+        raise InputError(f"{name}: there are no outputs; `bamboo init --apply` makes the stack")
     return raw
-
-
-def _ask_terraform(directory: str) -> str:
-    try:
-        done = subprocess.run(
-            ["terraform", f"-chdir={directory}", "output", "-json", "-no-color"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise InputError(
-            "terraform is not on the path; install it, or give a file with what "
-            "`terraform output -json` said where it is"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise InputError(
-            f"`terraform output` in {directory} took longer than {DEADLINE_S:g} s; see whether "
-            "its state can be reached"
-        ) from error
-    if done.returncode != 0:
-        raise InputError(
-            f"`terraform output` in {directory} failed: {done.stderr.strip()[-300:]}; "
-            "`terraform init` and `terraform apply` there first"
-        )
-    return done.stdout
 
 
 def cloud_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +93,7 @@ def _value(outputs: Mapping[str, Any], name: str) -> Any:
     output = outputs.get(name)
     if not isinstance(output, dict) or "value" not in output:
         raise InputError(
-            f"there is no output {name}; `terraform apply` the stack of this release first"
+            f"there is no output {name}; `bamboo init --apply` brings the stack up to this release"
         )
     return output["value"]
 

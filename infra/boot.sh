@@ -14,6 +14,7 @@ home=${BAMBOO_HOME_DIR:-/opt/bamboo}
 etc=${BAMBOO_ETC_DIR:-/etc/bamboo}
 units=${BAMBOO_UNITS_DIR:-/etc/systemd/system}
 metadata=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}
+torch_index=https://download.pytorch.org/whl
 
 end() {
     local status=$?
@@ -106,8 +107,10 @@ if grep -q '^BAMBOO_REDIS_CA=' "$etc/agent.env"; then
     chmod 0644 "$etc/store-ca.pem"
 fi
 
+setting() { sed -n "s/^$1=\"\(.*\)\"\$/\1/p" "$etc/agent.env"; }
+
 # The wheel of the run's launcher, to the byte: its digest is part of its name.
-wheel=$(sed -n 's/^BAMBOO_WHEEL="\(.*\)"$/\1/p' "$etc/agent.env")
+wheel=$(setting BAMBOO_WHEEL)
 if [[ ! $wheel =~ ^wheels/([0-9a-f]{64})/(bamboo_train-[0-9A-Za-z.+]+-py3-none-any\.whl)$ ]]; then
     echo "bamboo boot: BAMBOO_WHEEL is '$wheel' in agent.env, which names no wheel" >&2
     exit 1
@@ -118,12 +121,31 @@ echo "$digest  $installed" | sha256sum --check --status
 fetch boot/constraints.txt "$home/constraints.txt"
 fetch boot/bamboo-agent.service "$units/bamboo-agent.service"
 
+# And its build of torch, as another one may compute other bits. The index of PyPI has one build of
+# a release, whose version has no suffix there; each other has an index of its own.
+torch=$(setting BAMBOO_TORCH)
+if [[ ! $torch =~ ^[0-9]+(\.[0-9]+)+(\+[a-z0-9]+)?$ ]]; then
+    echo "bamboo boot: BAMBOO_TORCH is '$torch' in agent.env, which is no version" >&2
+    exit 1
+fi
+sed -i "s/^torch==.*/torch==$torch/" "$home/constraints.txt"
+
+found=
 for python in python3 python3.13 python3.12 python3.11; do
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+    found=$python
+    break
 done
-"$python" -m venv "$home/venv"
-"$home/venv/bin/python" -m pip --disable-pip-version-check -qq install \
-    --constraint "$home/constraints.txt" "$installed"
+[[ -n $found ]] || { echo "bamboo boot: the image has no Python >= 3.11" >&2; false; }
+# Ubuntu has what makes environments in a package of its own.
+"$found" -c 'import ensurepip' 2>/dev/null ||
+    timeout 300 apt-get install -qq -y python3-venv >/dev/null
+"$found" -m venv "$home/venv"
+pip=("$home/venv/bin/python" -m pip --disable-pip-version-check -qq install)
+if [[ $torch == *+* ]]; then
+    "${pip[@]}" --no-deps --index-url "$torch_index/${torch#*+}" "torch==$torch"
+fi
+"${pip[@]}" --constraint "$home/constraints.txt" "$installed"
 
 systemctl daemon-reload
-systemctl enable --now bamboo-agent.service
+systemctl start bamboo-agent.service

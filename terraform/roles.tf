@@ -70,6 +70,7 @@ resource "aws_iam_policy" "launcher" {
         aws_security_group.workers.arn,
         "${local.ec2_arn}:network-interface/*",
         "arn:${data.aws_partition.current.partition}:ec2:${var.region}::image/*",
+        "arn:${data.aws_partition.current.partition}:ec2:${var.region}::snapshot/*",
       ],
       [for subnet in aws_subnet.zone : subnet.arn],
     )

@@ -69,9 +69,9 @@ variable "delete_runs_with_bucket" {
 }
 
 variable "keep_old_versions_days" {
-  description = "So long the bucket keeps what was overwritten or deleted in it."
+  description = "So long the bucket keeps, and bills, what was overwritten or deleted in it: each checkpoint that a newer one has replaced."
   type        = number
-  default     = 7
+  default     = 1
 
   validation {
     condition     = var.keep_old_versions_days >= 1

@@ -1,10 +1,15 @@
-"""`bamboo init`: write down what stands in your account, for the jobs that run there."""
+"""`bamboo init`: make the stack in your account, and write down what stands there, for the jobs
+that run in it."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
 from bamboo.config.account import account_defaults, account_file
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from cli.new_file import write_new
 from cli.stack import account_toml, cloud_of, read_outputs
@@ -14,18 +19,90 @@ ONLY_ME = 0o600
 
 @click.command("init")
 @click.argument("source", default="terraform")
+@click.option("--apply", "make", is_flag=True, help="Make the stack first, or bring it up to date.")
+@click.option("--destroy", is_flag=True, help="Destroy the stack and all that its bucket holds.")
+@click.option(
+    "--var", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the stack; JSON."
+)
+@click.option("--here", is_flag=True, help="Let this machine's address reach the stack's store.")
+@click.option("--yes", is_flag=True, help="Make or destroy what is shown without asking.")
 @click.option("--force", is_flag=True, help="Replace an account file that says something else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(source: str, force: bool, as_json: bool) -> None:
-    """Write down what stands in your account, for the jobs that run there.
+def command(
+    *,
+    source: str,
+    make: bool,
+    destroy: bool,
+    pairs: tuple[str, ...],
+    here: bool,
+    yes: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Make the stack in your account, and write down what stands there.
 
-    SOURCE is the directory of the applied stack, a file with what `terraform output -json` says
-    there, or - for standard input. Region, zones, subnets, launch template, security group,
-    instance profile, bucket and the name of the store's secret go into
+    SOURCE is the directory of the stack, a file with what `terraform output -json` says there, or
+    - for standard input. With --apply Terraform makes the stack: what it would make and what that
+    costs is shown, then asked. What --var and --here choose is kept beside the stack. Region,
+    zones, subnets, launch template, bucket and the name of the store's secret then go into
     $XDG_CONFIG_HOME/bamboo/cloud.toml (or BAMBOO_CONFIG); a job with cloud.provider = "ec2" takes
     from there what it does not say itself. `bamboo launch --dry-run` shows what comes of it.
     """
-    cloud = cloud_of(read_outputs(source))
+    if make == destroy and (make or pairs or here or yes):
+        raise InputError("give --apply or --destroy; --var, --here and --yes say how")
+    if destroy and (pairs or here):
+        raise InputError("--destroy takes no --var and no --here")
+    if (make or destroy) and not Path(source).is_dir():
+        raise InputError(f"{source} is no directory; give that of the stack, terraform/")
+    if destroy:
+        _destroy(source, yes=yes, as_json=as_json)
+        return
+    if make:
+        from cli.standing import make_stack
+
+        make_stack(Path(source), _chosen(pairs, here=here), yes=yes, say=_say)
+    _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
+
+
+def _destroy(source: str, *, yes: bool, as_json: bool) -> None:
+    from cli.standing import unmake_stack
+    from cli.terraform import choose
+
+    chosen = choose(Path(source), ())
+    try:
+        cloud = cloud_of(read_outputs(source))
+    except InputError:  # one that was not made whole says nothing of itself
+        cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
+    unmake_stack(Path(source), str(cloud["region"]), str(cloud["bucket"]), yes=yes, say=_say)
+    path = account_file()
+    ours = path.exists() and not _differences(cloud, force=True)
+    if ours:  # one that says something else is of another stack
+        path.unlink()
+    if as_json:
+        click.echo(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
+    else:
+        gone = f"; {path} is gone, too" if ours else ""
+        click.echo(f"nothing of the stack stands any more{gone}")
+
+
+def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
+    from cli.standing import LAUNCHERS, public_address
+
+    chosen: list[tuple[str, Any]] = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--var {pair}: give NAME=VALUE")
+        try:
+            chosen.append((name, json.loads(value)))
+        except (ValueError, RecursionError):
+            chosen.append((name, value))
+    if here:
+        chosen.append((LAUNCHERS, [public_address()]))
+    return chosen
+
+
+def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None:
     path = account_file()
     differ = _differences(cloud, force=force) if path.exists() else None
     if differ and not force:
@@ -52,7 +129,7 @@ def command(source: str, force: bool, as_json: bool) -> None:
         click.echo(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")
 
 
-def _differences(cloud: dict[str, object], *, force: bool) -> list[str]:
+def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
     """The keys in which the file that is there says something else."""
     try:
         before = account_defaults()
@@ -61,3 +138,7 @@ def _differences(cloud: dict[str, object], *, force: bool) -> list[str]:
             raise
         return ["content"]
     return sorted(k for k in before.keys() | cloud.keys() if before.get(k) != cloud.get(k))
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

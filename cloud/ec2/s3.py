@@ -23,6 +23,8 @@ READ_TIMEOUT_S = 60
 ATTEMPTS = 3
 PART_BYTES = 64 << 20
 _MISSING = ("NoSuchKey", "404")
+_FORBIDDEN = ("AccessDenied", "403")
+"""What S3 says of an object that is not there to whom it does not see listing the whole bucket."""
 _TAKEN = "PreconditionFailed"
 _RACED = "ConditionalRequestConflict"
 
@@ -82,7 +84,7 @@ class S3Store:
                 if len(data) < SMALL_BYTES:
                     data += found["Body"].read()  # compares with the length that was announced
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if self._is_missing(error, name):
                     return None
                 raise
         return data
@@ -94,7 +96,7 @@ class S3Store:
                     self._bucket, self._key(name), str(path), Config=self._transfer
                 )
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if self._is_missing(error, name):
                     return False
                 raise
         return True
@@ -113,6 +115,11 @@ class S3Store:
     def delete(self, name: str) -> None:
         with self._trouble(name):
             self._client.delete_object(Bucket=self._bucket, Key=self._key(name))
+
+    def _is_missing(self, error: ClientError, name: str) -> bool:
+        if _code(error) in _FORBIDDEN:
+            return name not in self.sizes(name)
+        return _code(error) in _MISSING
 
     def _key(self, name: str) -> str:
         if not name or any(part in {"", ".", ".."} for part in name.split("/")):

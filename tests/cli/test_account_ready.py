@@ -122,7 +122,7 @@ def bucket(folder: Path, *names: str) -> DirectoryStore:
 
 def test_a_bucket_has_the_boot_files(tmp_path: Path) -> None:
     there = [f"boot/{name}" for name in BOOT_FILES]
-    with pytest.raises(InputError, match=r"lacks ship-logs.sh in boot/.*`terraform apply`"):
+    with pytest.raises(InputError, match=r"lacks ship-logs.sh in boot/.*`bamboo init --apply`"):
         check_bucket(job(tmp_path), bucket(tmp_path / "a", *there[:-1]))
     check_bucket(job(tmp_path), bucket(tmp_path / "b", *there))
 

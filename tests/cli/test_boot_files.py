@@ -4,6 +4,7 @@ away again; and the account as a run's site."""
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,7 @@ def test_an_agent_is_told_all_that_it_needs(
         "BAMBOO_RUN_URL": "s3://b/runs/r1",
         "AWS_REGION": "eu-west-1",
         "AWS_DEFAULT_REGION": "eu-west-1",
+        "BAMBOO_TORCH": metadata.version("torch"),
     }
     assert url.startswith("redis://bamboo-r1:")
     assert url.endswith(f"@127.0.0.1:{store.port}/0")

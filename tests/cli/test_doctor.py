@@ -152,7 +152,7 @@ def test_a_bucket_without_a_boot_file_is_a_fault_before_the_launch(world: World)
     found = found_of()["bucket"]
     assert found.result is Result.FAULT
     assert "lacks deadman.sh in boot/" in found.sentence
-    assert "terraform apply" in found.remedy
+    assert "bamboo init --apply" in found.remedy
 
 
 def test_an_image_by_parameter_is_followed(world: World) -> None:

@@ -117,7 +117,7 @@ def test_a_broken_account_is_replaced_only_if_asked(account: Path, outputs: Path
     [
         ("", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "there are no outputs; `terraform apply`"),
+        ("[]", "there are no outputs; `bamboo init --apply`"),
         ("{}", "there are no outputs"),
         ('{"region": 3}', "there is no output region"),
         (text_of(bucket=None), "there is no output bucket"),
@@ -174,7 +174,7 @@ def test_a_terraform_that_fails_or_is_not_there(
 ) -> None:
     terraform(tmp_path, monkeypatch, "echo 'no state' >&2; exit 1")
     assert run(["init", str(tmp_path)]) == 2
-    assert "failed: no state; `terraform init` and `terraform apply`" in capsys.readouterr().err
+    assert "failed: no state; `bamboo init --apply` makes" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(["init", str(tmp_path)]) == 2
     assert "terraform is not on the path; install it" in capsys.readouterr().err

@@ -10,7 +10,9 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from cli import doctor, lock, main, wiring
+from cli import orphans as orphans_module
 from cli.doctor import Check, Finding, Result
+from cli.orphans import account_regions, orphans_check
 from cli.runs import RunFolder
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
@@ -19,6 +21,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.orphans import Known, orphans
 from cloud.provider import Held, HeldKind, LaunchSpec, Market, Pool
+from tests.jobs import tiny_job
 
 REGION = "eu-west-1"
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("eu-west-1a"), market=Market.SPOT)
@@ -174,3 +177,31 @@ def test_a_check_that_breaks_is_unknown_and_the_others_are_asked() -> None:
 
 def test_the_account_is_the_users_own(provider) -> None:
     assert wiring.account(REGION).held(RunId("nobody")) == ()
+
+
+def test_the_region_of_the_account_file_is_looked_at_and_its_stack_named(
+    provider: Ec2Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a home that has no run in an account."""
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
+    (tmp_path / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "b"\n')
+    assert account_regions() == (REGION,)
+    found = orphans_check((), account=lambda region, **_: provider).ask()
+    assert found.result is Result.GOOD
+    assert f"nothing bills in {REGION}" in found.sentence
+    assert "its stack bills $" in found.sentence
+    assert "a month, run or no run (modelled" in found.sentence
+    elsewhere = orphans_check(("us-west-2",), account=lambda region, **_: provider).ask()
+    assert "its stack" not in elsewhere.sentence
+
+
+def test_an_instance_has_the_time_to_join_that_its_job_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "none"))
+    assert orphans_module._join_s() == orphans_module.JOIN_S
+    job = tiny_job(tmp_path, ["cluster.forming_timeout_s=1800", "cloud.boot_s=60"])
+    monkeypatch.setattr(orphans_module.runs, "all_runs", lambda home: [None])
+    monkeypatch.setattr(orphans_module, "job_of", lambda folder: job)
+    assert orphans_module._join_s() == 1860

@@ -13,7 +13,7 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from moto import mock_aws
 
 from bamboo.checkpoint.catalogue import newest_good
@@ -294,3 +294,38 @@ def test_a_bucket_asked_without_credentials_says_how_to_get_some() -> None:
 
     with pytest.raises(StorageUnavailable, match=r"s3://b/wheels/w: no AWS .* `aws configure`"):
         S3Store(Bare(), bucket="b", prefix="").delete("wheels/w")
+
+
+class Forbidding:
+    """S3 for a role that may list only below a prefix: what is not there is forbidden, too."""
+
+    listed: tuple[str, ...] = ()
+    may_list = True
+
+    def get_object(self, **_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "GetObject")
+
+    def download_file(self, *_: Any, **__: Any) -> None:
+        raise ClientError({"Error": {"Code": "403", "Message": "Forbidden"}}, "HeadObject")
+
+    def get_paginator(self, _: str) -> "Forbidding":
+        return self
+
+    def paginate(self, **_: Any) -> list[dict[str, Any]]:
+        if not self.may_list:
+            raise ClientError({"Error": {"Code": "AccessDenied"}}, "ListObjectsV2")
+        return [{"Contents": [{"Key": name, "Size": 1} for name in self.listed]}]
+
+
+def test_what_is_not_there_may_be_called_forbidden(tmp_path: Path) -> None:
+    client = Forbidding()
+    store = S3Store(client, bucket="b", prefix="runs/r1")
+    assert store.get("manifest") is None
+    assert not store.fetch("manifest", tmp_path / "m")
+    client.listed = ("runs/r1/manifest-2",)
+    assert store.get("manifest") is None
+    for client.listed, client.may_list in ((("runs/r1/manifest",), True), ((), False)):
+        with pytest.raises(StorageUnavailable):
+            store.get("manifest")
+        with pytest.raises(StorageUnavailable):
+            store.fetch("manifest", tmp_path / "m")

@@ -24,13 +24,16 @@ SECRET = json.dumps({"url": "rediss://worker:pass@10.0.0.4:6379/0", "ca_pem": "P
 NAME = "bamboo_train-0.1.0-py3-none-any.whl"
 WHEEL = f"wheels/{hashlib.sha256(b'wheel').hexdigest()}/{NAME}"
 NAMES_WHEEL = f'BAMBOO_WHEEL="{WHEEL}"'
+NAMES_TORCH = 'BAMBOO_TORCH="2.13.0+cpu"'
+PLAIN = f"{NAMES_TORCH}\n{NAMES_WHEEL}"
 AWS = f"""
 case "$1 $2" in
     "secretsmanager get-secret-value") printf '%s' '{SECRET}' ;;
     "s3 cp")
         case "$4" in
-            */agent.env) echo '{NAMES_WHEEL}' >"$5" ;;
+            */agent.env) echo '{PLAIN}' >"$5" ;;
             *.whl) printf wheel >"$5" ;;
+            */constraints.txt) printf 'numpy==2\ntorch==2.13.0\n' >"$5" ;;
             *) echo "of $4" >"$5" ;;
         esac ;;
 esac
@@ -86,14 +89,17 @@ def test_a_whole_boot(machine: Machine) -> None:
         "systemctl daemon-reload",
         "systemctl enable --now bamboo-deadman.timer bamboo-logs.timer",
         "systemctl daemon-reload",
-        "systemctl enable --now bamboo-agent.service",
+        "systemctl start bamboo-agent.service",
     ]
-    (installed,) = machine.calls("venv-python")
+    torch, installed = machine.calls("venv-python")
+    assert torch.endswith("--index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu")
+    constraints = machine.folder / "opt" / "constraints.txt"
+    assert constraints.read_text() == "numpy==2\ntorch==2.13.0+cpu\n"
     assert "--constraint" in installed
     assert installed.endswith(f"opt/{NAME}")
     assert f"aws s3 cp --only-show-errors s3://bucket/{WHEEL} " in "\n".join(machine.calls("aws"))
     etc = machine.folder / "etc"
-    assert (etc / "agent.env").read_text() == f"{NAMES_WHEEL}\n"
+    assert (etc / "agent.env").read_text() == f"{PLAIN}\n"
     assert (etc / "agent.env").stat().st_mode & 0o777 == 0o600
     units = {path.name for path in (machine.folder / "units").iterdir()}
     assert units == {
@@ -119,7 +125,7 @@ def test_the_store_s_login_goes_into_a_file_of_root_and_nowhere_else(machine: Ma
 def test_the_certificate_of_another_store_comes_with_the_run(machine: Machine) -> None:
     with_python(machine)
     told = 'BAMBOO_REDIS_CA="/etc/bamboo/store-ca.pem"'
-    with_settings(machine, told, NAMES_WHEEL)
+    with_settings(machine, told, PLAIN)
     assert boot(machine).returncode == 0
     authority = machine.folder / "etc" / "store-ca.pem"
     assert authority.read_text() == "of s3://bucket/runs/r1/store-ca.pem\n"
@@ -170,10 +176,48 @@ def test_what_is_not_the_wheel_of_the_launcher_is_not_installed(
     machine: Machine, line: str
 ) -> None:
     with_python(machine)
-    with_settings(machine, line)
+    with_settings(machine, NAMES_TORCH, line)
     assert boot(machine).returncode != 0
     assert machine.calls("venv-python") == []
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
+
+
+def test_a_build_of_pypi_s_own_comes_from_there(machine: Machine) -> None:
+    with_python(machine)
+    with_settings(machine, 'BAMBOO_TORCH="2.12.1"', NAMES_WHEEL)
+    assert boot(machine).returncode == 0
+    (installed,) = machine.calls("venv-python")
+    assert "--index-url" not in installed
+    constraints = machine.folder / "opt" / "constraints.txt"
+    assert constraints.read_text() == "numpy==2\ntorch==2.12.1\n"
+
+
+@pytest.mark.parametrize("torch", ["", "2", "2.13.0+", "2.13.0/e; reboot", "2.13.0+../x", "x"])
+def test_what_is_no_version_of_torch_is_not_installed(machine: Machine, torch: str) -> None:
+    with_python(machine)
+    with_settings(machine, f'BAMBOO_TORCH="{torch}"', NAMES_WHEEL)
+    assert boot(machine).returncode != 0
+    assert machine.calls("venv-python") == []
+
+
+def test_an_image_without_a_python_of_use_is_named(machine: Machine) -> None:
+    with_python(machine)
+    machine.command("python3", 'case "$*" in *version_info*) exit 1 ;; esac')
+    done = boot(machine)
+    assert done.returncode != 0
+    assert "the image has no Python >= 3.11" in done.stderr
+    assert machine.calls("shutdown")[-1] == "shutdown -h +2"
+
+
+def test_what_makes_environments_is_installed_where_it_lacks(machine: Machine) -> None:
+    with_python(machine)
+    path = machine.bin / "python3"
+    path.write_text(
+        path.read_text().replace("exec ", 'case "$*" in *ensurepip*) exit 1; esac\nexec ')
+    )
+    machine.command("apt-get")
+    assert boot(machine).returncode == 0
+    assert machine.calls("apt-get") == ["apt-get install -qq -y python3-venv"]
 
 
 def test_a_store_that_says_nothing_yet_is_asked_again(machine: Machine) -> None:

@@ -69,6 +69,21 @@ def ended(*, ago_s: int) -> str:
     return str((UP_S - ago_s) * 1_000_000)
 
 
+def test_one_that_is_still_there_goes_at_once_then_by_force(machine: Machine) -> None:
+    assert look(machine, EXPIRES=str(NOW)) != ""
+    before = len(machine.calls("systemctl"))
+    for _ in range(3):
+        assert look(machine, EXPIRES=str(NOW)) == "", "an order given anew is put off"
+    ordered = [c for c in machine.calls("systemctl")[before:] if "poweroff" in c]
+    assert ordered == ["systemctl poweroff"] * 2 + ["systemctl poweroff --force --force"]
+
+
+def test_a_shutdown_that_cannot_be_ordered_is_done(machine: Machine) -> None:
+    machine.command("shutdown", "exit 1")
+    look(machine, EXPIRES=str(NOW))
+    assert "systemctl poweroff" in machine.calls("systemctl")
+
+
 def test_a_node_at_work_is_left_alone(machine: Machine) -> None:
     heard(machine, ago_s=1)
     assert look(machine) == ""
@@ -132,5 +147,8 @@ def test_the_last_lines_of_the_log_go_up_first(machine: Machine) -> None:
     look(machine, EXPIRES=str(NOW - 1))
     last = machine.calls("systemctl", "shutdown")[-2:]
     assert last[0] == "systemctl start --no-block bamboo-logs.service"
+
+
+def test_logs_that_cannot_go_up_hold_nothing_back(machine: Machine) -> None:
     machine.command("systemctl", "exit 1")
     assert look(machine, EXPIRES=str(NOW - 1)) != ""

@@ -1,4 +1,5 @@
-"""From an account with nothing to a trained run and back: apply, init, launch, no changes, destroy.
+"""From an account with nothing to a trained run and back: `bamboo init --apply`, launch, no
+changes, `bamboo init --destroy`.
 
 The account is the local cloud's: the stack is applied to it before the first instance is asked for,
 and destroyed when the run's last one has gone. What is launched there are real processes, through
@@ -15,6 +16,7 @@ from typing import Any
 import boto3
 import pytest
 
+from bamboo.config.account import account_defaults
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from cli import main, runs, sites
@@ -22,7 +24,7 @@ from cli.fleet import RunFleet
 from cli.runs import RunFolder
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.start import LocalCloud
-from tests.infra.terraform import MOTO_OVERRIDE, copy_stack, program, said_by
+from tests.infra.terraform import MOTO_OVERRIDE, copy_stack, plugin_dir, program, said_by
 from tests.jobs import tiny_job
 
 pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -45,9 +47,8 @@ def stack(tmp_path: Path) -> Iterator[Path]:
 class Account:
     """The local cloud of a run, with the stack in it."""
 
-    def __init__(self, stack: Path, outputs: Path) -> None:
-        self._stack = stack
-        self._outputs = outputs
+    def __init__(self, stack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._stack, self._patch = stack, monkeypatch
         self.seen: list[Mapping[str, Any]] = []
         self.second_plan = ""
         self.left: dict[str, list[Any]] = {}
@@ -66,27 +67,40 @@ class Account:
         image = self._ec2.register_image(Name="store", RootDeviceName="/dev/xvda")["ImageId"]
         override = self._stack / "moto_override.tf"
         override.write_text(MOTO_OVERRIDE + STORE_IMAGE % image)
-        self._terraform("apply", "-auto-approve")
-        self._outputs.write_text(self._terraform("output", "-json"))
-        assert main.run(["init", str(self._outputs)]) == 0
+        assert self._init("--apply") == 0
+        self.subnets = {subnet["id"] for subnet in account_defaults()["subnets"]}
 
     def end(self) -> None:
         """When the run has ended its instances: no changes, and nothing left after destroy."""
         self.seen = self._instances()
-        self.second_plan = self._terraform("plan", "-detailed-exitcode")
-        self._terraform("destroy", "-auto-approve")
-        # Not volumes: the mock keeps the disk of an instance, whatever its launch template says.
+        self.second_plan = said_by(
+            self._stack,
+            "plan",
+            "-detailed-exitcode",
+            "-input=false",
+            timeout_s=250,
+            AWS_ENDPOINT_URL=self._url,
+        )
+        # The mock keeps the disk of an instance, whatever its launch template says.
+        tagged = [{"Name": "tag-key", "Values": [RUN_TAG]}]
+        for volume in self._ec2.describe_volumes(Filters=tagged)["Volumes"]:
+            self._ec2.delete_volume(VolumeId=volume["VolumeId"])
+        assert self._init("--destroy") == 0
         self.left = {
             "instances": [i for i in self._instances() if i["State"]["Name"] in LIVE],
             "templates": self._ec2.describe_launch_templates()["LaunchTemplates"],
             "networks": [v for v in self._ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]],
         }
 
-    def _terraform(self, verb: str, *arguments: str) -> str:
-        flags = () if verb == "output" else ("-input=false",)
-        return said_by(
-            self._stack, verb, *arguments, *flags, timeout_s=250, AWS_ENDPOINT_URL=self._url
-        )
+    def _init(self, what: str) -> int:
+        """Against this account, whose credentials nobody else in this process is to have."""
+        with self._patch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", self._url)
+            patch.setenv("AWS_ACCESS_KEY_ID", "test")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            patch.setenv("TF_CLI_ARGS_init", f"-backend=false -plugin-dir={plugin_dir()}")
+            patch.delenv("TF_CLI_CONFIG_FILE", raising=False)
+            return main.run(["init", str(self._stack), what, "--yes"])
 
     def _instances(self) -> list[Mapping[str, Any]]:
         return [i for r in self._ec2.describe_instances()["Reservations"] for i in r["Instances"]]
@@ -98,7 +112,7 @@ def test_a_run_on_the_applied_stack(
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
     job_file = tiny_job(tmp_path, []).file
-    account = Account(stack, tmp_path / "outputs.json")
+    account = Account(stack, monkeypatch)
     start_site, run_fleet = sites.start_site, sites.run_fleet
 
     def start_with_stack(folder: RunFolder, job: JobConfig, **more: Any) -> LocalCloud:
@@ -125,15 +139,15 @@ def test_a_run_on_the_applied_stack(
 
     receipt = runs.find(runs.home(), RUN).receipt.read_text()
     assert json.loads(receipt)["outcome"] == "done"
-    cloud = load_job(job_file, ["cloud.provider=ec2"]).cloud
     nodes = [i for i in account.seen if any(tag["Key"] == RUN_TAG for tag in i["Tags"])]
     others = [i for i in account.seen if i not in nodes]
     assert len(nodes) == 2
     # Groups and profile stand in the template, of which the mock takes neither.
     for node in nodes:
-        assert node["SubnetId"] in {subnet.id for subnet in cloud.subnets}
+        assert node["SubnetId"] in account.subnets
         assert node["MetadataOptions"]["HttpTokens"] == "required"
         assert node["State"]["Name"] == "terminated"
     assert [i["State"]["Name"] for i in others] == ["running"], "the store is no node of the run"
     assert "No changes" in account.second_plan
+    assert not account_defaults(), "the account file goes with the stack"
     assert account.left == {"instances": [], "templates": [], "networks": []}

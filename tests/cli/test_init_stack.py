@@ -1,0 +1,273 @@
+"""`bamboo init --apply` and `--destroy`: shown, asked, done; Terraform is a recorder here."""
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from bamboo.config.account import account_defaults
+from bamboo.errors import InputError
+from bamboo.ids import RunId
+from cli import standing, terraform
+from cli.main import run
+from cli.standing import public_address
+from tests.cli.stack import Stack
+from tests.cli.test_init import text_of
+from tests.support import wait_until
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    made = Stack(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_what_it_makes_and_costs_is_shown_then_made_then_written_down(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", "--apply", "--yes", "--var", 'zones=["us-east-1a"]']) == 0
+    said = capsys.readouterr()
+    assert "it makes 2, changes 0, destroys 0" in said.err
+    assert "+ 1 aws_instance" in said.err
+    assert "a month, run or no run (modelled" in said.err
+    assert "aws_vpc.x: Creating..." in said.err
+    assert stack.calls() == ["init", "plan", "show", "apply", "output"]
+    assert account_defaults()["bucket"] == "bamboo-1"
+    assert "cloud.toml: written" in said.out
+    kept = json.loads((stack.path / terraform.VARIABLES).read_text())
+    assert kept == {"zones": ["us-east-1a"]}
+
+
+def test_values_are_kept_for_the_next_time_and_for_terraform_itself(stack: Stack) -> None:
+    assert run(["init", "--apply", "--yes", "--var", 'zones=["us-east-1a"]']) == 0
+    assert run(["init", "--apply", "--yes", "--var", "region=eu-west-1"]) == 0
+    kept = json.loads((stack.path / terraform.VARIABLES).read_text())
+    assert kept == {"zones": ["us-east-1a"], "region": "eu-west-1"}
+
+
+def test_nothing_is_made_unasked(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "--apply"]) == 2
+    assert "nobody is there to be asked; --yes" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+    assert not account_defaults()
+
+
+def test_a_stack_that_stands_is_left_and_written_down(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.plan(aws_vpc=["no-op"], aws_instance=["read"])
+    assert run(["init", "--apply"]) == 0
+    assert "nothing is changed" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+    assert account_defaults()["bucket"] == "bamboo-1"
+
+
+def test_what_would_be_lost_is_named(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    stack.plan(aws_instance=["delete", "create"], aws_vpc=["update"])
+    assert run(["init", "--apply"]) == 2
+    said = capsys.readouterr().err
+    assert "it makes 1, changes 1, destroys 1" in said
+    assert "- aws_instance.x" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--apply", "--var", "zone=a"), "--var zone: the stack has no such variable"),
+        (("--apply", "--var", "zones"), "--var zones: give NAME=VALUE"),
+        (("--apply", "--destroy"), "give --apply or --destroy"),
+        (("--var", "zones=[]"), "give --apply or --destroy"),
+        (("--destroy", "--here"), "--destroy takes no --var"),
+        (("outputs.json", "--apply"), "outputs.json is no directory"),
+        (("bin", "--apply"), "there is no stack of Bamboo"),
+    ],
+)
+def test_wrong_words_change_nothing(
+    stack: Stack, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    assert run(["init", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not {"plan", "apply"} & set(stack.calls())
+
+
+def test_a_file_of_values_that_is_none_is_named(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stack.path / terraform.VARIABLES).write_text("[1")
+    assert run(["init", "--apply", "--yes"]) == 2
+    assert f"{terraform.VARIABLES}: " in capsys.readouterr().err
+    assert stack.calls() == []
+
+
+@pytest.mark.parametrize("verb", ["init", "plan", "apply"])
+def test_a_terraform_that_fails_says_why_and_what_then(
+    stack: Stack, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    stack.does(verb, "echo 'Error: no credentials' >&2; exit 1")
+    assert run(["init", "--apply", "--yes"]) == 2
+    said = capsys.readouterr().err
+    assert f"`terraform {verb}` in terraform failed" in said
+    assert "Error: no credentials" in said
+    assert "the same command again goes on" in said
+    assert not account_defaults()
+
+
+def test_a_plan_that_cannot_be_read_is_not_carried_out(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stack.folder / "plan.json").write_text("[]")
+    assert run(["init", "--apply", "--yes"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+
+
+def test_one_that_takes_too_long_is_asked_to_stop(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terraform, "CHANGE_S", 0.2)
+    stack.does("apply", "trap 'echo in order; exit 1' INT; while :; do sleep 0.05; done")
+    assert run(["init", "--apply", "--yes"]) == 2
+    assert "in order" in capsys.readouterr().err
+
+
+def test_an_interrupt_reaches_terraform_once_and_it_is_waited_for(stack: Stack) -> None:
+    told, begun = stack.folder / "told", stack.folder / "begun"
+    stack.does(
+        "apply",
+        f"""trap 'echo told >>"{told}"' INT
+            touch "{begun}"
+            until [ -s "{told}" ]; do sleep 0.05; done
+            sleep 0.3; echo state is written >>"{told}"; exit 1""",
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "init", "--apply", "--yes"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        wait_until(begun.exists, what="the apply to begin")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode != 0
+    assert told.read_text().splitlines() == ["told", "state is written"]
+
+
+def nothing_held(monkeypatch: pytest.MonkeyPatch, *runs: str) -> None:
+    monkeypatch.setattr(standing, "runs_in_account", lambda region: tuple(map(RunId, runs)))
+
+    class Bucket:
+        def sizes(self, prefix: str) -> dict[str, int]:
+            return {f"{prefix}r1/final/stage-00.safetensors": 2_000_000_000}
+
+    monkeypatch.setattr(standing.wiring, "bucket", lambda url, **_: Bucket())
+
+
+def test_destroyed_is_all_with_the_account_file(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing_held(monkeypatch)
+    assert run(["init"]) == 0
+    stack.plan(aws_vpc=["delete"], aws_instance=["delete"])
+    assert run(["init", "--destroy", "--yes"]) == 0
+    said = capsys.readouterr()
+    assert "- aws_instance.x" in said.err
+    assert "with s3://bamboo-1: 1 file of runs, checkpoints among them, 2 GB" in said.err
+    assert "nothing of the stack stands any more" in said.out
+    assert not account_defaults()
+    calls = (stack.folder / "calls").read_text()
+    assert "plan -destroy" in calls
+    let_go = "apply -auto-approve -target=aws_s3_bucket.this -var=delete_runs_with_bucket=true"
+    assert let_go in calls
+    assert stack.calls()[-1] == "apply"
+
+
+def test_an_account_file_of_another_stack_stays(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_held(monkeypatch)
+    (stack.folder / "outputs.json").write_text(text_of(bucket="bamboo-2"))
+    assert run(["init"]) == 0
+    (stack.folder / "outputs.json").write_text(text_of())
+    stack.plan(aws_vpc=["delete"])
+    assert run(["init", "--destroy", "--yes"]) == 0
+    assert account_defaults()["bucket"] == "bamboo-2"
+
+
+def test_nothing_is_destroyed_unasked_nor_under_a_run(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack.plan(aws_vpc=["delete"])
+    nothing_held(monkeypatch, "r7")
+    assert run(["init", "--destroy", "--yes"]) == 2
+    assert "us-east-1 holds something of r7; `bamboo stop --all" in capsys.readouterr().err
+    nothing_held(monkeypatch)
+    assert run(["init", "--destroy"]) == 2
+    assert "nobody is there to be asked" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+
+
+def test_one_that_was_made_in_part_is_destroyed_without_its_outputs(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_held(monkeypatch)
+    (stack.folder / "outputs.json").write_text("{}")
+    stack.plan(aws_vpc=["delete"])
+    assert run(["init", "--destroy", "--yes"]) == 0
+    assert stack.calls().count("apply") == 1
+
+
+class Address(http.server.BaseHTTPRequestHandler):
+    said = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.said)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    listening = http.server.HTTPServer(("127.0.0.1", 0), Address)
+    thread = Thread(target=listening.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.server_port}"
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def test_here_is_the_address_that_is_seen_from_outside(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Address, "said", b"203.0.113.7\n")
+    assert public_address(server) == "203.0.113.7/32"
+    for said in (b"", b"<html>", b"::1", b"203.0.113.700", b"9" * 1000):
+        monkeypatch.setattr(Address, "said", said)
+        with pytest.raises(InputError, match=r"--here: .* give --var 'launcher_cidrs"):
+            public_address(server)
+
+
+def test_here_goes_into_the_values(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "public_address", lambda: "203.0.113.7/32")
+    assert run(["init", "--apply", "--yes", "--here"]) == 0
+    kept = json.loads((stack.path / terraform.VARIABLES).read_text())
+    assert kept == {"launcher_cidrs": ["203.0.113.7/32"]}
