@@ -90,6 +90,10 @@ class WaitingWriter:
     def write(self, line: str) -> None:
         """Append one record, now or later."""
         self._waiting.append(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, if there is room by now."""
         try:
             self._catch_up()
         except BooksUnwritable as error:

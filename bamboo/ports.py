@@ -117,6 +117,10 @@ class Store(Protocol):
 # ---------------------------------------------------------------- checkpoints: the object store
 
 
+SMALL_BYTES = 2**24
+"""More than any manifest has: what somebody else put in its place is not read beyond this."""
+
+
 class ObjectStore(Protocol):
     """Objects by name (parts joined by `/`), as in a bucket. Safe to use from several threads.
 
@@ -131,7 +135,7 @@ class ObjectStore(Protocol):
         """Store a small object unless there is one of that name: then False, and no change."""
 
     def get(self, name: str) -> bytes | None:
-        """A small object, or None."""
+        """A small object, or None. Of one beyond SMALL_BYTES, which nobody here wrote, so many."""
 
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object's content to a file; False when there is none of that name."""

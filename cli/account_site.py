@@ -1,8 +1,8 @@
 """An account of the user's as the place where a run lives.
 
 Nothing of it is started: what stands there stands, and what is taken away at the end is what the
-launcher put there for the run. Left without a launcher, members train on; the expiry of the
-instances' tags and their dead-man switch bound that.
+launcher put there for the run, once the store said that the run is its own. Left without a
+launcher, members train on; the expiry of the instances' tags and their dead-man switch bound that.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,8 @@ FIELDS = ("region", "bucket")
 
 class AccountSite:
     """The account of a run. `provider` is asked for the run's instances, `remove` takes away what
-    they boot from; `led`: whether this process leads the run."""
+    they boot from; `led`: whether this process leads the run. `put` puts that down where the run
+    begins here."""
 
     end_s = 2 * TERMINATE_DEADLINE_S
     has_store = False
@@ -33,15 +34,23 @@ class AccountSite:
         provider: Callable[[], Provider],
         remove: Callable[[], None],
         led: bool,
+        put: Callable[[], None] | None = None,
     ) -> None:
         self._run, self._region, self._bucket = run, region, bucket
         self.store_url = store_url
         self._provider, self._remove = provider, remove
         self._led = led
+        self._put = put
 
     def record(self) -> Mapping[str, Any]:
         """Where it is; the secret that leads to the store stands beside it by name."""
         return {"account": {"region": self._region, "bucket": self._bucket}}
+
+    def prepare(self) -> None:
+        """Raises BambooError; then nothing of it is left."""
+        put, self._put = self._put, None
+        if put is not None:
+            put()
 
     def alive(self) -> bool:
         """While it is led, there is always an account to start instances in; else whether any
@@ -57,7 +66,8 @@ class AccountSite:
 
     def stop(self) -> None:
         """Take away login and boot files of the run. Raises BambooError with what could not be."""
-        self._remove()
+        if self._put is None:  # else they are of another run of this id, if there are any
+            self._remove()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
         """End an instance of the run: it is paid for like any that we end. A notice is the cloud's

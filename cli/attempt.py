@@ -31,16 +31,16 @@ from bamboo.errors import (
     StoreUnavailable,
 )
 from bamboo.ports import Store
-from bamboo.telemetry.reader import Tail
 from cli import room, runs, sites, wiring
 from cli.autoscaling import Autoscaler
+from cli.bill_log import rented_in
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt
 from cli.launcher import Launcher
 from cli.look import begun_progress, last_sign_of_life_s
 from cli.market import Market, replayed
-from cli.money import bill, rented_from_journal
+from cli.money import bill
 from cli.planning import speeds_of
 from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
@@ -54,6 +54,7 @@ from cloud.local.room import full_disk
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
+    from cli.fleet import RunFleet
 
 ALONE_S = 3600.0
 """A detached run of this machine that nobody leads is ended after so long; `budget.max_hours` says
@@ -151,9 +152,10 @@ class _Attempt:
                 ),
             )
             stack.callback(self._unless_left, site.stop)
-            self._write_endpoint(site)
             store = stack.enter_context(wiring.store_of(folder.id, site.store_url))
             self._create(store)
+            self._write_endpoint(site)
+            site.prepare()
             if self._terms.detached:
                 self.hold(site)
             driver = wiring.driver(store, "launcher")
@@ -230,6 +232,7 @@ class _Attempt:
             note=self._screen.note,
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
+        stack.callback(self._close, fleet)
         stack.callback(self._unless_left, fleet.terminate_all)
         ours = site.has_store
         launcher = self._launcher(stack, store, driver, fleet, booked, store_is_ours=ours)
@@ -295,7 +298,7 @@ class _Attempt:
         if not self._left:
             end()
 
-    def _close(self, books: FileBooks) -> None:
+    def _close(self, books: "FileBooks | RunFleet") -> None:
         try:
             books.close()
         except BooksUnwritable as error:
@@ -360,20 +363,19 @@ class _Attempt:
 
     def _settle(self) -> dict[str, Any]:
         """Write manifest and receipt from what lies on disk now; the receipt's content. Raises
-        BooksUnwritable when the disk does not take them, or did not take the books before them."""
+        BooksUnwritable when the disk does not take them, or did not take the books before them, and
+        for a bill that is damaged."""
         try:
             if self._unwritten is not None:
                 raise self._unwritten
             return self._written()
-        except (BooksUnwritable, StorageUnavailable, OSError) as error:
+        except (BooksUnwritable, InputError, StorageUnavailable, OSError) as error:
             raise room.unsettled(self._folder, self.progress.sentence, error) from error
 
     def _written(self) -> dict[str, Any]:
         terms = self._terms
-        journal = [json.loads(line) for line in Tail(self._folder.cloud).lines()]
-        rented = rented_from_journal(
-            journal, on_demand_usd_per_hour=terms.catalogue.on_demand_prices()
-        )
+        prices = terms.catalogue.on_demand_prices()
+        rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices)
         now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
         self.progress = (spending := spending_of(terms)).at(self.progress, rented, now_s=now_s)

@@ -8,13 +8,14 @@ launcher that lives would start again is not ended under its hands: it is to be 
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.parse import parse_job
 from bamboo.config.tree import JobConfig
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ids import RunId
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
@@ -60,6 +61,9 @@ def end_in_account(
         intents = (folder or Path(elsewhere)) / "intents.jsonl"
         fleet = Fleet(provider, run=run, intents=intents)
         fleet.terminate_all(deadline_s=deadline_s, waiting=note, to_the_last=True)
+    if isinstance(provider, Recorded):
+        with suppress(BooksUnwritable):  # it was noted, and whoever settles the run looks again
+            provider.close()
     _take_back(run, region, found)
     if not before and found is None:
         return (

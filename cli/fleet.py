@@ -5,7 +5,6 @@ Rule: a cloud that asks for fewer calls, or does not answer for a moment, stops 
 be done is done in a later turn. Only a refusal for good ends the launch.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,8 @@ from pathlib import Path
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
-from bamboo.telemetry.reader import Tail
-from cli.money import Rented, rented_from_journal
+from cli.bill_log import BillLog, rented_in
+from cli.money import Rented
 from cli.site import Site
 from cli.stamps import kill_stamps_s
 from cloud.fleet import Fleet, StillLive
@@ -48,8 +47,7 @@ class FormerFleet:
         """They ended with their cloud."""
 
     def rented(self) -> Sequence[Rented]:
-        records = [json.loads(line) for line in Tail(self._journal).lines()]
-        return rented_from_journal(records, on_demand_usd_per_hour=self._on_demand)
+        return rented_in(self._journal, on_demand_usd_per_hour=self._on_demand)
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """There is nobody to order it from."""
@@ -65,7 +63,8 @@ class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
     how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
     no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
-    up; `join_s`: one that no node has come from for so long is replaced."""
+    up; `join_s`: one that no node has come from for so long is replaced. `close`, when all is over,
+    raises BooksUnwritable where the bill is not written down to its end."""
 
     def __init__(
         self,
@@ -82,14 +81,13 @@ class RunFleet:
         anchors: int = 0,
         gang: Gang | None = None,
         join_s: float,
+        close: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
         self._site = site
-        self._journal = Tail(journal)
+        self._bill = BillLog(journal, on_demand_usd_per_hour=on_demand_usd_per_hour, note=note)
         self._kills = kills
-        self._records: list[Mapping[str, object]] = []
-        self._on_demand = on_demand_usd_per_hour
         self._note = note
         self._nodes = nodes
         self._zones = zones
@@ -98,6 +96,7 @@ class RunFleet:
         self._gang = gang
         self._join_s = join_s
         self._now = now
+        self.close = close
         self._asked: set[InstanceId] = set()
         """Instances that this launcher has asked the cloud to end."""
         self._noted = ""
@@ -201,9 +200,8 @@ class RunFleet:
             raise self._site.not_ended(error) from error
 
     def rented(self) -> Sequence[Rented]:
-        """All instances, by the log that stands for the cloud's bill."""
-        self._records += [json.loads(line) for line in self._journal.lines()]
-        return rented_from_journal(self._records, on_demand_usd_per_hour=self._on_demand)
+        """All instances, by the log that stands for the cloud's bill, as far as it can be read."""
+        return self._bill.rented()
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """Have the cloud take it; one that went by itself meanwhile is only told of."""

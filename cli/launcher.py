@@ -5,7 +5,6 @@ addressed to the fleet. Every port is given, so that the loop runs in tests agai
 memory and a fleet of values. One turn blocks for at most `TURN_S`, in the wait for decisions.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.autoscaling import Autoscaler
 from cli.books import Booked
 from cli.chaos import Chaos
+from cli.heard import Hearing
 from cli.ledger import Accounts
 from cli.market import Market
 from cli.missing import missing
@@ -79,6 +79,7 @@ class Launcher:
         self._missing = 0
         self._pace = PaceKeeper(job.cluster)
         self._metrics_after = "0"
+        self._hearing = Hearing(ports.screen.note)
         self._losses = set(self._booked.losses)
         self._steps = {step for step, _ in self._losses}
         self._accounts = Accounts(self._booked, ports.books)
@@ -114,7 +115,7 @@ class Launcher:
                         self._decided(decision)
                 while self._read_metrics():
                     pass
-                self._accounts.read(store)
+                self._accounts.read(store, self._hearing)
                 break
             except StoreUnavailable as error:
                 self._store_away(error)
@@ -147,7 +148,9 @@ class Launcher:
         if self._due("leases", LEASES_EVERY_S):
             _, leases = self._ports.store.leases()
             for node, lease in leases.items():
-                beat = json.loads(lease.payload)
+                beat = self._hearing.beat(lease.payload)
+                if beat is None:
+                    continue
                 self.progress = with_beat(self.progress, node, beat)
                 self._accounts.told(node, beat, at_s=lease.beaten_at_s)
                 self._pace.told(self.progress.state, node, beat)
@@ -157,7 +160,9 @@ class Launcher:
         records = self._ports.store.records("metrics", after_id=self._metrics_after, timeout_s=0.0)
         for record_id, record in records:
             self._metrics_after = record_id
-            self._measured(json.loads(record))
+            heard = self._hearing.metric(record)
+            if heard is not None:
+                self._measured(heard)
         return bool(records)
 
     def _control(self) -> None:

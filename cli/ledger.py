@@ -20,7 +20,6 @@ from bamboo.coord.ledger import (
     ThroughputRecord,
     ValueRecord,
     append_record,
-    decode_record,
     record_body,
 )
 from bamboo.core.events import StoreRefilled
@@ -33,6 +32,7 @@ from bamboo.planner.value import per_usd_spent
 from bamboo.ports import Store
 from cli.books import DUTY, WORK, Booked
 from cli.busy import busy_of, busy_to_the_end
+from cli.heard import Hearing
 from cli.money import Rented, bill
 from cli.ports import Books
 from cli.progress import Progress
@@ -68,9 +68,9 @@ class Accounts:
         self._resizes: list[Resize] = []
         self._last: State | None = None
 
-    def read(self, store: Store) -> None:
+    def read(self, store: Store, hearing: Hearing) -> None:
         """Find out what earlier launchers wrote into the ledger. Raises StoreUnavailable."""
-        records = [decode_record(text) for text in all_records(store, STREAM)]
+        records = [hearing.ledger(text) for text in all_records(store, STREAM)]
         prices = [r for r in records if isinstance(r, PriceRecord)]
         self._prices = {r.instance: r.until_s is not None for r in prices}
         self._in_ledger = sum(isinstance(r, DutyChange) for r in records)

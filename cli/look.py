@@ -13,16 +13,18 @@ from bamboo.config.catalogue import installed_catalogue, read_catalogue
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Follower, all_records
-from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
+from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.core.state import initial_state
 from bamboo.errors import InputError, StoreUnavailable, UnreadableRecord
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import Store
-from bamboo.telemetry.reader import Tail, read_metrics
+from bamboo.telemetry.reader import read_metrics
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from cli import lock, wiring
+from cli.bill_log import read_bill_log
 from cli.documents import REMEDY
+from cli.heard import Hearing
 from cli.pause import with_kill_stamp
 from cli.progress import (
     Progress,
@@ -138,14 +140,16 @@ def progress_from_store(folder: RunFolder, store: Store) -> Progress:
             at_s=decision.now_s,
         )
     stamps_s = kill_stamps_s(folder.kills)
-    for record in all_records(store, "metrics"):
-        progress = with_metric(progress, with_kill_stamp(json.loads(record), stamps_s))
+    hearing = Hearing()
+    for record in map(hearing.metric, all_records(store, "metrics")):
+        if record is not None:
+            progress = with_metric(progress, with_kill_stamp(record, stamps_s))
     _, leases = store.leases()
     for node, lease in leases.items():
-        progress = with_beat(progress, node, json.loads(lease.payload))
-    values = [
-        r for r in map(decode_record, all_records(store, STREAM)) if isinstance(r, ValueRecord)
-    ]
+        if (beat := hearing.beat(lease.payload)) is not None:
+            progress = with_beat(progress, node, beat)
+    heard = map(hearing.ledger, all_records(store, STREAM))
+    values = [r for r in heard if isinstance(r, ValueRecord)]
     return progress.at(now_s=time.time(), usd=values[-1].usd if values else progress.usd)
 
 
@@ -193,7 +197,7 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
 
 def last_sign_of_life_s(folder: RunFolder, store: Store) -> float:
     """When a run whose end nobody saw was seen last, in Unix time: it cost nothing after that."""
-    told_s = [float(json.loads(line)["t"]) for line in Tail(folder.cloud).lines()]
+    told_s = [float(record["t"]) for record in read_bill_log(folder.cloud)]
     _, leases = store.leases()
     beaten_s = (lease.beaten_at_s for lease in leases.values())
     return max([folder.resolved.stat().st_mtime, *told_s, *beaten_s])

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from bamboo.telemetry.reader import Tail
+from cli.bill_log import read_bill_log
 from cli.runs import Part, RunFolder, part_of
 from cloud.intents import drop_torn_line
 
@@ -38,7 +38,7 @@ def end_bill(folder: RunFolder, *, ended_s: float) -> None:
     drop_torn_line(folder.cloud)
     begun: dict[str, float] = {}
     ended: set[str] = set()
-    for record in map(json.loads, Tail(folder.cloud).lines()):
+    for record in read_bill_log(folder.cloud):
         match record["kind"]:
             case "start":
                 begun[str(record["instance"])] = float(record["t"])

@@ -29,9 +29,10 @@ def refuse_to_settle(folder: RunFolder) -> None:
 
 def unsettled(folder: RunFolder, sentence: str, error: Exception) -> BooksUnwritable:
     """For a run that ended with `sentence`, and whose receipt or books could not be written."""
+    remedy = "" if isinstance(error, InputError) else f"make room in {folder.path}, "
     return BooksUnwritable(
         f"run {folder.id}: {sentence}; its receipt cannot be written: {error}; nothing of its "
-        f"checkpoints is lost: make room in {folder.path}, then `{_remedy(folder)}`"
+        f"checkpoints is lost: {remedy}then `{_remedy(folder)}`"
     )
 
 

@@ -32,6 +32,10 @@ class Site(Protocol):
     def record(self) -> Mapping[str, Any]:
         """What `endpoint.json` keeps of it, so that another process finds it; no secret."""
 
+    def prepare(self) -> None:
+        """Put down what instances begin with, once the store has the run: whoever made it there is
+        its launcher, and before that nothing of a run of this id is anybody's to change."""
+
     def alive(self) -> bool:
         """Whether the run can go on there: while it is led, or anything of it is there."""
 

@@ -6,14 +6,14 @@ Rule: as in `wiring`, imports of what only some verbs need stand inside the func
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError, StoreUnavailable
+from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import ZoneId
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
@@ -41,7 +41,7 @@ def start_site(
     note: Callable[[str], None],
 ) -> Site:
     """The place of a run that begins: a local cloud, which is started and ends when this process
-    does, or the account, with all in it that instances boot from. Raises BambooError."""
+    does, or the account, in which nothing is changed before `prepare`. Raises BambooError."""
     if job.cloud.provider == "local":
         note(f"{folder.id}: starting the local cloud")
         return _local_cloud(folder, job, spot_usd_per_hour)
@@ -51,17 +51,25 @@ def start_site(
     note(f"{folder.id}: starting in the account, {job.cloud.region}")
     if part_of(folder).number == 1:
         check_free(job, folder.id)  # looking at the model took its time
-    site = _account_site(folder, job, store_of_job(job), led=True)
-    put_boot_files(
-        _run_objects(folder, job),
-        job,
-        folder.id,
-        wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
-        reference=site.store_url,
-        data_digest=data_digest,
-        note=note,
-    )
-    return site
+    reference = store_of_job(job)
+
+    def put() -> None:
+        try:
+            put_boot_files(
+                _run_objects(folder, job),
+                job,
+                folder.id,
+                wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
+                reference=reference,
+                data_digest=data_digest,
+                note=note,
+            )
+        except BaseException:
+            with suppress(BambooError):  # the id is free again
+                wiring.remove_run(reference, folder.id)
+            raise
+
+    return _account_site(folder, job, reference, led=True, put=put)
 
 
 def site_of(folder: RunFolder) -> Site:
@@ -172,9 +180,10 @@ def run_fleet(
         speeds=speeds,
         endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
     )
+    recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=note)
     return RunFleet(
         Fleet(
-            ec2 if local else Recorded(ec2, folder.cloud, asks_prices=True, note=note),
+            ec2 if local else recorded,
             run=folder.id,
             intents=folder.path / "intents.jsonl",
             pool_out_s=job.cloud.pool_out_s,
@@ -190,6 +199,7 @@ def run_fleet(
         anchors=job.cloud.anchors,
         gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
+        close=recorded.close,
         note=note,
     )
 
@@ -264,7 +274,14 @@ def _booting(boot_s: float) -> tuple[str, ...]:
 # ---------------------------------------------------------------- an account
 
 
-def _account_site(folder: RunFolder, job: JobConfig, reference: str, *, led: bool) -> "AccountSite":
+def _account_site(
+    folder: RunFolder,
+    job: JobConfig,
+    reference: str,
+    *,
+    led: bool,
+    put: Callable[[], None] | None = None,
+) -> "AccountSite":
     from cli.account_site import AccountSite
     from cli.boot_files import remove_boot_files
 
@@ -279,6 +296,7 @@ def _account_site(folder: RunFolder, job: JobConfig, reference: str, *, led: boo
         provider=partial(_recorded, folder, job),
         remove=remove,
         led=led,
+        put=put,
     )
 
 

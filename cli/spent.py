@@ -7,7 +7,6 @@ Rule: the bill does not ask what an instance did, and the parts do not ask what 
 are equal to the micro-dollar, or `planner.attribution` refuses them.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +15,17 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import all_records
 from bamboo.coord.ledger import STREAM, LedgerRecord, PriceRecord, decode_record
-from bamboo.errors import CoreMisuse, InputError, UnreadableRecord
+from bamboo.errors import CoreMisuse, UnreadableRecord
 from bamboo.ids import InstanceId
 from bamboo.planner.attribution import Spent, Tenure, Use, attribute
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.duties import Duty, DutyChange, last_duties
 from bamboo.planner.value import MICRO, bill_micro_usd
 from bamboo.ports import Store
-from bamboo.telemetry.reader import Tail
 from cli.beside import beside_body, beside_of
+from cli.bill_log import rented_in
 from cli.look import catalogue_of, job_of
-from cli.money import Rented, rented_from_journal
+from cli.money import Rented
 from cli.runs import RunFolder, part_of
 from cli.told import Told, told_of
 
@@ -124,13 +123,7 @@ def rented_of(folder: RunFolder, ledger: Iterable[LedgerRecord]) -> Sequence[Ren
     if not folder.cloud.exists():
         return _rented_by(record for record in ledger if isinstance(record, PriceRecord))
     prices = catalogue_of(folder).on_demand_prices()
-    try:
-        records = [json.loads(line) for line in Tail(folder.cloud).lines()]
-        return rented_from_journal(records, on_demand_usd_per_hour=prices)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{folder.cloud}: a record lacks or garbles {error}; take the original"
-        ) from error
+    return rented_in(folder.cloud, on_demand_usd_per_hour=prices)
 
 
 def _rented_by(prices: Iterable[PriceRecord]) -> Sequence[Rented]:

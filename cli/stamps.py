@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from bamboo.telemetry.reader import Tail
@@ -11,11 +12,13 @@ def kill_stamps_s(kills: Path) -> Mapping[str, float]:
     """Instance -> time.monotonic() just before its kill, from a run's `kills.jsonl`.
 
     The local cloud names the instance, a worker that takes its own instance away names its node.
+    A damaged line says nothing: without it a pause counts from the disconnect.
     """
     stamps_s: dict[str, float] = {}
     for line in Tail(kills).lines():
-        record = json.loads(line)
-        node = str(record.get("node", ""))
-        instance = str(record.get("instance") or node.rpartition(".")[0])
-        stamps_s[instance] = record["t_monotonic_ns"] / 1e9
+        with suppress(KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            record = json.loads(line)
+            node = str(record.get("node", ""))
+            instance = str(record.get("instance") or node.rpartition(".")[0])
+            stamps_s[instance] = record["t_monotonic_ns"] / 1e9
     return stamps_s

@@ -4,7 +4,6 @@ Rule: the ledger of a live run has it; where that has lost any, the events have 
 run's folder; and of a run of a release that noted neither, the decisions still give the duties.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from bamboo.ports import Store
 from bamboo.telemetry.reader import read_events, read_metrics
 from cli.books import DUTY, PART, WORK
 from cli.decisions import saved_store
+from cli.heard import Hearing
 from cli.runs import RunFolder, part_of
 
 LEDGER, EVENTS, DECISIONS = "ledger", "events", "decisions"
@@ -97,9 +97,8 @@ def told_by_decisions(folder: RunFolder, store: Store, *, number: int) -> Told:
     for metric in read_metrics(folder.metrics):
         if metric.at_s is not None:
             roster.stepped(metric.step + 1, metric.at_s)
-    for text in all_records(store, "metrics"):
-        record = json.loads(text)
-        if record.get("kind") == "step":
+    for record in map(Hearing().metric, all_records(store, "metrics")):
+        if record is not None and record.get("kind") == "step":
             roster.stepped(int(record["step"]) + 1, float(record["t_s"]))
     follower = Follower()
     decisions = follower.catch_up(store)

@@ -3,12 +3,14 @@
 What there is already is folded without a word; from then on each decision and each step is shown.
 """
 
-import json
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from bamboo.coord.follow import Follower
-from bamboo.coord.ledger import STREAM, ValueRecord, decode_record
+from bamboo.coord.ledger import STREAM, ValueRecord
 from bamboo.ports import Store
+from cli.heard import Hearing
 from cli.launcher import LEASES_EVERY_S
 from cli.look import empty_progress, job_of
 from cli.pause import with_kill_stamp
@@ -30,6 +32,7 @@ class Watcher:
         self._folder = folder
         self._screen = screen
         self._follower = Follower()
+        self._hearing = Hearing(screen.note)
         self._after = {"metrics": "0", STREAM: "0"}
         self._beats_due_s = 0.0
         self._caught_up = False
@@ -48,7 +51,8 @@ class Watcher:
             self._beats_due_s = now_s + LEASES_EVERY_S
             _, leases = store.leases()
             for node, lease in leases.items():
-                self.progress = with_beat(self.progress, node, json.loads(lease.payload))
+                if (beat := self._hearing.beat(lease.payload)) is not None:
+                    self.progress = with_beat(self.progress, node, beat)
         self.progress = self.progress.at(now_s=now_s, usd=self.progress.usd)
         if not self._caught_up:
             self._caught_up = True
@@ -73,10 +77,11 @@ class Watcher:
             if self._caught_up:
                 self._screen.decided(self.progress, decision)
         metrics = self._fresh(store, "metrics")
-        for record in metrics:
-            self._measured(record)
+        for record in map(self._hearing.metric, metrics):
+            if record is not None:
+                self._measured(record)
         ledger = self._fresh(store, STREAM)
-        for entry in map(decode_record, ledger):
+        for entry in map(self._hearing.ledger, ledger):
             if isinstance(entry, ValueRecord):
                 self.progress = self.progress.at(now_s=self.progress.now_s, usd=entry.usd)
         return bool(decisions or metrics or ledger)
@@ -87,8 +92,7 @@ class Watcher:
             self._after[stream] = records[-1][0]
         return [record for _, record in records]
 
-    def _measured(self, text: str) -> None:
-        record = json.loads(text)
+    def _measured(self, record: Mapping[str, Any]) -> None:
         before = self.progress.step
         if record.get("kind") == "failover":
             record = with_kill_stamp(record, kill_stamps_s(self._folder.kills))

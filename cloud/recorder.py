@@ -83,6 +83,11 @@ class CloudLog:
         for instance, seen_s in list(self._live.items()):
             if instance not in there and now_s - seen_s > FORGOTTEN_S:
                 self._write(end_record(instance, at_s=seen_s, cause=TERMINATED))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Raises BooksUnwritable where something still waits: it is lost with this writer."""
+        self._file.close()
 
     def _seen(self, one: Observed, now_s: float) -> None:
         if not one.state.live:
@@ -150,8 +155,18 @@ class Recorded:
                     self._noted = str(error)
                     self._note(self._noted)
                 return shown  # the account tells it again at the next look
+            self._noted = ""
         self._log.look(shown, now_s=self._now(), price=self._price)
         return shown
+
+    def close(self) -> None:
+        """Raises BooksUnwritable where the log lacks anything that was shown: no bill is made of it
+        then. Whoever looks next writes it, while the account shows it."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+        elif self._noted:
+            raise BooksUnwritable(self._noted)
 
     def terminate(self, instances: Sequence[InstanceId]) -> None:
         self._provider.terminate(instances)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
+from bamboo.ports import SMALL_BYTES
 
 _ASIDE = ".aside-"
 
@@ -57,7 +58,10 @@ class DirectoryStore:
         path = self._path(name)
         with self._trouble(name, to="read"):
             try:
-                return path.read_bytes() if path.is_file() else None
+                if not path.is_file():
+                    return None
+                with path.open("rb") as file:
+                    return file.read(SMALL_BYTES)
             except FileNotFoundError:
                 return None
 

@@ -17,13 +17,14 @@ COMMANDS = (
     *("xadd", "xread"),
 )
 """Beside AUTH, HELLO and QUIT, which a server lets everybody say."""
+USER_PREFIX = "bamboo-"
 LEAST_PASSWORD = 16
 """Characters: a server keeps a password as a plain SHA-256, which only chance protects."""
 
 
 def user_name(run: RunId) -> str:
     """The user that a run logs in as."""
-    return f"bamboo-{run_id(run)}"
+    return f"{USER_PREFIX}{run_id(run)}"
 
 
 def user_rules(run: RunId) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from typing import Any
 
 import redis
 
-from bamboo.coord.acl import digest_word, user_name, user_rules
+from bamboo.coord.acl import USER_PREFIX, digest_word, user_name, user_rules
 from bamboo.coord.address import read_address
 from bamboo.coord.redis_store import connection, refused
-from bamboo.ids import RunId
+from bamboo.errors import InputError
+from bamboo.ids import RunId, run_id
 
 DEADLINE_S = 4.0
 _PASSWORD_BYTES = 32
@@ -43,6 +44,23 @@ def remove_login(url: str, run: RunId) -> bool:
             return False
         _save(admin)
     return True
+
+
+def runs_with_login(url: str) -> tuple[RunId, ...]:
+    """The runs that have a user of their own there; none where the login in `url` may not ask.
+    Raises StoreRefused."""
+    with _admin(url, RunId("check")) as admin:
+        try:
+            names = [str(name) for name in admin.execute_command("ACL", "USERS")]
+        except redis.exceptions.NoPermissionError:
+            return ()
+    found = []
+    for name in names:
+        with suppress(InputError):  # somebody else's
+            run = run_id(name.removeprefix(USER_PREFIX))
+            if user_name(run) == name:
+                found.append(run)
+    return tuple(sorted(found))
 
 
 def _save(admin: Any) -> None:

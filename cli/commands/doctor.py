@@ -11,6 +11,7 @@ from cli.checks_account import AccountChecks
 from cli.checks_here import here_checks
 from cli.doctor import Check, body, examine, exit_code, text
 from cli.ending import account_job
+from cli.leftovers import leftovers_check, places
 from cli.orphans import account_regions, orphans_check
 from cli.overrides import overrides_option
 from cli.store_reference import named_store, store_of_job
@@ -19,7 +20,9 @@ from cli.store_reference import named_store, store_of_job
 @click.command("doctor")
 @click.argument("job", required=False, type=click.Path(path_type=Path))
 @overrides_option
-@click.option("--orphans", is_flag=True, help="Only look for what bills without a live run.")
+@click.option(
+    "--orphans", is_flag=True, help="Only look for what bills or has a login without a live run."
+)
 @click.option(
     "--region",
     "regions",
@@ -52,7 +55,7 @@ def _checks(
     path: Path | None, overrides: tuple[str, ...], regions: tuple[str, ...], *, only_orphans: bool
 ) -> list[Check]:
     if only_orphans:
-        return [orphans_check(regions)]
+        return [orphans_check(regions), *_left_overs()]
     job = account_job() if path is None else load_job(path, overrides)
     there = job is not None and job.cloud.provider == "ec2"
     store = named_store() if job is None else store_of_job(job)
@@ -63,5 +66,11 @@ def _checks(
             checks += AccountChecks(job=of_region, needed=path is not None).checks()
         regions = regions or tuple(dict.fromkeys((job.cloud.region, *account_regions())))
     if there or regions or account_regions():
-        checks.append(orphans_check(regions))
+        checks += [orphans_check(regions), *_left_overs()]
     return checks
+
+
+def _left_overs() -> list[Check]:
+    """Where runs can have left any."""
+    there = places()
+    return [leftovers_check(there)] if there else []

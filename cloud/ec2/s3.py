@@ -16,6 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
+from bamboo.ports import SMALL_BYTES
 from cloud.ec2.clients import client_of, session_of
 
 READ_TIMEOUT_S = 60
@@ -79,7 +80,9 @@ class S3Store:
         with self._trouble(name):
             try:
                 found = self._client.get_object(Bucket=self._bucket, Key=self._key(name))
-                data: bytes = found["Body"].read()
+                data: bytes = found["Body"].read(SMALL_BYTES)
+                if len(data) < SMALL_BYTES:
+                    data += found["Body"].read()  # compares with the length that was announced
             except ClientError as error:
                 if self._is_missing(error, name):
                     return None
@@ -132,7 +135,8 @@ class S3Store:
                 f"s3://{self._bucket}/{self._prefix}{name}: no AWS credentials were found; run "
                 "`aws configure`, or on an instance see that it has its role"
             ) from error
-        except (ClientError, BotoCoreError, Boto3Error, OSError) as error:
+        except (ClientError, BotoCoreError, Boto3Error, OSError, RecursionError) as error:
+            # The last: the library follows a redirection that leads to itself until it cannot.
             if isinstance(error, OSError) and error.errno in DISK_FULL:
                 raise StorageFull(f"{name}: {error}; make room where it is read to") from error
             raise StorageUnavailable(

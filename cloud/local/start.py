@@ -50,6 +50,9 @@ class LocalCloud:
         """What `endpoint.json` keeps of it."""
         return {"cloud": asdict(self.ready)}
 
+    def prepare(self) -> None:
+        """All of it was started."""
+
     def not_ended(self, error: StillLive) -> BambooError:
         """What is to be said of instances that were not seen to end."""
         return BambooError(

@@ -225,6 +225,27 @@ def test_an_account_lives_while_it_is_led_or_has_an_instance_of_the_run() -> Non
     assert there.alive()
 
 
+def test_a_start_that_finds_its_run_taken_takes_nothing_away() -> None:
+    """Of two launches of one id the store has one: the other's end is none of its own things."""
+    done: list[str] = []
+    there = AccountSite(
+        run=RUN,
+        region="us-east-1",
+        bucket="b",
+        store_url="secret:arn",
+        provider=lambda: FakeProvider(listed=()),
+        remove=lambda: done.append("removed"),
+        led=True,
+        put=lambda: done.append("put"),
+    )
+    there.stop()
+    assert done == []
+    there.prepare()
+    there.prepare()
+    there.stop()
+    assert done == ["put", "removed"]
+
+
 def test_only_the_cloud_gives_notice() -> None:
     with pytest.raises(InputError, match="--notice 5: in an account only the cloud gives notice"):
         site(FakeProvider(listed=()), led=True).preempt(

@@ -19,6 +19,7 @@ from bamboo.core.events import (
 from bamboo.core.state import Outcome, State
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId, ZoneId
+from cli.bill_log import rented_in
 from cli.fleet import GRACE_S, RunFleet
 from cli.site import Site
 from cloud.fleet import Fleet, Report, StillLive
@@ -328,9 +329,32 @@ def test_the_journal_is_the_bill(parts: Parts) -> None:
     assert [(r.ended_at_s, r.interrupted) for r in parts.made.rented()] == [
         (20.0, True), (21.0, False),
     ]  # fmt: skip
-    cloud(kind="end", t=22.0, instance="i-other", cause="terminated")
-    with pytest.raises(ValueError, match="'i-other': it stands before its start"):
-        parts.made.rented()
+    assert parts.notes == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"kind":"end","t":20.0,"inst', "'t"),
+        ('{"kind":"start","t":"now","instance":"i-1"}', "could not convert"),
+        ("[" * 100_000, "recursion"),
+        ('{"kind":"end","t":22.0,"instance":"i-other","cause":"end"}', "before its start"),
+        ('{"kind":"end","t":5.0,"instance":"i-2","cause":"end"}', "before its start"),
+    ],
+)
+def test_a_launcher_goes_on_with_what_can_be_read_of_a_damaged_bill(
+    parts: Parts, line: str, said: str
+) -> None:
+    """That bill is no reason to end a run, and none is written down from it."""
+    journal(parts, {InstanceId("i-1"): 10.0, InstanceId("i-2"): 11.0})
+    lines = parts.journal.read_text().splitlines()
+    parts.journal.write_text("\n".join([lines[0], line, lines[1]]) + "\n")
+    for _ in range(2):
+        assert "i-1" in [one.instance for one in parts.made.rented()]
+    assert len(parts.notes) == 1
+    assert "the bill lacks what cannot be read" in parts.notes[0]
+    with pytest.raises(InputError, match=r"cloud\.jsonl: a record lacks or garbles .*original"):
+        rented_in(parts.journal, on_demand_usd_per_hour={"g4dn.xlarge": 0.526})
 
 
 def test_kill_stamps_by_instance_or_by_node(parts: Parts) -> None:

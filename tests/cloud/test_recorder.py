@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bamboo.errors import BooksUnwritable
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2.provider import observed
 from cloud.fake import FakeProvider
@@ -138,9 +139,39 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room(log: Log) 
     with files_up_to(log.path.stat().st_size + 5):
         assert log.look(OVER, now_s=190.0) == [START]
         assert log.notes
-    assert log.look(OVER, now_s=191.0) == [START]
-    two = replace(ONE, instance=InstanceId("i-2"))
-    assert log.look(OVER, two, now_s=192.0)[:2] == [START, END]
+    assert log.look(OVER, now_s=191.0) == [START, END]
+
+
+def test_a_log_that_is_closed_lacks_nothing_or_says_so(tmp_path: Path) -> None:
+    run, path = RunId("r"), tmp_path / "cloud.jsonl"
+    fake = FakeProvider(listed=())
+    (one,) = fake.launch(
+        [LaunchSpec(run=run, pool=POOL, count=1, token="t", expires_at_s=0)]
+    ).launched
+    provider = Recorded(fake, path, now=lambda: 1.0)
+    provider.describe(run)
+    fake.terminate([one.instance])
+    begun = path.read_text()
+    with files_up_to(len(begun) + 5):
+        provider.describe(run)
+        with pytest.raises(BooksUnwritable, match=r"cloud\.jsonl.*; make room there"):
+            provider.close()
+    assert path.read_text() == begun
+    provider.describe(run)  # as of whoever takes up the run
+    provider.close()
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["start", "end"]
+
+
+def test_a_log_that_could_not_be_gone_on_with_is_not_closed_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "cloud.jsonl"
+    path.write_text("[]\n")
+    provider = Recorded(FakeProvider(listed=()), path, now=lambda: 1.0)
+    provider.describe(RunId("r"))
+    with pytest.raises(BooksUnwritable, match="the bill cannot be gone on with"):
+        provider.close()
+    path.unlink()
+    provider.describe(RunId("r"))
+    provider.close()
 
 
 def test_each_look_of_a_provider_is_written_down_by_the_offered_price(tmp_path: Path) -> None:

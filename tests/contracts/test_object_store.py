@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import boto3
@@ -14,9 +16,10 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 from moto import mock_aws
 
+from bamboo.checkpoint.catalogue import newest_good
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.errors import StorageFull, StorageUnavailable
-from bamboo.ports import ObjectStore
+from bamboo.ports import SMALL_BYTES, ObjectStore
 from cloud.ec2.s3 import S3Store
 from tests.support import wait_until
 
@@ -80,6 +83,17 @@ def test_an_empty_file_is_an_object_too(store: ObjectStore, file: Path) -> None:
     store.put_file("a", file)
     assert store.sizes("") == {"a": 0}
     assert store.get("a") == b""
+
+
+def test_of_what_is_no_small_object_a_bounded_part_is_read(store: ObjectStore, file: Path) -> None:
+    """A manifest that is none is damage, and not the end of who reads it."""
+    with file.open("r+b") as opened:
+        opened.truncate(SMALL_BYTES + 5)
+    store.put_file("step-00000010/manifest.json", file)
+    found = store.get("step-00000010/manifest.json")
+    assert found is not None
+    assert len(found) == SMALL_BYTES
+    assert newest_good(store, semantic_hash="s").manifest is None
 
 
 def test_the_first_of_two_new_objects_stands(store: ObjectStore) -> None:
@@ -181,6 +195,34 @@ def test_a_service_that_does_not_answer_is_unavailable(monkeypatch: pytest.Monke
     )
     with pytest.raises(StorageUnavailable, match="s3://b/a"):
         store.get("a")
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """A proxy, or another service, that sends every question on and says not where."""
+
+    def do_GET(self) -> None:
+        self.send_response(301)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+def test_a_service_that_sends_us_round_in_circles_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        store = S3Store.connect(bucket="b", prefix="", region="us-east-1", endpoint_url=url)
+        with pytest.raises(StorageUnavailable, match="s3://b/a"):
+            store.get("a")
+        server.shutdown()
 
 
 # ---------------------------------------------------------------- the directory alone

@@ -1,0 +1,95 @@
+"""Reads `cloud.jsonl`, the log of starts and ends of instances that a run's bill is made of.
+
+Rule: what is written down for good is made of a whole log alone, and a damaged one is named with
+what to do. Who leads a run goes on with what can be read, and says so: to end it would save nothing
+of the log.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bamboo.errors import InputError
+from bamboo.telemetry.reader import Tail
+from cli.money import Rented, rented_from_journal
+
+_DAMAGE = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
+_SHOWN = 60
+"""Characters of a line that say which it is."""
+
+
+def read_bill_log(path: Path) -> list[Mapping[str, Any]]:
+    """All records; a file that is not there has none. Raises InputError for a damaged line."""
+    try:
+        return [_record(line) for line in Tail(path).lines()]
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def rented_in(path: Path, *, on_demand_usd_per_hour: Mapping[str, float]) -> list[Rented]:
+    """The instances of a whole log, in the order of their start. Raises InputError for one that is
+    damaged, or whose records deny each other."""
+    records = read_bill_log(path)
+    try:
+        return rented_from_journal(records, on_demand_usd_per_hour=on_demand_usd_per_hour)
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+class BillLog:
+    """The log of a run that goes on. `note` is told, once each, of lines that say nothing and of
+    instances that are left out."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        on_demand_usd_per_hour: Mapping[str, float],
+        note: Callable[[str], None],
+    ) -> None:
+        self._path, self._tail = path, Tail(path)
+        self._prices, self._note = on_demand_usd_per_hour, note
+        self._records: dict[str, list[Mapping[str, Any]]] = {}
+        self._noted: set[str] = set()
+
+    def rented(self) -> Sequence[Rented]:
+        """All instances that can be read, in the order of their start."""
+        for line in self._tail.lines():
+            try:
+                record = _record(line)
+                self._records.setdefault(str(record["instance"]), []).append(record)
+            except _DAMAGE as error:
+                self._say(error)
+        found: list[Rented] = []
+        for records in self._records.values():
+            try:
+                found += rented_from_journal(records, on_demand_usd_per_hour=self._prices)
+            except _DAMAGE as error:
+                self._say(error)
+        return found
+
+    def _say(self, error: Exception) -> None:
+        text = str(_damaged(self._path, error))
+        if text not in self._noted:
+            self._noted.add(text)
+            self._note(f"the bill lacks what cannot be read: {text}")
+
+
+def _record(line: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(line)
+        for field in ("instance", "kind"):
+            if not isinstance(record[field], str):
+                raise ValueError(f"{field!r} is {record[field]!r}")
+        float(record["t"])
+    except _DAMAGE as error:
+        raise ValueError(f"{error} in {line[:_SHOWN]!r}") from error
+    else:
+        return dict(record)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: a record lacks or garbles {error}; take the original, or take that line out"
+    )

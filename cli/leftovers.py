@@ -1,0 +1,102 @@
+"""The check that a run which is over has left nothing that opens the store: its login there, and
+the `agent.env` in its bucket that has the login's password.
+
+Rule: it asks and changes nothing. A start on another machine looks the same for the moment before
+its first instance, so what is found is a warning, with the command that takes it away.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from bamboo.config.tree import JobConfig
+from bamboo.coord.logins import runs_with_login
+from bamboo.errors import InputError
+from bamboo.ids import RunId, run_id
+from bamboo.ports import ObjectStore
+from cli import lock, runs, wiring
+from cli.boot_files import AGENT_ENV
+from cli.doctor import Check, Finding, Result
+from cli.ending import account_job, runs_in_account
+from cli.look import job_of
+from cli.store_reference import store_of_job, store_url_of
+from cli.views.quantities import count
+
+_RUNS = "runs/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where runs in an account have their login and their boot files."""
+
+    region: str
+    bucket: str
+    store: str
+    """As a URL or a reference."""
+
+
+def places() -> tuple[Place, ...]:
+    """That of the account file, and those of the runs of this home."""
+    jobs: list[JobConfig | None] = [account_job()]
+    for folder in runs.all_runs(runs.home()):
+        with suppress(InputError):  # a damaged run names none
+            jobs.append(job_of(folder))
+    found = [
+        Place(region=job.cloud.region, bucket=job.cloud.bucket, store=store_of_job(job))
+        for job in jobs
+        if job is not None and job.cloud.provider == "ec2" and job.cloud.bucket
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def leftovers_check(
+    asked: tuple[Place, ...],
+    *,
+    bucket: Callable[..., ObjectStore] = wiring.bucket,
+    in_account: Callable[[str], tuple[RunId, ...]] = runs_in_account,
+) -> Check:
+    """Over these places."""
+
+    def ask() -> Finding:
+        led = {f.id for f in runs.all_runs(runs.home()) if not lock.is_free(f)}
+        found = []
+        for place in asked:
+            objects = bucket(f"s3://{place.bucket}", region=place.region)
+            left = {run: [AGENT_ENV] for run in _with_settings(objects)}
+            for run in runs_with_login(store_url_of(place.store)) if place.store else ():
+                left.setdefault(run, []).insert(0, "login")
+            living = led.union(in_account(place.region)) if left else led
+            found += [
+                {
+                    "run": run,
+                    "region": place.region,
+                    "what": left[run],
+                    "command": f"bamboo stop {run} --region {place.region}",
+                }
+                for run in sorted(left)
+                if run not in living
+            ]
+        if not found:
+            return Finding(result=Result.GOOD, sentence="no run that is over has a login left")
+        return Finding(
+            result=Result.WARNING,
+            sentence=f"{count(len(found), 'run')} without launcher here and without instances "
+            "may use the store still",
+            remedy="run the commands above, unless another machine starts such a run just now",
+            lines=tuple(
+                f"{one['run']}: {' and '.join(one['what'])}: {one['command']}" for one in found
+            ),
+            rows=tuple(found),
+        )
+
+    return Check(name="left-overs", ask=ask, after="credentials")
+
+
+def _with_settings(objects: ObjectStore) -> list[RunId]:
+    ends = f"/{AGENT_ENV}"
+    names = (name for name in objects.sizes(_RUNS) if name.endswith(ends))
+    found = []
+    for name in names:
+        with suppress(InputError):  # not of ours
+            found.append(run_id(name.removeprefix(_RUNS).removesuffix(ends)))
+    return found

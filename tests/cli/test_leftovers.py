@@ -1,0 +1,70 @@
+"""Logins and settings of runs that are over: named with the command that takes them away."""
+
+from pathlib import Path
+
+import pytest
+
+from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.coord.acl import user_name
+from bamboo.coord.logins import make_login, runs_with_login
+from bamboo.ids import RunId
+from cli import lock, runs
+from cli.boot_files import AGENT_ENV
+from cli.doctor import Result
+from cli.leftovers import Place, leftovers_check, places
+from tests.cli.test_boot_files import reference
+from tests.store_server import start_admin_store
+from tests.tls_store import free_port
+
+OVER, LED, THERE, MUTE = (RunId(f"{name}-1") for name in ("over", "led", "there", "mute"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    return tmp_path
+
+
+def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) -> None:
+    store = start_admin_store(port=free_port())
+    try:
+        for run in (OVER, LED, THERE):
+            make_login(store.admin_url, run)
+        assert set(runs_with_login(store.admin_url)) == {OVER, LED, THERE}
+        own = make_login(store.admin_url, MUTE)
+        assert own is not None
+        of_run = store.admin_url.replace(f"admin:{store.password}", ":".join(own))
+        assert runs_with_login(of_run) == (), "a run's own login learns of no other"
+        objects = DirectoryStore(home / "bucket")
+        for name in (f"runs/{OVER}/{AGENT_ENV}", f"runs/{THERE}/{AGENT_ENV}", "runs/a b/agent.env"):
+            objects.put_new(name, b"-")
+        folder = runs.create(home / "runs", LED)
+        folder.resolved.write_text("{}")
+        held = lock.take(folder)
+        assert held is not None
+        place = Place(region="r", bucket="b", store=reference(home, store.admin_url))
+        check = leftovers_check(
+            (place,), bucket=lambda url, region: objects, in_account=lambda region: (THERE,)
+        )
+        finding = check.ask()
+        assert finding.result is Result.WARNING
+        assert {row["run"]: row["what"] for row in finding.rows} == {
+            OVER: ["login", AGENT_ENV],
+            MUTE: ["login"],
+        }
+        assert f"bamboo stop {OVER} --region r" in finding.lines[1]
+        assert user_name(OVER) in store.users(), "a check changes nothing"
+        held.close()
+    finally:
+        store.stop()
+
+
+def test_without_an_account_there_is_nowhere_to_look(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAMBOO_CONFIG", str(home / "none.toml"))
+    assert places() == ()
+    (home / "cloud.toml").write_text('[cloud]\nregion = "eu-west-1"\nbucket = "b"\n')
+    monkeypatch.setenv("BAMBOO_CONFIG", str(home / "cloud.toml"))
+    monkeypatch.setenv("BAMBOO_REDIS_URL", "file:/somewhere")
+    assert places() == (Place(region="eu-west-1", bucket="b", store="file:/somewhere"),)
