@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
-from cloud.fleet import TERMINATE_DEADLINE_S, StillLive
+from cloud.ending import TERMINATE_DEADLINE_S, StillLive
 from cloud.provider import Provider
 
 FIELDS = ("region", "bucket")

@@ -18,7 +18,8 @@ from bamboo.telemetry.reader import Tail
 from cli.money import Rented, rented_from_journal
 from cli.site import Site
 from cli.stamps import kill_stamps_s
-from cloud.fleet import Fleet, StillLive
+from cloud.ending import StillLive
+from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 

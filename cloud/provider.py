@@ -198,8 +198,9 @@ class Provider(Protocol):
     def describe(self, run: RunId) -> tuple[Observed, ...]:
         """Every instance of the run that the cloud still knows, ended ones included, by id."""
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        """End instances; one that has ended already, or that the cloud has forgotten, is fine."""
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        """End instances; one that has ended already is fine. Those that the cloud does not know
+        come back: it has forgotten them, or is to show them yet, and then did not end them."""
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         """Let these be there until then (Unix); one that has ended is fine."""

@@ -153,8 +153,8 @@ class Recorded:
         self._log.look(shown, now_s=self._now(), price=self._price)
         return shown
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        self._provider.terminate(instances)
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        return self._provider.terminate(instances)
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         self._provider.prolong(instances, expires_at_s=expires_at_s)

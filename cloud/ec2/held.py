@@ -54,7 +54,7 @@ def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
 
 
 def release(
-    reader: Any, those: Sequence[Held], *, terminate: Callable[[Sequence[InstanceId]], None]
+    reader: Any, those: Sequence[Held], *, terminate: Callable[[Sequence[InstanceId]], object]
 ) -> None:
     """See `Provider.release`."""
 

@@ -145,18 +145,20 @@ class Ec2Provider:
                         found[one.instance] = one
         return tuple(found[instance] for instance in sorted(found))
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        """End instances; if one of several is unknown, the others are ended one by one."""
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        """End instances; if one of several is unknown, the others are ended one by one. EC2 may not
+        know an instance for some seconds after it started it, and bills it all the same."""
         if not instances:
-            return
+            return ()
         try:
             with translated("TerminateInstances"):
                 self._reader.terminate_instances(InstanceIds=list(instances))
         except Unknown:
             # EC2 ends none of a list that holds an unknown one.
-            if len(instances) > 1:
-                for instance in instances:
-                    self.terminate([instance])
+            if len(instances) == 1:
+                return tuple(instances)
+            return tuple(one for each in instances for one in self.terminate([each]))
+        return ()
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         """One CreateTags for all; of a list with an unknown one EC2 tags none, so the others wait

@@ -21,7 +21,8 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cli.fleet import GRACE_S, RunFleet
 from cli.site import Site
-from cloud.fleet import Fleet, Report, StillLive
+from cloud.ending import StillLive
+from cloud.fleet import Fleet, Report
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 from tests.cli.world import World, job, joined
