@@ -35,7 +35,7 @@ class InstanceState(StrEnum):
 
 
 class RefusalKind(StrEnum):
-    """pool-out: this pool has nothing now, another may · throttled: ask later · refused: the
+    """pool-out: this pool gives nothing now, another may · throttled: ask later · refused: the
     request itself is wrong or not allowed, asking again changes nothing."""
 
     POOL_OUT = "pool-out"

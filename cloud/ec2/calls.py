@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import ResponseParserError
 
-from cloud.ec2.errors import GONE_CODES, THROTTLED_CODES, UNAVAILABLE_CODES
+from cloud.ec2.errors import Meaning, meaning
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
 
@@ -25,18 +26,19 @@ def translated(
         yield
     except ClientError as error:
         code, message = code_and_message(error)
-        if code in GONE_CODES:
-            raise Unknown(f"{action}: {message}") from error
-        if code in THROTTLED_CODES:
-            raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
-        if code in UNAVAILABLE_CODES:
-            raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
+        match meaning(code, status=status_of(error)):
+            case Meaning.GONE:
+                raise Unknown(f"{action}: {message}") from error
+            case Meaning.THROTTLED:
+                raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
+            case Meaning.UNAVAILABLE:
+                raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
         raise CloudRefused(f"{service} refuses {action}: {code}: {message}") from error
     except NoCredentialsError as error:
         raise CloudRefused(
             f"{action}: no AWS credentials were found; run `aws configure`, or {without_account}"
         ) from error
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         raise CloudUnavailable(f"{action} got no answer: {error}") from error
 
 
@@ -44,3 +46,8 @@ def code_and_message(error: ClientError) -> tuple[str, str]:
     """Of what the service answered."""
     body = error.response.get("Error", {})
     return str(body.get("Code", "unknown")), str(body.get("Message", ""))
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status of an answer; 0: it had none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.calls import Unknown, code_and_message, translated
+from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
 from cloud.ec2.clients import client_of, session_of
-from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
+from cloud.ec2.errors import Meaning, meaning, refusal_kind
 from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.held import held, release
 from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
@@ -217,21 +217,22 @@ class Ec2Provider:
                 answer = method(**arguments)
             except ClientError as error:
                 code, message = code_and_message(error)
-                if code in UNAVAILABLE_CODES or code in CREDENTIAL_CODES:
+                status = status_of(error)
+                if meaning(code, status=status) in (Meaning.UNAVAILABLE, Meaning.CREDENTIALS):
                     raise
-                return _refused(spec, code, message)
+                return _refused(spec, refusal_kind(code, status=status), code, message)
         if call == "CreateFleet":
             return fleet_answer(answer, spec, self._settings)
         return _answered(spec, answer)
 
 
-def _refused(spec: LaunchSpec, code: str, message: str) -> LaunchAnswer:
+def _refused(spec: LaunchSpec, kind: RefusalKind, code: str, message: str) -> LaunchAnswer:
     """The call as a whole was refused, which no pool of it survives."""
     refusals = tuple(
         Refusal(
             spec=spec,
             pool=pool,
-            kind=refusal_kind(code),
+            kind=kind,
             code=code,
             message=message,
             missing=spec.count,
