@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from cloud.backoff import Backoff
-from cloud.provider import CloudThrottled, CloudUnavailable, Provider
+from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable, Provider
 from cloud.sight import SHOWN_WITHIN_S, Sight
 
 TERMINATE_DEADLINE_S = 60.0
@@ -43,7 +43,9 @@ def end_all(
     """End all instances of the run, its requests and the volumes that it leaves behind, and see
     that none is left; `to_the_last`: wait also for volumes that go with their instance. `waiting`
     is told once when that takes more than a first answer. A call under way at the deadline is the
-    last. Raises StillLive, which names those still live then; call it again, it does no harm."""
+    last: credentials that have expired may be renewed until then. Raises StillLive, which names
+    those still live then; call it again, it does no harm. Raises CloudRefused at once where nobody
+    could look at the run's instances before either, and none is known to have been started."""
     start_s = now()
     names, told, pause_s = sight.names() or "unknown", False, _LOOK_S
     error: BambooError | None = None
@@ -68,6 +70,10 @@ def end_all(
         except CloudThrottled as trouble:
             error, pause_s = trouble, backoff.refused(now_s=now())
         except CloudUnavailable as trouble:
+            error = trouble
+        except CloudRefused as trouble:
+            if not sight.knows_any:
+                raise
             error = trouble
         left_s = deadline_s - (now() - start_s)
         if left_s <= 0:

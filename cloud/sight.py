@@ -45,6 +45,7 @@ class Sight:
         """When it did not know one that was to end."""
         self._shown: Counter[str] = Counter()
         self._there: set[InstanceId] = set()
+        self._looked = False
         now_s = now()
         self.open = {
             spec.token: (spec, asked_s)
@@ -79,6 +80,11 @@ class Sight:
     def names(self) -> str:
         """Those that may live, as far as anybody was told."""
         return ", ".join(sorted(self._seen))
+
+    @property
+    def knows_any(self) -> bool:
+        """Whether there was a look at the run's instances, or there may be any without one."""
+        return self._looked or bool(self._seen or self.open)
 
     def may_be_ended(self, instance: InstanceId) -> bool:
         """Whether the cloud may be asked to end it: not again at once where it did not know it."""
@@ -133,7 +139,7 @@ class Sight:
         for spec, _ in list(self.open.values()):
             if self._shown[spec.token] >= spec.count:
                 del self.open[spec.token]  # it was heard: another wish needs another token
-        self._there = {o.instance for o in shown}
+        self._there, self._looked = {o.instance for o in shown}, True
         self._seen = {
             i: (o, at_s)
             for i, (o, at_s) in self._seen.items()

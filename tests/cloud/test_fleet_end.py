@@ -10,7 +10,7 @@ from cloud.ending import StillLive
 from cloud.fake import FakeProvider
 from cloud.fleet import Fleet
 from cloud.intents import read_intents
-from cloud.provider import CloudUnavailable, LaunchSpec, Offer
+from cloud.provider import CloudRefused, CloudUnavailable, LaunchSpec, Offer
 from cloud.sight import SHOWN_WITHIN_S
 from tests.cloud.test_fleet import RUN, A, B, Clock, make_fleet
 
@@ -225,3 +225,53 @@ def test_instance_ids_of_another_run_are_left_alone(fleet, provider) -> None:
     (other,) = provider.describe(RunId("other"))
     assert other.state.live
     assert other.instance == InstanceId("i-0002")
+
+
+class Expiring(FakeProvider):
+    """Its callers' credentials expire at `expire_s`, and are renewed at `renewed_s`."""
+
+    clock: Clock
+    expire_s = 1010.0
+    renewed_s = float("inf")
+
+    def _refuse(self) -> None:
+        if self.expire_s <= self.clock.now_s < self.renewed_s:
+            raise CloudRefused("EC2 refuses DescribeInstances: RequestExpired: too late")
+
+    def describe(self, run):
+        self._refuse()
+        return super().describe(run)
+
+    def terminate(self, instances):
+        self._refuse()
+        return super().terminate(instances)
+
+
+@pytest.mark.parametrize("renewed_s", [1030.0, float("inf")])
+def test_credentials_that_expired_are_waited_for_and_what_may_live_is_named(
+    provider, clock, tmp_path, renewed_s
+) -> None:
+    expiring = Expiring(listed=provider.listed)
+    expiring.clock, expiring.renewed_s = clock, renewed_s
+    fleet = make_fleet(expiring, clock, tmp_path)
+    fleet.ensure(2)
+    clock.now_s += 10.0
+    told: list[str] = []
+    if renewed_s < 1060.0:
+        fleet.terminate_all(waiting=told.append)
+        assert not any(o.state.live for o in expiring.describe(RUN))
+    else:
+        with pytest.raises(StillLive) as caught:
+            fleet.terminate_all(waiting=told.append)
+        assert caught.value.names == "i-0001, i-0002"
+        assert clock.now_s - 1010.0 <= 60.0 + 2.0
+    (why,) = told
+    assert why.endswith("for up to 60 s: EC2 refuses DescribeInstances: RequestExpired: too late")
+
+
+def test_who_never_could_look_is_refused_at_once(provider, clock, tmp_path) -> None:
+    expiring = Expiring(listed=provider.listed)
+    expiring.clock, expiring.expire_s = clock, 0.0
+    with pytest.raises(CloudRefused):
+        make_fleet(expiring, clock, tmp_path).terminate_all()
+    assert clock.now_s == 1000.0
