@@ -278,6 +278,7 @@ def _account_site(folder: RunFolder, job: JobConfig, reference: str, *, led: boo
         store_url=reference,
         provider=partial(_recorded, folder, job),
         remove=remove,
+        intents=folder.path / "intents.jsonl",
         led=led,
     )
 

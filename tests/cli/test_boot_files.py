@@ -205,6 +205,7 @@ def site(provider: FakeProvider, *, led: bool) -> AccountSite:
         store_url="secret:arn",
         provider=lambda: provider,
         remove=lambda: None,
+        intents=Path("nowhere") / "intents.jsonl",
         led=led,
     )
 
