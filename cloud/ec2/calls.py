@@ -1,7 +1,8 @@
 """What every call to AWS through boto3 has in common: its exceptions become ours, with a remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
@@ -9,9 +10,22 @@ from botocore.parsers import ResponseParserError
 from cloud.ec2.errors import Meaning, meaning
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
+T = TypeVar("T")
+
 
 class Unknown(CloudRefused):
-    """The cloud does not know (any more) what was named."""
+    """The cloud does not know, any more or yet, what was named."""
+
+
+def of_the_known(names: Sequence[str], ask: Callable[[list[str]], list[T]]) -> list[T]:
+    """What comes of all that are known: of a list that holds an unknown one EC2 does nothing, so
+    they are then named one by one. `ask` raises Unknown."""
+    try:
+        return ask(list(names))
+    except Unknown:
+        if len(names) == 1:
+            return []
+        return [found for name in names for found in of_the_known([name], ask)]
 
 
 @contextmanager
