@@ -32,6 +32,7 @@ from cloud.provider import (
     Provider,
     Refusal,
     RefusalKind,
+    WishHeard,
 )
 from cloud.reconcile import (
     POOL_OUT_S,
@@ -293,6 +294,10 @@ class Fleet:
             self._sight.asked(spec)
         try:
             answer = self._provider.launch([spec])
+        except WishHeard as heard:
+            self._sight.heard(spec)
+            done.reasons.append(str(heard))
+            return
         except CloudUnavailable:
             self._sight.asked(spec)
             raise

@@ -51,6 +51,11 @@ class CloudUnavailable(BambooError):
     """The cloud did not answer within the deadline; whether it acted is not known."""
 
 
+class WishHeard(CloudUnavailable):
+    """The cloud had heard the token of a wish, in other words: what came of it is shown by tag, and
+    asking again tells nothing."""
+
+
 class CloudRefused(InputError):
     """The cloud refuses the call as such: credentials, permissions, a parameter."""
 
@@ -193,7 +198,8 @@ class Provider(Protocol):
         """Whether a wish may have alternatives."""
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
-        """Ask for instances, in the given order."""
+        """Ask for instances, in the given order. A wish whose instances have ended since comes
+        to nothing. Raises WishHeard as well."""
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
         """Every instance of the run that the cloud still knows, ended ones included, by id."""

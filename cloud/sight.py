@@ -44,6 +44,7 @@ class Sight:
         self._unknown_s: dict[InstanceId, float] = {}
         """When it did not know one that was to end."""
         self._shown: Counter[str] = Counter()
+        self._heard: set[str] = set()
         self._there: set[InstanceId] = set()
         self._looked = False
         now_s = now()
@@ -111,11 +112,19 @@ class Sight:
         self.open[spec.token] = (spec, self._now())
 
     def still_open(self) -> list[tuple[LaunchSpec, int]]:
-        """The wishes of which nobody knows what came of them, each with how many of its instances
-        are not shown so far."""
+        """The wishes to be made again, as nobody knows what came of them, each with how many of its
+        instances are not shown so far."""
         now_s = self._now()
         self.open = {t: (s, at_s) for t, (s, at_s) in self.open.items() if now_s - at_s < OPEN_S}
-        return [(spec, spec.count - self._shown[spec.token]) for spec, _ in self.open.values()]
+        return [
+            (spec, spec.count - self._shown[token])
+            for token, (spec, _) in self.open.items()
+            if token not in self._heard
+        ]
+
+    def heard(self, spec: LaunchSpec) -> None:
+        """A wish is known to have been heard; what came of it is to be shown by its tag alone."""
+        self._heard.add(spec.token)
 
     def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
         """What came of a wish is known."""

@@ -13,12 +13,15 @@ from cloud.provider import RefusalKind
 
 class Meaning(StrEnum):
     """pool-out: another pool may do · throttled: ask later · unavailable: whether it acted is not
-    known · credentials: these may not · gone: no such thing, any more or yet · refused: the request
+    known · heard: the token has another request · over: what the token had started has ended ·
+    credentials: these may not · gone: no such thing, any more or yet · refused: the request
     is wrong, asking again changes nothing."""
 
     POOL_OUT = "pool-out"
     THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"
+    HEARD = "heard"
+    OVER = "over"
     CREDENTIALS = "credentials"
     GONE = "gone"
     REFUSED = "refused"
@@ -67,6 +70,8 @@ _BY_CODE = {
     **dict.fromkeys(POOL_OUT_CODES, Meaning.POOL_OUT),
     **dict.fromkeys(THROTTLED_CODES, Meaning.THROTTLED),
     **dict.fromkeys(UNAVAILABLE_CODES, Meaning.UNAVAILABLE),
+    "IdempotentParameterMismatch": Meaning.HEARD,
+    "IdempotentInstanceTerminated": Meaning.OVER,
     **dict.fromkeys(CREDENTIAL_CODES, Meaning.CREDENTIALS),
     **dict.fromkeys(GONE_CODES, Meaning.GONE),
 }

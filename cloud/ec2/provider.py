@@ -37,6 +37,7 @@ from cloud.provider import (
     Pool,
     Refusal,
     RefusalKind,
+    WishHeard,
 )
 
 READ_TIMEOUT_S = 5
@@ -218,8 +219,15 @@ class Ec2Provider:
             except ClientError as error:
                 code, message = code_and_message(error)
                 status = status_of(error)
-                if meaning(code, status=status) in (Meaning.UNAVAILABLE, Meaning.CREDENTIALS):
-                    raise
+                match meaning(code, status=status):
+                    case Meaning.UNAVAILABLE | Meaning.CREDENTIALS:
+                        raise
+                    case Meaning.HEARD:
+                        raise WishHeard(
+                            f"{call}: {code}: {message}; waiting to see what came of it"
+                        ) from error
+                    case Meaning.OVER:
+                        return LaunchAnswer(launched=(), refusals=())
                 return _refused(spec, refusal_kind(code, status=status), code, message)
         if call == "CreateFleet":
             return fleet_answer(answer, spec, self._settings)

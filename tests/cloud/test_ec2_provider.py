@@ -18,10 +18,12 @@ from cloud.provider import (
     CloudThrottled,
     CloudUnavailable,
     InstanceState,
+    LaunchAnswer,
     LaunchSpec,
     Market,
     Pool,
     RefusalKind,
+    WishHeard,
 )
 from tests.cloud.aws_answers import answer, ec2_error, instead
 
@@ -124,6 +126,18 @@ def test_a_5xx_with_a_code_for_capacity_blames_the_pool(provider) -> None:
     instead(provider._launcher, "RunInstances", lambda: ec2_error("VcpuLimitExceeded", status=500))
     (refusal,) = provider.launch([spec()]).refusals
     assert refusal.kind is RefusalKind.POOL_OUT
+
+
+def test_a_token_that_has_another_request_was_heard(provider) -> None:
+    refused = ec2_error("IdempotentParameterMismatch")
+    instead(provider._launcher, "RunInstances", lambda: refused)
+    with pytest.raises(WishHeard, match="IdempotentParameterMismatch"):
+        provider.launch([spec()])
+
+
+def test_a_token_whose_instances_have_ended_comes_to_nothing_and_blames_no_pool(provider) -> None:
+    instead(provider._launcher, "RunInstances", lambda: ec2_error("IdempotentInstanceTerminated"))
+    assert provider.launch([spec()]) == LaunchAnswer(launched=(), refusals=())
 
 
 def test_what_was_launched_before_a_failure_is_not_lost(provider, market) -> None:

@@ -19,9 +19,10 @@ from cloud.provider import (
     Offer,
     Pool,
     RefusalKind,
+    WishHeard,
 )
 from cloud.reconcile import POOL_OUT_S
-from cloud.sight import SHOWN_WITHIN_S
+from cloud.sight import OPEN_S, SHOWN_WITHIN_S
 from tests.full_disk import files_up_to
 
 RUN = RunId("calm-fox")
@@ -158,6 +159,46 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_token(provider, clock, t
     tokens = [spec.token for spec in launches(deaf)]
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_a_wish_that_was_heard_in_other_words_is_looked_for_by_its_tag(
+    provider, clock, tmp_path, came
+) -> None:
+    class Mismatching(FakeProvider):
+        """Carries out the first launch, loses the answer, and takes its token for nothing else;
+        shows late what came of it, if anything did."""
+
+        tokens: frozenset[str] = frozenset()
+
+        def launch(self, specs):
+            (spec,) = specs
+            if spec.token in self.tokens:
+                self.calls.append(("launch", spec))
+                raise WishHeard("RunInstances: IdempotentParameterMismatch")
+            first, self.tokens = not self.tokens, self.tokens | {spec.token}
+            answer = super().launch(specs)
+            if first:
+                if not came:
+                    self._instances.clear()
+                raise CloudUnavailable("no answer")
+            return answer
+
+        def describe(self, run):
+            shown = super().describe(run)
+            return shown if clock.now_s >= 1020.0 else ()
+
+    strict = Mismatching(listed=provider.listed)
+    with pytest.raises(CloudUnavailable):
+        make_fleet(strict, clock, tmp_path).ensure(2)
+    fleet = make_fleet(strict, clock, tmp_path)
+    for _ in range(19):
+        fleet.ensure(2)
+        clock.now_s += 1.0
+    assert len(launches(strict)) == 2, "asking again would tell nothing"
+    clock.now_s = 1000.0 + OPEN_S
+    assert fleet.ensure(2).live == 2
+    assert len(launches(strict)) == (2 if came else 3)
 
 
 def test_an_instance_that_is_not_shown_yet_is_not_started_twice(clock, tmp_path, provider) -> None:
