@@ -2,7 +2,8 @@
 bill, the site of the run for preemptions.
 
 Rule: a cloud that asks for fewer calls, or does not answer for a moment, stops nothing: what was to
-be done is done in a later turn. Only a refusal for good ends the launch.
+be done is done in a later turn. Only a refusal for good ends the launch, while the run forms; later
+one stops nothing either, as the credentials of a launcher may expire and be renewed.
 """
 
 import math
@@ -17,7 +18,8 @@ from cli.bill_log import BillLog, rented_in
 from cli.money import Rented
 from cli.site import Site
 from cli.stamps import kill_stamps_s
-from cloud.fleet import Fleet, StillLive
+from cloud.ending import StillLive
+from cloud.fleet import Fleet
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 
@@ -112,10 +114,9 @@ class RunFleet:
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
+        refused: list[str] = []
         try:
-            for instance, reason in list(self._to_terminate.items()):
-                self._fleet.terminate(instance, reason=reason)
-                del self._to_terminate[instance]
+            refused += self._end_waiting(began_s)
             if state.phase is not Phase.FINISHED and state.stop_reason is None:
                 leaving = {n.instance for n in state.nodes if not n.usable}
                 self._end_gone(state)
@@ -130,13 +131,29 @@ class RunFleet:
                     gang=self._gang if state.phase is Phase.FORMING else None,
                     most=self._most,
                 )
-                self._say("; ".join(report.reasons))
+                refused += report.reasons
+            self._say("; ".join(refused))
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
             self._silent(error, began_s)
         except CloudRefused as error:
             if state.phase is Phase.FORMING:
                 raise
-            self._say(f"no replacement: {error}")  # those who are there train on
+            # those who are there train on
+            self._say("; ".join([*refused, f"no replacement: {error}"]))
+
+    def _end_waiting(self, began_s: float) -> list[str]:
+        """End what was to end before. What the cloud refuses of it, as when credentials have
+        expired, is tried again in a later turn; meanwhile the others train on."""
+        refused: dict[str, None] = {}
+        for instance, reason in list(self._to_terminate.items()):
+            try:
+                self._fleet.terminate(instance, reason=reason)
+            except CloudRefused as error:
+                refused[_not_ended_yet(error)] = None
+                self._wait(began_s)
+            else:
+                del self._to_terminate[instance]
+        return list(refused)
 
     def _end_gone(self, state: State) -> None:
         """Whoever decided that a node is gone, or may go, has its instance ended; a launcher that
@@ -185,6 +202,10 @@ class RunFleet:
         except (CloudThrottled, CloudUnavailable) as error:
             self._silent(error, began_s)
             return
+        except CloudRefused as error:
+            self._wait(began_s)
+            self._say(_not_ended_yet(error))
+            return
         del self._to_terminate[instance]
 
     def terminate_all(self) -> None:
@@ -219,12 +240,21 @@ class RunFleet:
 
     def _silent(self, error: BambooError, began_s: float) -> None:
         """The cloud was asked at `began_s` and gave no answer."""
+        self._wait(began_s)
+        self._say(str(error))
+
+    def _wait(self, began_s: float) -> None:
+        """Ask nothing for a while, the longer the longer the cloud took that was asked at
+        `began_s`."""
         now_s = self._now()
         self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
-        self._say(str(error))
 
     def _say(self, text: str) -> None:
         """Tell it once, however often it is so."""
         if text and text != self._noted:
             self._note(text)
         self._noted = text
+
+
+def _not_ended_yet(error: CloudRefused) -> str:
+    return f"an instance is not ended yet and is paid for: {error}"

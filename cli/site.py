@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
-from cloud.fleet import StillLive
+from cloud.ending import StillLive
 
 
 class Site(Protocol):

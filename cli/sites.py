@@ -295,6 +295,7 @@ def _account_site(
         store_url=reference,
         provider=partial(_recorded, folder, job),
         remove=remove,
+        intents=folder.path / "intents.jsonl",
         led=led,
         put=put,
     )

@@ -67,11 +67,12 @@ class FakeProvider:
         self.calls.append(("describe", run))
         return tuple(o for _, (owner, o) in sorted(self._instances.items()) if owner == run)
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
         """End the instances that live."""
         self.calls.append(("terminate", tuple(instances)))
         for instance in instances:
             self._end(instance, interrupted=False)
+        return tuple(one for one in instances if one not in self._instances)
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         """Move the tags of those that are there."""

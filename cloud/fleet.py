@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.backoff import Backoff
+from cloud.ending import TERMINATE_DEADLINE_S, end_all
 from cloud.expiry import Expiry
 from cloud.intents import Intents
 from cloud.provider import (
@@ -32,6 +32,7 @@ from cloud.provider import (
     Provider,
     Refusal,
     RefusalKind,
+    WishHeard,
 )
 from cloud.reconcile import (
     POOL_OUT_S,
@@ -46,23 +47,9 @@ from cloud.reconcile import (
     Wait,
     reconcile,
 )
-from cloud.sight import SHOWN_WITHIN_S, Sight
+from cloud.sight import Sight
 
-TERMINATE_DEADLINE_S = 60.0
 OFFERS_S = 60.0
-_LOOK_S = 0.1
-_MOST_LOOK_S = 2.0
-
-
-class StillLive(BambooError):
-    """Instances that were to end may not have; `names` says which, as far as the cloud told."""
-
-    def __init__(self, run: RunId, names: str) -> None:
-        super().__init__(
-            f"instances of run {run} may still be running and cost money ({names}); end them in "
-            f"the cloud's console by the tag bamboo:run={run}"
-        )
-        self.names = names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,12 +152,14 @@ class Fleet:
         return report
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        """End one instance, now and for ever: it is not wanted any more."""
+        """End one instance, now and for ever: it is not wanted any more. One that the cloud does
+        not know yet is ended by the next `ensure` that finds it there."""
         if instance not in self._sight.unwanted:
             self._sight.unwanted.add(instance)
             self._intents.end("terminate", instance=instance, reason=reason)
-        self._provider.terminate([instance])
-        self._sight.ended.add(instance)
+        if self._sight.may_be_ended(instance):
+            unknown = self._provider.terminate([instance])
+            self._sight.asked_to_end([instance], unknown=unknown)
 
     def terminate_all(
         self,
@@ -180,49 +169,19 @@ class Fleet:
         to_the_last: bool = False,
     ) -> None:
         """End all instances of the run, its requests and the volumes that it leaves behind, and see
-        that none is left; `to_the_last`: wait also for volumes that go with their instance.
-        `waiting` is told once when that takes more than a first answer. A call under way at the
-        deadline is the last. Raises StillLive, which names those still live then; call it again, it
-        does no harm."""
-        start_s = self._now()
+        that none is left: see `cloud.ending.end_all`, which says what it raises."""
         self._intents.end("terminate-all", reason="the run is over")
-        names, told, pause_s = "unknown", False, _LOOK_S
-        error: BambooError | None = None
-        look_for_s: float | None = None
-        while True:
-            try:
-                left = self._sight.left()
-                # Instances first: they cost most, and another permission may be missing.
-                rest = () if left else self._sight.rest(to_the_last=to_the_last)
-                names, error = (
-                    ", ".join([*left, *(one.id for one in rest)]) or "none is shown",
-                    None,
-                )
-                if look_for_s is None:
-                    # A launch that was not answered, and is not shown, may still show up: look
-                    # for longer then.
-                    look_for_s = SHOWN_WITHIN_S if self._sight.open else 0.0
-                passed_s = self._now() - start_s
-                if left and passed_s < deadline_s:
-                    self._provider.terminate(left)
-                    self._sight.ended.update(left)
-                elif rest and passed_s < deadline_s:
-                    self._provider.release(rest)
-                elif not left and not rest and passed_s >= look_for_s:
-                    return
-            except CloudThrottled as trouble:
-                error, pause_s = trouble, self._backoff.refused(now_s=self._now())
-            except CloudUnavailable as trouble:
-                error = trouble
-            left_s = deadline_s - (self._now() - start_s)
-            if left_s <= 0:
-                break
-            if error is not None and not told:
-                told = True
-                waiting(f"ending the instances, for up to {deadline_s:g} s: {error}")
-            self._sleep(min(pause_s, max(left_s, _LOOK_S)))
-            pause_s = min(2 * pause_s, _MOST_LOOK_S)
-        raise StillLive(self._run, names) from error
+        end_all(
+            self._provider,
+            self._sight,
+            self._backoff,
+            run=self._run,
+            deadline_s=deadline_s,
+            waiting=waiting,
+            to_the_last=to_the_last,
+            now=self._now,
+            sleep=self._sleep,
+        )
 
     def _bring(
         self, desired: Desired, done: _Round, *, leaving: Collection[InstanceId], most: int
@@ -299,10 +258,7 @@ class Fleet:
                 done.reasons.append("waiting to see what came of a launch that was not answered")
                 return
             case Terminate():
-                self._intents.end("terminate", instance=action.instance, reason=action.reason)
-                self._provider.terminate([action.instance])
-                self._sight.unwanted.add(action.instance)
-                self._sight.ended.add(action.instance)
+                self.terminate(action.instance, reason=action.reason)
                 done.terminated.append(action.instance)
             case Start():
                 done.reasons.append(action.reason)
@@ -338,6 +294,10 @@ class Fleet:
             self._sight.asked(spec)
         try:
             answer = self._provider.launch([spec])
+        except WishHeard as heard:
+            self._sight.heard(spec)
+            done.reasons.append(str(heard))
+            return
         except CloudUnavailable:
             self._sight.asked(spec)
             raise

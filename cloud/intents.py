@@ -45,23 +45,7 @@ class Intents:
 
     def earlier(self) -> Earlier:
         """What the file says so far."""
-        records = read_intents(self._path)
-        wishes = [r for r in records if r["intent"] == "launch"]
-        answers = [r for r in records if r["intent"] == "launched"]
-        heard = {r["token"] for r in answers}
-        asked_s = {r["token"]: float(r["t"]) for r in records if "token" in r}
-        return Earlier(
-            launches=len(wishes),
-            ended=frozenset(
-                InstanceId(str(r["instance"])) for r in records if r["intent"] == "terminate"
-            ),
-            unanswered=tuple(
-                (_wish(self._run, r), asked_s[r["token"]])
-                for r in wishes
-                if r["token"] not in heard
-            ),
-            launched=tuple(_observed(r, one) for r in answers for one in r["instances"]),
-        )
+        return read_earlier(self._path, self._run)
 
     def wish(self, spec: LaunchSpec, *, reason: str) -> None:
         """A launch is about to be asked for. Raises BooksUnwritable: then it must not be."""
@@ -95,6 +79,25 @@ class Intents:
         record = {"t": self._now(), "run": self._run, "intent": intent, **fields}
         with LineWriter(self._path) as file:
             file.write(json.dumps(record))
+
+
+def read_earlier(path: Path, run: RunId) -> Earlier:
+    """What the file of a run says, which whoever leads it may be writing."""
+    records = read_intents(path)
+    wishes = [r for r in records if r["intent"] == "launch"]
+    answers = [r for r in records if r["intent"] == "launched"]
+    heard = {r["token"] for r in answers}
+    asked_s = {r["token"]: float(r["t"]) for r in records if "token" in r}
+    return Earlier(
+        launches=len(wishes),
+        ended=frozenset(
+            InstanceId(str(r["instance"])) for r in records if r["intent"] == "terminate"
+        ),
+        unanswered=tuple(
+            (_wish(run, r), asked_s[r["token"]]) for r in wishes if r["token"] not in heard
+        ),
+        launched=tuple(_observed(r, one) for r in answers for one in r["instances"]),
+    )
 
 
 def _pool_body(pool: Pool) -> dict[str, str]:

@@ -35,7 +35,7 @@ class InstanceState(StrEnum):
 
 
 class RefusalKind(StrEnum):
-    """pool-out: this pool has nothing now, another may · throttled: ask later · refused: the
+    """pool-out: this pool gives nothing now, another may · throttled: ask later · refused: the
     request itself is wrong or not allowed, asking again changes nothing."""
 
     POOL_OUT = "pool-out"
@@ -49,6 +49,11 @@ class CloudThrottled(BambooError):
 
 class CloudUnavailable(BambooError):
     """The cloud did not answer within the deadline; whether it acted is not known."""
+
+
+class WishHeard(CloudUnavailable):
+    """The cloud had heard the token of a wish, in other words: what came of it is shown by tag, and
+    asking again tells nothing."""
 
 
 class CloudRefused(InputError):
@@ -193,13 +198,15 @@ class Provider(Protocol):
         """Whether a wish may have alternatives."""
 
     def launch(self, specs: Sequence[LaunchSpec]) -> LaunchAnswer:
-        """Ask for instances, in the given order."""
+        """Ask for instances, in the given order. A wish whose instances have ended since comes
+        to nothing. Raises WishHeard as well."""
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
         """Every instance of the run that the cloud still knows, ended ones included, by id."""
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        """End instances; one that has ended already, or that the cloud has forgotten, is fine."""
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        """End instances; one that has ended already is fine. Those that the cloud does not know
+        come back: it has forgotten them, or is to show them yet, and then did not end them."""
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         """Let these be there until then (Unix); one that has ended is fine."""

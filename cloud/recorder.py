@@ -168,8 +168,8 @@ class Recorded:
         elif self._noted:
             raise BooksUnwritable(self._noted)
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        self._provider.terminate(instances)
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        return self._provider.terminate(instances)
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         self._provider.prolong(instances, expires_at_s=expires_at_s)

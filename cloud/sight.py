@@ -1,9 +1,12 @@
 """What the fleet of a run sees of its cloud, corrected by what the cloud has answered.
 
 Rule: a list may lag behind, so a fresh instance must not be started twice, nor an ended one
-counted; a wish whose answer nobody read stays open until what came of it is shown.
+counted; a wish whose answer nobody read stays open until what came of it is shown. That an instance
+has ended is believed when it is shown: a cloud that does not know one may only not know it yet, and
+an end that it took may come to nothing.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -16,6 +19,10 @@ SHOWN_WITHIN_S = 30.0
 """So long may a fresh instance be missing from what the cloud shows."""
 OPEN_S = 2 * SHOWN_WITHIN_S
 """After so long what came of a wish is shown, also where the call itself took its whole time."""
+END_AGAIN_S = 60.0
+"""An instance that is shown as live so long after the cloud took its end is ended again."""
+UNKNOWN_AGAIN_S = 2.0
+"""One that the cloud did not know is ended again after so long, while it may still show up."""
 
 
 class Sight:
@@ -32,9 +39,14 @@ class Sight:
         self.wanted: list[Observed] = []
         """Those themselves."""
         self.unwanted = set(earlier.ended)
-        self.ended: set[InstanceId] = set()
-        """Those that the cloud was asked to end, and took it."""
+        self._ended_s: dict[InstanceId, float] = {}
+        """When the cloud took the end of an instance."""
+        self._unknown_s: dict[InstanceId, float] = {}
+        """When it did not know one that was to end."""
         self._shown: Counter[str] = Counter()
+        self._heard: set[str] = set()
+        self._there: set[InstanceId] = set()
+        self._looked = False
         now_s = now()
         self.open = {
             spec.token: (spec, asked_s)
@@ -42,38 +54,53 @@ class Sight:
             if now_s - asked_s < OPEN_S
         }
         """Wishes by token, with the Unix time of the last call."""
-        self._unseen = {
-            one.instance: one
+        self._seen = {
+            one.instance: (one, one.launched_at_s)
             for one in earlier.launched
             if now_s - one.launched_at_s < SHOWN_WITHIN_S
         }
+        """What was started or shown as live, with the time of the last sign of it."""
 
     def observe(self, leaving: Collection[InstanceId] = ()) -> tuple[list[Observed], int]:
-        """What is there but for those `leaving`; and how many of those are paid still."""
-        now_s = self._now()
-        shown = {o.instance: o for o in self._describe()}
-        self._unseen = {
-            i: o
-            for i, o in self._unseen.items()
-            if i not in shown and now_s - o.launched_at_s < SHOWN_WITHIN_S
-        }
-        known = [
-            replace(o, state=InstanceState.SHUTTING_DOWN)
-            if o.instance in self.ended and o.state.live
-            else o
-            for o in (*shown.values(), *self._unseen.values())
-        ]
+        """What is there but for those `leaving`; and how many are paid beside the wanted ones:
+        those that leave, and those that are to end and cannot be ended yet."""
+        known = [self._as_ended(o) for o in (*self._describe(), *self._missing())]
         apart = [o for o in known if o.instance in leaving and o.instance not in self.unwanted]
         observed = [o for o in known if o not in apart]
         self.wanted = [o for o in observed if o.state.live and o.instance not in self.unwanted]
         self.live = len(self.wanted)
-        return observed, sum(o.state.live for o in apart)
+        paid = [*apart, *(o for o in observed if o.instance in self._unknown_s)]
+        return observed, sum(o.state.live for o in paid)
 
     def left(self) -> list[InstanceId]:
         """What the cloud shows as live, believe it or not, and what it does not show yet."""
         shown = self._describe()
-        unseen = self._unseen.keys() - self.ended - {o.instance for o in shown}
-        return [*(o.instance for o in shown if o.state.live), *sorted(unseen)]
+        missing = sorted(o.instance for o in self._missing())
+        return [*(o.instance for o in shown if o.state.live), *missing]
+
+    def names(self) -> str:
+        """Those that may live, as far as anybody was told."""
+        return ", ".join(sorted(self._seen))
+
+    @property
+    def knows_any(self) -> bool:
+        """Whether there was a look at the run's instances, or there may be any without one."""
+        return self._looked or bool(self._seen or self.open)
+
+    def may_be_ended(self, instance: InstanceId) -> bool:
+        """Whether the cloud may be asked to end it: not again at once where it did not know it."""
+        return self._now() - self._unknown_s.get(instance, -math.inf) >= UNKNOWN_AGAIN_S
+
+    def asked_to_end(
+        self, instances: Collection[InstanceId], *, unknown: Collection[InstanceId]
+    ) -> None:
+        """The cloud took the end of these, but for the `unknown` ones."""
+        for instance in instances:
+            if instance in unknown:
+                self._unknown_s[instance] = self._now()
+            else:
+                self._unknown_s.pop(instance, None)
+                self._ended_s[instance] = self._now()
 
     def rest(self, *, to_the_last: bool) -> tuple[Held, ...]:
         """What else the run holds; `to_the_last`: also what goes with its instance."""
@@ -85,29 +112,57 @@ class Sight:
         self.open[spec.token] = (spec, self._now())
 
     def still_open(self) -> list[tuple[LaunchSpec, int]]:
-        """The wishes of which nobody knows what came of them, each with how many of its instances
-        are not shown so far."""
+        """The wishes to be made again, as nobody knows what came of them, each with how many of its
+        instances are not shown so far."""
         now_s = self._now()
         self.open = {t: (s, at_s) for t, (s, at_s) in self.open.items() if now_s - at_s < OPEN_S}
-        return [(spec, spec.count - self._shown[spec.token]) for spec, _ in self.open.values()]
+        return [
+            (spec, spec.count - self._shown[token])
+            for token, (spec, _) in self.open.items()
+            if token not in self._heard
+        ]
+
+    def heard(self, spec: LaunchSpec) -> None:
+        """A wish is known to have been heard; what came of it is to be shown by its tag alone."""
+        self._heard.add(spec.token)
 
     def answered(self, spec: LaunchSpec, launched: Sequence[Launched]) -> None:
         """What came of a wish is known."""
         del self.open[spec.token]
+        now_s = self._now()
         for one in launched:
-            self._unseen[one.instance] = Observed(
+            fresh = Observed(
                 instance=one.instance,
                 pool=one.pool,
                 state=InstanceState.PENDING,
-                launched_at_s=self._now(),
+                launched_at_s=now_s,
                 token=one.token,
                 interrupted=False,
             )
+            self._seen[one.instance] = (fresh, now_s)
 
     def _describe(self) -> tuple[Observed, ...]:
         shown = self._provider.describe(self._run)
+        now_s = self._now()
         self._shown = Counter(o.token for o in shown)
         for spec, _ in list(self.open.values()):
             if self._shown[spec.token] >= spec.count:
                 del self.open[spec.token]  # it was heard: another wish needs another token
+        self._there, self._looked = {o.instance for o in shown}, True
+        self._seen = {
+            i: (o, at_s)
+            for i, (o, at_s) in self._seen.items()
+            if i not in self._there and now_s - at_s < SHOWN_WITHIN_S
+        } | {o.instance: (o, now_s) for o in shown if o.state.live}
         return shown
+
+    def _missing(self) -> list[Observed]:
+        """What the last look did not show and may be there all the same."""
+        return [o for i, (o, _) in self._seen.items() if i not in self._there]
+
+    def _as_ended(self, one: Observed) -> Observed:
+        """What shows an instance of which the cloud took the end a moment ago is an old list."""
+        took_s = self._ended_s.get(one.instance, -math.inf)
+        if one.state.live and self._now() - took_s < END_AGAIN_S:
+            return replace(one, state=InstanceState.SHUTTING_DOWN)
+        return one

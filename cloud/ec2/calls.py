@@ -1,16 +1,31 @@
 """What every call to AWS through boto3 has in common: its exceptions become ours, with a remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import ResponseParserError
 
-from cloud.ec2.errors import GONE_CODES, THROTTLED_CODES, UNAVAILABLE_CODES
+from cloud.ec2.errors import Meaning, meaning
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
+
+T = TypeVar("T")
 
 
 class Unknown(CloudRefused):
-    """The cloud does not know (any more) what was named."""
+    """The cloud does not know, any more or yet, what was named."""
+
+
+def of_the_known(names: Sequence[str], ask: Callable[[list[str]], list[T]]) -> list[T]:
+    """What comes of all that are known: of a list that holds an unknown one EC2 does nothing, so
+    they are then named one by one. `ask` raises Unknown."""
+    try:
+        return ask(list(names))
+    except Unknown:
+        if len(names) == 1:
+            return []
+        return [found for name in names for found in of_the_known([name], ask)]
 
 
 @contextmanager
@@ -25,18 +40,19 @@ def translated(
         yield
     except ClientError as error:
         code, message = code_and_message(error)
-        if code in GONE_CODES:
-            raise Unknown(f"{action}: {message}") from error
-        if code in THROTTLED_CODES:
-            raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
-        if code in UNAVAILABLE_CODES:
-            raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
+        match meaning(code, status=status_of(error)):
+            case Meaning.GONE:
+                raise Unknown(f"{action}: {message}") from error
+            case Meaning.THROTTLED:
+                raise CloudThrottled(f"{action}: {code}: {message}; ask again later") from error
+            case Meaning.UNAVAILABLE:
+                raise CloudUnavailable(f"{action}: {code}: {message}; ask again later") from error
         raise CloudRefused(f"{service} refuses {action}: {code}: {message}") from error
     except NoCredentialsError as error:
         raise CloudRefused(
             f"{action}: no AWS credentials were found; run `aws configure`, or {without_account}"
         ) from error
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError) as error:
         raise CloudUnavailable(f"{action} got no answer: {error}") from error
 
 
@@ -44,3 +60,8 @@ def code_and_message(error: ClientError) -> tuple[str, str]:
     """Of what the service answered."""
     body = error.response.get("Error", {})
     return str(body.get("Code", "unknown")), str(body.get("Message", ""))
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status of an answer; 0: it had none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

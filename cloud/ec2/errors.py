@@ -1,10 +1,31 @@
-"""What an EC2 error code means for whoever asked. Pure.
+"""What an EC2 error means for whoever asked: by its code, else by its HTTP status. Pure.
 
+An answer without a code of EC2's comes from what stands in front of it, a load balancer or a proxy:
+5xx says nothing of what was asked, which may have been heard.
 Sources: the EC2 API reference, "Error codes for the Amazon EC2 API", and what karpenter and
 sky treat as "this pool is out".
 """
 
+from enum import StrEnum
+
 from cloud.provider import RefusalKind
+
+
+class Meaning(StrEnum):
+    """pool-out: another pool may do · throttled: ask later · unavailable: whether it acted is not
+    known · heard: the token has another request · over: what the token had started has ended ·
+    credentials: these may not · gone: no such thing, any more or yet · refused: the request
+    is wrong, asking again changes nothing."""
+
+    POOL_OUT = "pool-out"
+    THROTTLED = "throttled"
+    UNAVAILABLE = "unavailable"
+    HEARD = "heard"
+    OVER = "over"
+    CREDENTIALS = "credentials"
+    GONE = "gone"
+    REFUSED = "refused"
+
 
 POOL_OUT_CODES = frozenset(
     {
@@ -24,9 +45,12 @@ POOL_OUT_CODES = frozenset(
 )
 THROTTLED_CODES = frozenset(
     {"RequestLimitExceeded", "Throttling", "ThrottlingException", "EC2ThrottledException"}
+    | {"RequestThrottled", "RequestThrottledException", "ThrottledException", "SlowDown"}
+    | {"TooManyRequests", "TooManyRequestsException"}
 )
 UNAVAILABLE_CODES = frozenset(
-    {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable"}
+    {"InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable"}
+    | {"Unavailable", "RequestTimeout", "RequestTimeoutException"}
 )
 CREDENTIAL_CODES = frozenset(
     {"AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "SignatureDoesNotMatch"}
@@ -42,10 +66,38 @@ GONE_CODES = frozenset(
 )
 
 
-def refusal_kind(code: str) -> RefusalKind:
-    """What a refused launch means: another pool, later, or never."""
-    if code in POOL_OUT_CODES:
-        return RefusalKind.POOL_OUT
-    if code in THROTTLED_CODES:
-        return RefusalKind.THROTTLED
-    return RefusalKind.REFUSED
+_BY_CODE = {
+    **dict.fromkeys(POOL_OUT_CODES, Meaning.POOL_OUT),
+    **dict.fromkeys(THROTTLED_CODES, Meaning.THROTTLED),
+    **dict.fromkeys(UNAVAILABLE_CODES, Meaning.UNAVAILABLE),
+    "IdempotentParameterMismatch": Meaning.HEARD,
+    "IdempotentInstanceTerminated": Meaning.OVER,
+    **dict.fromkeys(CREDENTIAL_CODES, Meaning.CREDENTIALS),
+    **dict.fromkeys(GONE_CODES, Meaning.GONE),
+}
+_TOO_MANY_REQUESTS = 429
+_REQUEST_TIMEOUT = 408
+_SERVERS_FAULT = 500
+
+
+def meaning(code: str, *, status: int = 0) -> Meaning:
+    """What an answer means; `status` of the HTTP, 0: there is none of its own."""
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if status == _TOO_MANY_REQUESTS:
+        return Meaning.THROTTLED
+    if status >= _SERVERS_FAULT or status == _REQUEST_TIMEOUT:
+        return Meaning.UNAVAILABLE
+    return Meaning.REFUSED
+
+
+def refusal_kind(code: str, *, status: int = 0) -> RefusalKind:
+    """What a refused launch means: another pool, later, or never. A pool for which the service
+    failed is like one that is out: others may do, and it may in a while."""
+    match meaning(code, status=status):
+        case Meaning.POOL_OUT | Meaning.UNAVAILABLE:
+            return RefusalKind.POOL_OUT
+        case Meaning.THROTTLED:
+            return RefusalKind.THROTTLED
+        case _:
+            return RefusalKind.REFUSED

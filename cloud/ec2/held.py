@@ -10,7 +10,7 @@ from typing import Any
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.calls import Unknown, translated
+from cloud.ec2.calls import Unknown, of_the_known, translated
 from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
 from cloud.provider import CloudRefused, Held, HeldKind, Market, Pool
 
@@ -18,6 +18,9 @@ ENDED_INSTANCES = ("shutting-down", "terminated")
 REQUESTS_UNDER_WAY = ("open", "active")
 FLEETS_UNDER_WAY = ("submitted", "active", "modifying")
 ENDED_VOLUMES = ("deleting", "deleted")
+FLEETS_A_CALL = 25
+"""DeleteFleets deletes none of more instant fleets than these."""
+DELETED_ALREADY = ("fleetIdDoesNotExist", "fleetNotInDeletableState")
 
 
 def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
@@ -27,12 +30,11 @@ def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
         tag["ResourceId"]
         for tag in _all(reader, "describe_tags", "DescribeTags", "Tags", requests.fleet_tags(run))
     ]
-    # All that are named are shown; an empty list would name all the others.
-    fleets = (
-        _all(reader, "describe_fleets", "DescribeFleets", "Fleets", {"FleetIds": fleet_ids})
-        if fleet_ids
-        else []
-    )
+    fleets = [
+        raw
+        for some in _in_parts(fleet_ids)
+        for raw in of_the_known(some, lambda ids: fleets_of(reader, ids))
+    ]
     name = "DescribeSpotInstanceRequests"
     spot = _all(reader, "describe_spot_instance_requests", name, "SpotInstanceRequests", asked)
     instances = [
@@ -53,19 +55,29 @@ def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
     return tuple(sorted(found, key=lambda one: (order.index(one.kind), one.id)))
 
 
+def fleets_of(reader: Any, ids: Sequence[str]) -> list[Mapping[str, Any]]:
+    """All that are named, as EC2 shows them; none named would be all but the instant ones. Raises
+    Unknown where it does not know one."""
+    return _all(reader, "describe_fleets", "DescribeFleets", "Fleets", {"FleetIds": list(ids)})
+
+
 def release(
-    reader: Any, those: Sequence[Held], *, terminate: Callable[[Sequence[InstanceId]], None]
+    reader: Any, those: Sequence[Held], *, terminate: Callable[[Sequence[InstanceId]], object]
 ) -> None:
     """See `Provider.release`."""
 
     def of(kind: HeldKind) -> list[str]:
         return [one.id for one in those if one.kind is kind]
 
-    if fleets := of(HeldKind.FLEET):
-        _delete_fleets(reader, fleets)
-    if spot := of(HeldKind.SPOT_REQUEST):
+    def cancel(ids: list[str]) -> list[object]:
         with translated("CancelSpotInstanceRequests"):
-            reader.cancel_spot_instance_requests(SpotInstanceRequestIds=spot)
+            reader.cancel_spot_instance_requests(SpotInstanceRequestIds=ids)
+        return []
+
+    for some in _in_parts(of(HeldKind.FLEET)):
+        _delete_fleets(reader, some)
+    if spot := of(HeldKind.SPOT_REQUEST):
+        of_the_known(spot, cancel)
     terminate([InstanceId(name) for name in of(HeldKind.INSTANCE)])
     for one in those:
         if one.kind is HeldKind.VOLUME and not one.attached_to:
@@ -76,13 +88,17 @@ def release(
                 continue
 
 
+def _in_parts(fleets: Sequence[str]) -> list[Sequence[str]]:
+    return [fleets[n : n + FLEETS_A_CALL] for n in range(0, len(fleets), FLEETS_A_CALL)]
+
+
 def _delete_fleets(reader: Any, fleets: Sequence[str]) -> None:
     with translated("DeleteFleets"):
         answer = reader.delete_fleets(FleetIds=list(fleets), TerminateInstances=True)
     failed = [
         f"{one['FleetId']}: {one.get('Error', {}).get('Code', 'unknown')}"
         for one in answer.get("UnsuccessfulFleetDeletions", ())
-        if one.get("Error", {}).get("Code") != "fleetIdDoesNotExist"
+        if one.get("Error", {}).get("Code") not in DELETED_ALREADY
     ]
     if failed:
         raise CloudRefused(f"EC2 refuses DeleteFleets: {', '.join(failed)}")

@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.calls import Unknown, code_and_message, translated
+from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
 from cloud.ec2.clients import client_of, session_of
-from cloud.ec2.errors import CREDENTIAL_CODES, UNAVAILABLE_CODES, refusal_kind
+from cloud.ec2.errors import Meaning, meaning, refusal_kind
 from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.held import held, release
 from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
@@ -37,6 +37,7 @@ from cloud.provider import (
     Pool,
     Refusal,
     RefusalKind,
+    WishHeard,
 )
 
 READ_TIMEOUT_S = 5
@@ -145,18 +146,20 @@ class Ec2Provider:
                         found[one.instance] = one
         return tuple(found[instance] for instance in sorted(found))
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
-        """End instances; if one of several is unknown, the others are ended one by one."""
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        """End instances; if one of several is unknown, the others are ended one by one. EC2 may not
+        know an instance for some seconds after it started it, and bills it all the same."""
         if not instances:
-            return
+            return ()
         try:
             with translated("TerminateInstances"):
                 self._reader.terminate_instances(InstanceIds=list(instances))
         except Unknown:
             # EC2 ends none of a list that holds an unknown one.
-            if len(instances) > 1:
-                for instance in instances:
-                    self.terminate([instance])
+            if len(instances) == 1:
+                return tuple(instances)
+            return tuple(one for each in instances for one in self.terminate([each]))
+        return ()
 
     def prolong(self, instances: Sequence[InstanceId], *, expires_at_s: int) -> None:
         """One CreateTags for all; of a list with an unknown one EC2 tags none, so the others wait
@@ -215,21 +218,29 @@ class Ec2Provider:
                 answer = method(**arguments)
             except ClientError as error:
                 code, message = code_and_message(error)
-                if code in UNAVAILABLE_CODES or code in CREDENTIAL_CODES:
-                    raise
-                return _refused(spec, code, message)
+                status = status_of(error)
+                match meaning(code, status=status):
+                    case Meaning.UNAVAILABLE | Meaning.CREDENTIALS:
+                        raise
+                    case Meaning.HEARD:
+                        raise WishHeard(
+                            f"{call}: {code}: {message}; waiting to see what came of it"
+                        ) from error
+                    case Meaning.OVER:
+                        return LaunchAnswer(launched=(), refusals=())
+                return _refused(spec, refusal_kind(code, status=status), code, message)
         if call == "CreateFleet":
             return fleet_answer(answer, spec, self._settings)
         return _answered(spec, answer)
 
 
-def _refused(spec: LaunchSpec, code: str, message: str) -> LaunchAnswer:
+def _refused(spec: LaunchSpec, kind: RefusalKind, code: str, message: str) -> LaunchAnswer:
     """The call as a whole was refused, which no pool of it survives."""
     refusals = tuple(
         Refusal(
             spec=spec,
             pool=pool,
-            kind=refusal_kind(code),
+            kind=kind,
             code=code,
             message=message,
             missing=spec.count,

@@ -15,7 +15,7 @@ from typing import Any
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId
-from cloud.fleet import StillLive
+from cloud.ending import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.services import python_command

@@ -18,8 +18,8 @@ from bamboo.ids import InstanceId, RunId
 from cli.account_site import AccountSite
 from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
 from cli.wheel import own_wheel
+from cloud.ending import StillLive
 from cloud.fake import FakeProvider
-from cloud.fleet import StillLive
 from cloud.provider import LaunchSpec, Offer
 from tests.cloud.test_recorder import POOL
 from tests.exposed import files_with
@@ -207,6 +207,7 @@ def site(provider: FakeProvider, *, led: bool) -> AccountSite:
         store_url="secret:arn",
         provider=lambda: provider,
         remove=lambda: None,
+        intents=Path("nowhere") / "intents.jsonl",
         led=led,
     )
 

@@ -22,7 +22,8 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from cli.bill_log import rented_in
 from cli.fleet import GRACE_S, RunFleet
 from cli.site import Site
-from cloud.fleet import Fleet, Report, StillLive
+from cloud.ending import StillLive
+from cloud.fleet import Fleet, Report
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from cloud.reconcile import Gang
 from tests.cli.world import World, job, joined
@@ -265,6 +266,34 @@ def test_a_termination_is_repeated_until_it_was_taken(parts: Parts, trouble: Exc
     parts.made.reconcile(state())
     assert parts.fleet.calls[:3] == [("terminate", "i-1")] * 3
     assert {name for name, _ in parts.fleet.calls[3:]} == {"ensure"}
+
+
+def test_expired_credentials_end_no_run_and_the_lost_one_is_ended_with_new_ones(
+    parts: Parts,
+) -> None:
+    parts.fleet.trouble = CloudRefused("ExpiredToken: renew them")
+    parts.made.terminate(InstanceId("i-1"), reason="lost")
+    for _ in range(3):
+        parts.made.reconcile(state())
+    mourned = "an instance is not ended yet and is paid for: ExpiredToken: renew them"
+    assert parts.notes == [mourned, f"{mourned}; no replacement: ExpiredToken: renew them"]
+    parts.fleet.trouble = None
+    parts.fleet.calls.clear()
+    parts.made.reconcile(state())
+    parts.made.reconcile(state())
+    assert parts.fleet.calls == [("terminate", "i-1"), ("ensure", (5,)), ("ensure", (5,))]
+
+
+def test_one_that_may_not_be_ended_keeps_no_other_from_being_replaced(parts: Parts) -> None:
+    def refuse_ends() -> None:
+        ends = len(parts.fleet.calls) % 2 == 0
+        parts.fleet.trouble = CloudRefused("UnauthorizedOperation") if ends else None
+
+    parts.fleet.on_call = refuse_ends
+    parts.made.terminate(InstanceId("i-1"), reason="lost")
+    parts.fleet.calls.clear()
+    parts.made.reconcile(state())
+    assert parts.fleet.calls == [("terminate", "i-1"), ("ensure", (5,))]
 
 
 def test_a_refusal_for_good_is_raised(parts: Parts) -> None:

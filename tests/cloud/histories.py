@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bamboo.ids import InstanceId, RunId, ZoneId
+from cloud.ending import StillLive
 from cloud.fake import FakeProvider, ScriptedRefusal
-from cloud.fleet import Fleet, StillLive
+from cloud.fleet import Fleet
 from cloud.provider import (
     CloudRefused,
     CloudThrottled,
@@ -79,6 +80,8 @@ class StormyProvider(FakeProvider):
     shown_at_s: dict[InstanceId, float] = field(default_factory=dict)
     wanted: int = 0
     too_many: str = ""
+    to_end: set[InstanceId] = field(default_factory=set)
+    """Those that the cloud was to end before it knew them: others may be started in their place."""
 
     def _meets(self, share: float = 1.0) -> bool:
         return not self.calm and self.world.chance.random() < self.trouble * share
@@ -95,8 +98,9 @@ class StormyProvider(FakeProvider):
             late_s = self.world.chance.choice([0.0, 0.0, 5.0, 0.9 * SHOWN_WITHIN_S])
             self.shown_at_s[instance] = self.world.now_s + (0.0 if self.calm else late_s)
         self.script.clear()
-        if len(self.live()) > self.wanted:
-            self.too_many = f"{len(self.live())} live after a launch, {self.wanted} are wanted"
+        live = [o for o in self.live() if o.instance not in self.to_end]
+        if len(live) > self.wanted:
+            self.too_many = f"{len(live)} live after a launch, {self.wanted} are wanted"
         self._after()
         return answer
 
@@ -108,10 +112,14 @@ class StormyProvider(FakeProvider):
             if self.shown_at_s[o.instance] <= self.world.now_s
         )
 
-    def terminate(self, instances: Sequence[InstanceId]) -> None:
+    def terminate(self, instances: Sequence[InstanceId]) -> tuple[InstanceId, ...]:
+        """As EC2 does: what is not shown yet is not known yet, and is not ended."""
         self._before(0.5)
-        FakeProvider.terminate(self, instances)
+        young = tuple(i for i in instances if self.shown_at_s.get(i, 0.0) > self.world.now_s)
+        self.to_end.update(young)
+        unknown = FakeProvider.terminate(self, [i for i in instances if i not in young])
         self._after(0.5)
+        return (*young, *unknown)
 
     def held(self, run: RunId | None) -> tuple[Held, ...]:
         self._before(0.3)

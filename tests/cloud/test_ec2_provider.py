@@ -18,12 +18,14 @@ from cloud.provider import (
     CloudThrottled,
     CloudUnavailable,
     InstanceState,
+    LaunchAnswer,
     LaunchSpec,
     Market,
     Pool,
     RefusalKind,
+    WishHeard,
 )
-from tests.cloud.aws_answers import ec2_error, instead
+from tests.cloud.aws_answers import answer, ec2_error, instead
 
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 
@@ -88,12 +90,62 @@ def test_a_broken_service_is_unavailable(provider, market) -> None:
         provider.launch([spec()])
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "error"),
+    [
+        ("<html>Bad Gateway</html>", 502, CloudUnavailable),
+        ("", 503, CloudUnavailable),
+        ("upstream timed out", 504, CloudUnavailable),
+        ("cut off", 200, CloudUnavailable),
+        ("<html>Request Timeout</html>", 408, CloudUnavailable),
+        ("<html>Too Many Requests</html>", 429, CloudThrottled),
+        ("<html>Forbidden</html>", 403, CloudRefused),
+    ],
+)
+def test_an_answer_of_what_stands_in_front_of_ec2_goes_by_its_status(
+    provider, body, status, error
+) -> None:
+    for call in ("RunInstances", "DescribeInstances"):
+        instead(
+            provider._launcher if call == "RunInstances" else provider._reader,
+            call,
+            lambda: answer(body, status=status),
+        )
+    with pytest.raises(error):
+        provider.describe(RunId("errors"))
+    if error is CloudUnavailable:
+        with pytest.raises(error):
+            provider.launch([spec()])
+    else:
+        (refusal,) = provider.launch([spec()]).refusals
+        kind = RefusalKind.THROTTLED if error is CloudThrottled else RefusalKind.REFUSED
+        assert refusal.kind is kind
+
+
+def test_a_5xx_with_a_code_for_capacity_blames_the_pool(provider) -> None:
+    instead(provider._launcher, "RunInstances", lambda: ec2_error("VcpuLimitExceeded", status=500))
+    (refusal,) = provider.launch([spec()]).refusals
+    assert refusal.kind is RefusalKind.POOL_OUT
+
+
+def test_a_token_that_has_another_request_was_heard(provider) -> None:
+    refused = ec2_error("IdempotentParameterMismatch")
+    instead(provider._launcher, "RunInstances", lambda: refused)
+    with pytest.raises(WishHeard, match="IdempotentParameterMismatch"):
+        provider.launch([spec()])
+
+
+def test_a_token_whose_instances_have_ended_comes_to_nothing_and_blames_no_pool(provider) -> None:
+    instead(provider._launcher, "RunInstances", lambda: ec2_error("IdempotentInstanceTerminated"))
+    assert provider.launch([spec()]) == LaunchAnswer(launched=(), refusals=())
+
+
 def test_what_was_launched_before_a_failure_is_not_lost(provider, market) -> None:
     first = provider.launch([spec("kept")])
     market.inject(CapacityFault(code="InternalError"))
-    answer = provider.launch([spec("kept"), spec("broken")])
-    assert answer.launched == first.launched
-    assert answer.refusals == ()
+    both = provider.launch([spec("kept"), spec("broken")])
+    assert both.launched == first.launched
+    assert both.refusals == ()
 
 
 def test_an_endpoint_that_does_not_answer_is_unavailable() -> None:

@@ -80,7 +80,11 @@ def test_a_template_is_named_by_id_or_by_name() -> None:
         ("InsufficientFreeAddressesInSubnet", RefusalKind.POOL_OUT),
         ("MaxFleetCountExceeded", RefusalKind.POOL_OUT),
         ("ReservationCapacityExceeded", RefusalKind.POOL_OUT),
+        ("InternalError", RefusalKind.POOL_OUT),
+        ("ServiceUnavailable", RefusalKind.POOL_OUT),
         ("RequestLimitExceeded", RefusalKind.THROTTLED),
+        ("TooManyRequestsException", RefusalKind.THROTTLED),
+        ("UnauthorizedOperation", RefusalKind.REFUSED),
         ("InvalidAMIID.NotFound", RefusalKind.REFUSED),
     ],
 )

@@ -56,19 +56,27 @@ def _opened(fleet: Fleet, spec):
 
 def forgets_what_is_not_shown(provider: FakeProvider, intents: Path, world: World) -> Fleet:
     fleet = begin(provider, intents, world)
-    observe = fleet._sight.observe
-
-    def blind(leaving=()):
-        fleet._sight._unseen.clear()
-        return observe(leaving)
-
-    fleet._sight.observe = blind
+    fleet._sight._missing = lambda: []
     return fleet
 
 
 def stops_at_the_first_look(provider: FakeProvider, intents: Path, world: World) -> Fleet:
     fleet = begin(provider, intents, world)
     fleet._sight.open.clear()
+    return fleet
+
+
+def believes_any_end(provider: FakeProvider, intents: Path, world: World) -> Fleet:
+    """What the cloud does not know has ended."""
+    fleet = begin(provider, intents, world)
+    take = fleet._sight.asked_to_end
+
+    def believe(instances, *, unknown):
+        take(instances, unknown=())
+        for instance in instances:
+            fleet._sight._seen.pop(instance, None)
+
+    fleet._sight.asked_to_end = believe
     return fleet
 
 
@@ -85,6 +93,7 @@ def leaves_volumes(provider: FakeProvider, intents: Path, world: World) -> Fleet
         changes_tokens,
         forgets_what_is_not_shown,
         stops_at_the_first_look,
+        believes_any_end,
         leaves_volumes,
     ],
 )

@@ -145,13 +145,13 @@ def test_a_terminated_instance_stays_in_sight_and_is_not_live(world: World, run:
     assert shown[second.instance].state.live
 
 
-def test_terminating_twice_or_what_nobody_knows_is_fine(world: World, run: RunId) -> None:
+def test_terminating_twice_is_fine_and_what_nobody_knows_is_told(world: World, run: RunId) -> None:
     (only,) = world.provider.launch([spec(run, 1)]).launched
     unknown = InstanceId("i-00000000000000000")
-    world.provider.terminate([unknown])
-    world.provider.terminate([unknown, only.instance])
-    world.provider.terminate([only.instance])
-    world.provider.terminate([])
+    assert world.provider.terminate([unknown]) == (unknown,)
+    assert world.provider.terminate([unknown, only.instance]) == (unknown,)
+    assert world.provider.terminate([only.instance]) == ()
+    assert world.provider.terminate([]) == ()
     (shown,) = world.provider.describe(run)
     assert not shown.state.live
 
