@@ -89,7 +89,7 @@ class Detached:
 def detached(
     bench: Bench, run: str, *overrides: str, first_step: bool = True
 ) -> Iterator[Detached]:
-    sets = [part for override in (LONG, *overrides) for part in ("--set", override)]
+    sets = [part for override in (*LONG, *overrides) for part in ("--set", override)]
     body = bench.json("launch", "job.toml", "--run", run, "--detach", *sets)
     assert body == {"run": run, "detached": True}
     found = Detached(bench, run)
@@ -144,7 +144,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
-    with detached(bench, "calm", "train.steps=400") as run:
+    with detached(bench, "calm", "train.steps=100") as run:
         assert run.launcher_pid != os.getpid()
         assert [row["phase"] for row in bench.json("list")] == ["running"]
         done = bench.run("attach", "calm")
@@ -153,7 +153,7 @@ def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
         assert "receipt (modelled dollars" in done.stdout
         run.assert_gone()
         assert run.receipt()["outcome"] == "done"
-        assert run.steps() == list(range(400))
+        assert run.steps() == list(range(100))
     again = bench.run("attach", "calm")
     assert (again.returncode, "run calm has ended" in again.stderr) == (0, True)
     assert "receipt (modelled dollars" in again.stdout
@@ -252,13 +252,13 @@ def test_a_terminated_launcher_leaves_the_run_alone(bench: Bench) -> None:
 
 
 def test_a_run_that_ends_without_a_launcher_is_settled_by_the_next(bench: Bench) -> None:
-    with detached(bench, "late", "train.steps=150") as run:
+    with detached(bench, "late", "train.steps=80") as run:
         run.kill_launcher()
         wait_until(lambda: run.status()["phase"] == "finished", what="the end", timeout_s=60.0)
         assert not (run.folder / "receipt.json").exists()
         assert bench.run("attach", "late").returncode == 0
         run.assert_gone()
-        assert run.steps() == list(range(150))
+        assert run.steps() == list(range(80))
         assert run.receipt()["outcome"] == "done"
 
 
