@@ -33,8 +33,8 @@ PASSWORD = "Zq7-of-this-test"
 LONG = (
     "train.steps=100000",
     'cluster.device="virtual"',
-    "cluster.virtual_forward_ms=[5.0]",
-    "cluster.virtual_backward_ms=[10.0]",
+    "cluster.virtual_forward_ms=[10.0]",
+    "cluster.virtual_backward_ms=[20.0]",
 )
 """A run that goes on until it is ended, and leaves the processors to those who end it."""
 
