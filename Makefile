@@ -10,6 +10,8 @@ JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 CASES ?= 10000
 BIN := .venv/bin
+# A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: launch test chaos swarm terraform-e2e redis-e2e fuzz setup
 .DEFAULT_GOAL := launch

@@ -80,7 +80,7 @@ def answer(
 
 def command(module: Sequence[str]) -> list[str]:
     """The command line that runs a module with its arguments."""
-    return [sys.executable, "-P", "-m", *module]
+    return [sys.executable, "-P", "-m", "bamboo.loading", *module]
 
 
 def _listen(lines: IO[str], told: Callable[[int, int], None] | None) -> list[str]:

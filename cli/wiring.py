@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bamboo.planner.profiled import Profile
     from cloud.provider import Provider
 
-WORKER_ENTRY = "cli.worker:main"
+WORKER_ENTRY = "cli.worker:run"
 PREFLIGHT_DEADLINE_S = 300.0
 
 

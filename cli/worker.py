@@ -9,11 +9,12 @@ from cli.store_reference import store_url_of
 from cli.wiring import bucket
 
 
-def main(config: Mapping[str, str]) -> int:
+def run(config: Mapping[str, str]) -> int:
     """Run a worker to its end; its exit status."""
     url = store_url_of(config["store_url"])
     return worker.main({**config, "store_url": url}, bucket=bucket)
 
 
-if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.stdin.readline())))
+def main(_: list[str]) -> int:
+    """The command: the configuration stands on standard input."""
+    return run(json.loads(sys.stdin.readline()))

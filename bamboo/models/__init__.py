@@ -6,6 +6,7 @@ from bamboo.models.spec import (
     TiedParameter,
     build_layer,
     named_parameters,
+    run_back,
     run_layers,
     tied_names,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "build_layer",
     "build_model",
     "named_parameters",
+    "run_back",
     "run_layers",
     "tied_names",
 ]

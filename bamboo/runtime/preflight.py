@@ -24,7 +24,7 @@ from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
-from bamboo.models import ModelSpec, build_layer, build_model, run_layers
+from bamboo.models import ModelSpec, build_layer, build_model, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.answer import one_answer, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
@@ -295,7 +295,7 @@ def _backward(job: JobConfig, index: int, layer: nn.Module, run: Pass, gradient:
     run.given = gradient
     begin_s = time.perf_counter()
     try:
-        run.output.backward(gradient)  # type: ignore[no-untyped-call]
+        run_back(run.output, gradient)
     except USER_ERRORS as error:
         raise _refuse(
             job, index, layer, f"fails in its backward: {_line(error)}", "correct it"
@@ -369,11 +369,11 @@ def _refuse(
     return InputError(f"{job.file}: layer {index}{name} {problem}; {remedy}")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
     with one_answer() as answer:
         try:
-            look = of_data if sys.argv[1:] == ["data"] else preflight
+            look = of_data if arguments == ["data"] else preflight
             answer(look(job_from_json(sys.stdin.read())))
         except InputError as error:
             answer({"error": str(error)})
@@ -382,4 +382,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -250,7 +250,7 @@ def _room_bytes(device: torch.device) -> int:
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
-def main() -> int:
+def main(_: list[str]) -> int:
     """The command; see the top of the file."""
     with one_answer() as answer:
         try:
@@ -264,4 +264,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

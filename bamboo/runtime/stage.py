@@ -8,13 +8,10 @@ Shapes: inputs and outputs are whatever the layers say; stage 0 takes tokens_BT,
 from dataclasses import dataclass
 
 import torch
-
-# The first backward that is given a gradient would import it, in the middle of a step: 0.4 s.
-import torch.fx.experimental.symbolic_shapes
 from torch import Tensor
 
 from bamboo.data.dataset import Dataset
-from bamboo.models import ModelSpec, build_layer, named_parameters, run_layers, tied_names
+from bamboo.models import ModelSpec, build_layer, named_parameters, run_back, run_layers, tied_names
 from bamboo.topology.strategy import Strategy
 
 
@@ -100,7 +97,7 @@ class Stage:
 
         `gradient` is that of the output, None on the last stage.
         """
-        torch.autograd.backward(pending.output, gradient)
+        run_back(pending.output, gradient)
         return None if pending.input is None else pending.input.grad
 
     def take_gradients(self) -> list[Tensor]:

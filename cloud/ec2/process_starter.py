@@ -31,8 +31,8 @@ class StartedWorker:
 
 
 class ProcessStarter:
-    """Starts `python -m MODULE`; the configuration goes to its standard input as JSON, so that
-    keys stand in no process list. Its output goes where the agent's goes."""
+    """Starts `python -m bamboo.loading MODULE`; the configuration goes to its standard input as
+    JSON, so that keys stand in no process list. Its output goes where the agent's goes."""
 
     def __init__(self, *, module: str = MODULE) -> None:
         self._module = module
@@ -41,7 +41,7 @@ class ProcessStarter:
         """Raises BambooError when it cannot be started at all."""
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module], stdin=subprocess.PIPE
+                [sys.executable, "-P", "-m", "bamboo.loading", self._module], stdin=subprocess.PIPE
             )
         except OSError as error:
             raise BambooError(f"cannot start a worker: {error}") from error

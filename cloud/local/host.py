@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bamboo import loading
 from bamboo.errors import BambooError
 from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
@@ -99,7 +100,8 @@ class Host:
         else:
             self._store = self._start_store()
         # moto takes a while to import: the fork server's imports run meanwhile.
-        from cloud.local.mock_aws import MockAws
+        with loading.for_good():
+            from cloud.local.mock_aws import MockAws
 
         metadata = MetadataService()
         market = Market(config.spot_usd_per_hour)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, node_id
@@ -22,7 +22,9 @@ from cloud.local.faults import CapacityFault, Market
 from cloud.local.groups import InstanceGroup, start_group
 from cloud.local.journal import Journal
 from cloud.local.metadata import InstanceFacts, MetadataService
-from cloud.local.mock_aws import MockAws, MockInstance
+
+if TYPE_CHECKING:  # moto takes a while to load: the host does, when the others are under way
+    from cloud.local.mock_aws import MockAws, MockInstance
 
 TERMINATE_GRACE_S = 1.0
 
@@ -33,7 +35,7 @@ log = logging.getLogger("bamboo.local-cloud")
 class _Record:
     """One instance, from its start on. `group` is None once its processes are buried."""
 
-    seen: MockInstance
+    seen: "MockInstance"
     log: Path
     launched_at_s: float
     group: InstanceGroup | None
@@ -47,7 +49,7 @@ class Instances:
     def __init__(
         self,
         *,
-        aws: MockAws,
+        aws: "MockAws",
         metadata: MetadataService,
         market: Market,
         selector: selectors.BaseSelector,
@@ -147,7 +149,7 @@ class Instances:
                 self._ended(record, cause="end")
         self._journal.close()
 
-    def _start(self, seen: MockInstance) -> None:
+    def _start(self, seen: "MockInstance") -> None:
         prefix = self._metadata.add(
             InstanceFacts(
                 instance=seen.instance,

@@ -9,7 +9,6 @@ it kills nothing; it ends when its standard input ends, which the host holds.
 """
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -22,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
+
+from bamboo import loading
 
 REQUEST_LIMIT_BYTES = 1 << 20
 _READ_DEADLINE_S = 2.0
@@ -181,11 +182,9 @@ def _answer(connection: socket.socket, message: Mapping[str, object]) -> None:
 def main(argv: list[str]) -> int:
     """Preload, listen, print `ready`, serve."""
     path = Path(argv[0])
-    for name in argv[1:]:
-        importlib.import_module(name)
-    # What is loaded now stays: keeping the collector off it keeps its pages shared with children.
-    gc.collect()
-    gc.freeze()
+    with loading.for_good():
+        for name in argv[1:]:
+            importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(0o600)

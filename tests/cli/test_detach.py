@@ -89,7 +89,7 @@ class Detached:
 def detached(
     bench: Bench, run: str, *overrides: str, first_step: bool = True
 ) -> Iterator[Detached]:
-    sets = [part for override in (LONG, *overrides) for part in ("--set", override)]
+    sets = [part for override in (*LONG, *overrides) for part in ("--set", override)]
     body = bench.json("launch", "job.toml", "--run", run, "--detach", *sets)
     assert body == {"run": run, "detached": True}
     found = Detached(bench, run)
@@ -144,7 +144,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
-    with detached(bench, "calm", "train.steps=400") as run:
+    with detached(bench, "calm", "train.steps=60") as run:
         assert run.launcher_pid != os.getpid()
         assert [row["phase"] for row in bench.json("list")] == ["running"]
         done = bench.run("attach", "calm")
@@ -153,7 +153,7 @@ def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
         assert "receipt (modelled dollars" in done.stdout
         run.assert_gone()
         assert run.receipt()["outcome"] == "done"
-        assert run.steps() == list(range(400))
+        assert run.steps() == list(range(60))
     again = bench.run("attach", "calm")
     assert (again.returncode, "run calm has ended" in again.stderr) == (0, True)
     assert "receipt (modelled dollars" in again.stdout
@@ -197,22 +197,22 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
         assert run.steps() == list(range(receipt["step"]))
         assert decided(run.folder) == list(range(1, len(decided(run.folder)) + 1))
         told = [(i["intent"], i.get("count")) for i in intents(run.folder)]
-        wishes = [one for one in told if one[0] in ("launch", "terminate")]
-        assert {*wishes[:3]} == {("launch", 4), ("terminate", None), ("launch", 1)}
-        assert {intent for intent, _ in wishes[3:]} <= {"terminate-all"}
+        wished = [count for intent, count in told if intent == "launch"]
+        assert (sum(wished[:-1]), wished[-1]) == (4, 1), "each instance once, one for the lost one"
+        assert [intent for intent, _ in told].count("terminate") == 1
     assert bench.json("verify", "taken")["equal"] is True
     assert bench.json("verify", "taken", "--decisions")["equal"] is True
 
 
 def test_a_launcher_killed_while_the_cluster_forms(bench: Bench) -> None:
-    with detached(bench, "young", "train.steps=60", first_step=False) as run:
+    with detached(bench, "young", "train.steps=30", first_step=False) as run:
         run.kill_launcher()
         done = bench.run("attach", "young")
         assert done.returncode == 0, done.stdout + done.stderr
         run.assert_gone()
         assert len(run.receipt()["bill"]["instances"]) == 4
         assert sum(i["count"] for i in intents(run.folder) if i["intent"] == "launch") == 4
-        assert run.steps() == list(range(60))
+        assert run.steps() == list(range(30))
 
 
 def test_two_attach_at_once_and_there_is_one_launcher(bench: Bench) -> None:
@@ -252,13 +252,13 @@ def test_a_terminated_launcher_leaves_the_run_alone(bench: Bench) -> None:
 
 
 def test_a_run_that_ends_without_a_launcher_is_settled_by_the_next(bench: Bench) -> None:
-    with detached(bench, "late", "train.steps=150") as run:
+    with detached(bench, "late", "train.steps=40") as run:
         run.kill_launcher()
         wait_until(lambda: run.status()["phase"] == "finished", what="the end", timeout_s=60.0)
         assert not (run.folder / "receipt.json").exists()
         assert bench.run("attach", "late").returncode == 0
         run.assert_gone()
-        assert run.steps() == list(range(150))
+        assert run.steps() == list(range(40))
         assert run.receipt()["outcome"] == "done"
 
 

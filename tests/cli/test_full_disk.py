@@ -14,7 +14,7 @@ from tests.cli.test_launch import Bench, Launched
 from tests.full_disk import fill, small_disk
 from tests.support import wait_until
 
-SHORT = ("train.steps=150", "checkpoint.every_steps=5")
+SHORT = ("train.steps=100", "checkpoint.every_steps=5")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 

@@ -51,7 +51,7 @@ def private(path: Path, text: str) -> str:
 def test_a_run_with_preemptions_verifies(bench: Bench, server: TlsStore, tmp_path: Path) -> None:
     url = server.url(RunId(RUN), PASSWORD)
     bench.environment["BAMBOO_REDIS_URL"] = private(tmp_path / "store-url", url)
-    sets = ["--set", "train.steps=800", "--set", f"chaos.kill={KILLS}"]
+    sets = ["--set", "train.steps=400", "--set", f"chaos.kill={KILLS}"]
     done = bench.run("launch", "job.toml", "--run", RUN, *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     receipt = json.loads((bench.home / RUN / "receipt.json").read_text())

@@ -163,8 +163,9 @@ def test_a_process_starter_hands_the_configuration_over_by_standard_input(
 ) -> None:
     (tmp_path / "told.py").write_text(
         "import json, sys\n"
-        "config = json.loads(sys.stdin.readline())\n"
-        "sys.exit(int(config['status']))\n"
+        "def main(arguments):\n"
+        "    assert arguments == []\n"
+        "    return int(json.loads(sys.stdin.readline())['status'])\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     worker = ProcessStarter(module="told").start(config={"status": "6"})

@@ -189,8 +189,15 @@ def test_with_every_one_damaged_it_begins_anew() -> None:
 # ---------------------------------------------------------------- no room
 
 
-@pytest.mark.parametrize("where", ["full_disk", "full_directory"])
-@pytest.mark.parametrize("stages", [(0, 1, 2, 3), (2,)])
+@pytest.mark.parametrize(
+    ("where", "stages"),
+    [
+        ("full_disk", (0, 1, 2, 3)),
+        ("full_directory", (2,)),
+        pytest.param("full_disk", (2,), marks=pytest.mark.full),
+        pytest.param("full_directory", (0, 1, 2, 3), marks=pytest.mark.full),
+    ],
+)
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
     where: str, stages: tuple[int, ...]
 ) -> None:

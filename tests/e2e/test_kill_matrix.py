@@ -24,7 +24,7 @@ PHASES = ("forward", "backward", "exchange", "ship", "step")
 MODES = ("stash", "gap", "eager")
 STAGES = 4
 MICROBATCHES = 8
-SAMPLE = 10
+SAMPLE = 6
 
 
 class Case(NamedTuple):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_launch import Bench
+from tests.cli.test_launch import LONG, Bench
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
@@ -15,7 +15,7 @@ PATIENCE_S = 400.0
 SEED = 16
 """The launcher killed, a notice cut short, a worker, an instance, then all of them killed."""
 SETTINGS = (
-    "train.steps=1000000",
+    *LONG,
     "cluster.stages=2",
     "cluster.standbys=1",
     "cluster.patience_s=5",

@@ -1,0 +1,68 @@
+"""What is loaded for good: once, without the collector, and without what no step needs."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bamboo import loading
+
+
+def test_the_collector_rests_while_modules_load_and_works_after() -> None:
+    frozen = gc.get_freeze_count()
+    try:
+        with loading.for_good():
+            assert not gc.isenabled()
+            kept = [[] for _ in range(100)]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= frozen + len(kept)
+        with pytest.raises(ImportError), loading.for_good():
+            raise ImportError("no such module")
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+
+
+def test_a_module_is_run_with_its_arguments_and_its_status(tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(
+        "import gc\n"
+        "WHILE_LOADED = gc.isenabled()\n"
+        "def main(arguments):\n"
+        "    print(WHILE_LOADED, gc.isenabled(), arguments)\n"
+        "    return 7\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "bamboo.loading", "told", "a", "b"],
+        env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (7, "False True ['a', 'b']\n"), done.stderr
+
+
+def test_a_backward_with_a_gradient_loads_nothing_more_and_has_the_bits_of_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout == "True True True\n", done.stderr
+
+
+PROGRAM = """
+import sys
+import torch
+import cli.worker
+from bamboo.models import run_back
+
+layer = torch.nn.Linear(5, 7)
+x = torch.randn(3, 5, requires_grad=True)
+gradient = torch.randn(3, 7)
+run_back(layer(x), gradient)
+light = "sympy" not in sys.modules
+ours, layer.weight.grad, x_ours, x.grad = layer.weight.grad, None, x.grad, None
+torch.autograd.backward(layer(x), gradient)
+print(light, torch.equal(ours, layer.weight.grad), torch.equal(x_ours, x.grad))
+"""
