@@ -4,6 +4,7 @@
 # on it and destroys it; it needs terraform, and a provider (BAMBOO_TERRAFORM_PLUGIN_DIR).
 # `make redis-e2e` plays runs against Debian's Redis over TLS, and
 # `make fuzz` reads CASES malformed inputs of each kind.
+# `make bench` measures (benchmarks/README.md), all or `PARTS="executor failover"`.
 # Each sets up `.venv` first (infra/setup.sh). `make chaos` is the long kill matrix, then a swarm.
 
 JOB ?= examples/gpt-local.toml
@@ -13,7 +14,7 @@ BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch test chaos swarm terraform-e2e redis-e2e fuzz setup
+.PHONY: launch test chaos swarm terraform-e2e redis-e2e fuzz bench setup
 .DEFAULT_GOAL := launch
 
 launch: setup
@@ -44,6 +45,9 @@ redis-e2e: setup
 
 fuzz: setup
 	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 tests/fuzz
+
+bench: setup
+	$(BIN)/python -m benchmarks $(PARTS)
 
 setup:
 	@PYTHON="$(PYTHON)" infra/setup.sh

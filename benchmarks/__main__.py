@@ -1,0 +1,126 @@
+"""All benchmarks, or some by name, one after the other: `python -m benchmarks [PART ...]`.
+
+Rule: each part is a process of its own, says what it does as it does it, and is ended with all that
+it started when its time is over; one that fails stops no other, and the table at the end says so.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import RESULTS
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACE = ROOT.parent / "shared" / "traces" / "bamboo-p3.csv"
+FACTOR = 4.0
+"""A part may take so many times what it took on two quiet cores."""
+TO_END_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One benchmark: its module, what it measures, and minutes on two quiet cores."""
+
+    module: str
+    about: str
+    minutes: float
+    traced: bool = False
+    """Whether it plays the recorded market of p3 instances."""
+
+
+PARTS = {
+    "executor": Part(module="executor_vs_torch", about="beside torch's 1F1B", minutes=6),
+    "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=4),
+    "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
+    "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
+    "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
+    "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
+    "partition": Part(module="partition", about="exact cuts", minutes=1),
+    "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),
+    "modes": Part(module="mode_per_stage", about="a mode for each stage, modelled", minutes=4),
+    "simulator": Part(module="simulator", about="how fast it is", minutes=6, traced=True),
+    "nsdi23": Part(module="nsdi23", about="beside the published figures", minutes=4, traced=True),
+    "waterfall": Part(
+        module="waterfall", about="from the paper's rules to ours", minutes=4, traced=True
+    ),
+    "value": Part(
+        module="value_on_trace", about="planned jobs on the trace", minutes=5, traced=True
+    ),
+    "simulated": Part(
+        module="simulated_vs_real", about="the same job simulated", minutes=10, traced=True
+    ),
+    "replay": Part(
+        module="trace_replay", about="beside checkpoint-restart", minutes=70, traced=True
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--list", action="store_true", help="name the parts, run none")
+    parser.add_argument("--trace", type=Path, default=TRACE, help="Bamboo's p3 trace, event CSV")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    chosen = {name: PARTS[name] for name in arguments.parts or PARTS}
+    for name, part in chosen.items():
+        print(f"{name:14} about {part.minutes:3.0f} min  {part.about}")
+    if arguments.list:
+        return 0
+    rows = [(name, *played(part, arguments.trace)) for name, part in chosen.items()]
+    print(f"\n{'part':14} {'outcome':28} {'minutes':>8}  result")
+    for name, outcome, minutes, result in rows:
+        print(f"{name:14} {outcome:28} {minutes:8.1f}  {result}")
+    return int(any(outcome not in ("done", "no trace") for _, outcome, _, _ in rows))
+
+
+def played(part: Part, trace: Path) -> tuple[str, float, str]:
+    """What came of it, in how many minutes, and the result file that is new."""
+    if part.traced and not trace.exists():
+        return "no trace", 0.0, f"(give --trace; {trace.name} is not there)"
+    print(f"\n== {part.module}", flush=True)
+    before = written()
+    began_s = time.monotonic()
+    words = ["--trace", str(trace)] if part.traced else []
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{part.module}", *words],
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    try:
+        code: int | None = process.wait(FACTOR * 60 * part.minutes)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        end(process)
+    outcome = {0: "done", None: "took too long, was ended"}.get(code, f"failed with {code}")
+    new = sorted(name for name, when in written().items() if before.get(name) != when)
+    return outcome, (time.monotonic() - began_s) / 60, ", ".join(new) or "none"
+
+
+def written() -> dict[str, float]:
+    """Result files and when they were written."""
+    return {path.name: path.stat().st_mtime for path in RESULTS.glob("*.json")}
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """With all of its session: asked first, then made to."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        try:
+            process.wait(TO_END_S)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+if __name__ == "__main__":
+    sys.exit(main())
