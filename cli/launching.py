@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,13 @@ from bamboo.planner.catalogue import Catalogue
 from cli import attempt, lock, runs, wiring
 from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
+from cli.echo import echo
 from cli.lock import Lock
 from cli.market import Replayed, settle
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
 from cli.ports import Screen
+from cli.prices import refresh_for_launch
 from cli.profiling import seen_of
 from cli.room import refuse_without_room
 from cli.runs import RunFolder
@@ -88,6 +90,10 @@ def prepare(
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
     if not dry_run:
         _check_surroundings(job, run, played=trace is not None)
+        if job.cloud.provider != "local":
+            refresh_for_launch(
+                job.cloud.region, note=_note, source=wiring.price_source, now=datetime.now(UTC)
+            )
     # Refuses what has no price, before any work.
     cheapest_pool(job, load_catalogue(job.cloud.region))
     there = job if given is None else placed(job, given.placement)
@@ -121,6 +127,10 @@ def plan_again(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )
     return Prepared(run=run, job=planned.job, planned=planned, trace=played)
+
+
+def _note(line: str) -> None:
+    echo(line, err=True)
 
 
 def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:

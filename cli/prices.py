@@ -5,6 +5,8 @@ that it must; until then the one before it stays in use, and the error says how 
 """
 
 import re
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from bamboo.planner.refreshed import catalogue_json, refreshed
 from bamboo.ports import PriceSource
 from cli.new_file import write_new
 
+PRESENT_S = 3600.0
+"""So long prices that were asked for are those of now."""
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+")
 
 
@@ -47,6 +51,32 @@ def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ..
     absent = [name for name, kind in catalogue.types.items() if not kind.offered]
     lacking = (f"not offered in {region}: {', '.join(absent)}",) if absent else ()
     return (*lacking, *seen.notes)
+
+
+def refresh_for_launch(
+    region: str,
+    *,
+    note: Callable[[str], None],
+    source: Callable[[str], PriceSource],
+    now: datetime,
+) -> None:
+    """Plan a launch into an account with its present prices and quotas: asks for them unless they
+    were asked for a moment ago. What cannot be had is said, and the launch goes on with what is
+    there, which says its age."""
+    path = user_catalogue(region)
+    try:
+        asked_s = path.stat().st_mtime if path.exists() else 0.0
+        if now.timestamp() - asked_s < PRESENT_S:
+            return
+        note(f"asking EC2 for its prices and your quotas in {region}")
+        with closing(source(region)) as asked:
+            notes = refresh(asked, region, now=now)
+    except BambooError as error:
+        notes = (" ".join(str(error).split()),)
+    except OSError as error:
+        notes = (f"no newer prices: {path}: {error.strerror}",)
+    for line in notes:
+        note(line)
 
 
 def _keep(path: Path, catalogue: Catalogue) -> None:

@@ -138,7 +138,7 @@ def test_the_boot_files_are_those_of_the_boot_script() -> None:
 
 def test_a_bucket_has_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.account_ready.check_store_for_account", lambda *_: None)
-    with pytest.raises(InputError, match=r"cloud.bucket = '': is empty; `bamboo init`"):
+    with pytest.raises(InputError, match=r"cloud.bucket = '': is empty; `bamboo init --apply`"):
         check_account(job(tmp_path, "cloud.bucket="), RUN)
 
 

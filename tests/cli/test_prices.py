@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +362,31 @@ def test_the_quota_of_a_plan_is_said_in_words_and_as_json(home: Path) -> None:
         {"p3.2xlarge": 2},
         "eu-west-1",
     )
+
+
+def asked_for_launch(source: FakePrices, *, in_s: float = 0.0) -> list[str]:
+    notes: list[str] = []
+    prices.refresh_for_launch(
+        "us-east-1",
+        note=notes.append,
+        source=lambda region: source,
+        now=datetime.now(UTC) + timedelta(seconds=in_s),
+    )
+    return notes
+
+
+def test_a_launch_into_an_account_asks_for_present_prices_once_an_hour(home: Path) -> None:
+    seen = answered(facts={"g5.xlarge": facts()}, notes=("quotas: no right to see them",))
+    first, *rest = asked_for_launch(FakePrices(seen))
+    assert first == "asking EC2 for its prices and your quotas in us-east-1"
+    assert "quotas: no right to see them" in rest
+    assert user_catalogue("us-east-1").exists()
+    assert asked_for_launch(FakePrices(None), in_s=60.0) == []
+    _, refused = asked_for_launch(FakePrices(None), in_s=3700.0)
+    assert refused.startswith("no newer prices: no AWS credentials were found")
+
+
+def test_a_launch_goes_on_without_them(home: Path) -> None:
+    _, refused = asked_for_launch(FakePrices(None))
+    assert "still in use: " in refused
+    assert not user_catalogue("us-east-1").exists()
