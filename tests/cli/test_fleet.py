@@ -1,6 +1,7 @@
 """The launcher's fleet: replaces what goes, keeps what could not be done yet."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +56,10 @@ class FakeCloudFleet:
         anchors: int,
         gang: Gang | None,
         most: int,
+        lasts_until_s: float,
     ) -> Report:
         assert (zones, anchors) == (ZONES, 1)
+        self.lasts_until_s = lasts_until_s
         self.limits.append((most, gang))
         self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
@@ -219,6 +222,23 @@ def test_the_budget_holds_always_and_the_gang_while_the_run_forms(tmp_path: Path
     parts.made.reconcile(forming())
     parts.made.reconcile(state())
     assert parts.fleet.limits == [(5, GANG), (5, None)]
+
+
+def test_the_fleet_is_told_how_long_the_money_lasts(parts: Parts) -> None:
+    parts.made.reconcile(state())
+    assert parts.fleet.lasts_until_s == math.inf, "there is no limit"
+    parts.made._max_usd, parts.made._dearest_usd_per_hour = 10.0, 2.0
+    parts.made.reconcile(state())
+    assert parts.fleet.lasts_until_s == 3600.0, "five nodes, none of which has a price yet"
+    nodes = {node.instance: 0.0 for node in state().nodes}
+    journal(parts, nodes)
+    parts.now_s = 3600.0
+    parts.made.reconcile(state())
+    paid = {one.usd_per_hour for one in parts.made.rented()}
+    (usd_per_hour,) = paid
+    spent = len(nodes) * usd_per_hour
+    lasts_h = (10.0 - spent) / (5 * usd_per_hour)
+    assert parts.fleet.lasts_until_s == pytest.approx(3600.0 * (1 + lasts_h), rel=1e-3)
 
 
 def test_a_node_that_is_given_back_does_not_count_and_is_not_ended_yet(parts: Parts) -> None:
