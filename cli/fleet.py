@@ -15,7 +15,7 @@ from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from cli.bill_log import BillLog, rented_in
-from cli.money import Rented
+from cli.money import Rented, lasts_until_s
 from cli.site import Site
 from cli.stamps import kill_stamps_s
 from cloud.ending import StillLive
@@ -65,8 +65,10 @@ class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
     how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
     no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
-    up; `join_s`: one that no node has come from for so long is replaced. `close`, when all is over,
-    raises BooksUnwritable where the bill is not written down to its end."""
+    up; `join_s`: one that no node has come from for so long is replaced; `max_usd`: without a
+    launcher none is to cost more, 0: no limit; `dearest_usd_per_hour`: an instance may cost.
+    `close`, when all is over, raises BooksUnwritable where the bill is not written down to its
+    end."""
 
     def __init__(
         self,
@@ -84,6 +86,8 @@ class RunFleet:
         gang: Gang | None = None,
         join_s: float,
         close: Callable[[], None] = lambda: None,
+        max_usd: float = 0.0,
+        dearest_usd_per_hour: float = 0.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
@@ -97,6 +101,7 @@ class RunFleet:
         self._anchors = anchors
         self._gang = gang
         self._join_s = join_s
+        self._max_usd, self._dearest_usd_per_hour = max_usd, dearest_usd_per_hour
         self._now = now
         self.close = close
         self._asked: set[InstanceId] = set()
@@ -130,6 +135,13 @@ class RunFleet:
                     anchors=self._anchors,
                     gang=self._gang if state.phase is Phase.FORMING else None,
                     most=self._most,
+                    lasts_until_s=lasts_until_s(
+                        self.rented(),
+                        max_usd=self._max_usd,
+                        nodes=wanted,
+                        dearest_usd_per_hour=self._dearest_usd_per_hour,
+                        now_s=began_s,
+                    ),
                 )
                 refused += report.reasons
             self._say("; ".join(refused))

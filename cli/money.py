@@ -6,7 +6,7 @@ prices are a catalogue's, so every figure is called modelled.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
@@ -83,6 +83,26 @@ class Bill:
 def bill(rented: Sequence[Rented], *, now_s: float, modelled: bool) -> Bill:
     """What it came to by `now_s`. A run that is still going would be billed so, ended now."""
     return Bill(lines=tuple(_line(item, now_s=now_s) for item in rented), modelled=modelled)
+
+
+def lasts_until_s(
+    rented: Sequence[Rented],
+    *,
+    max_usd: float,
+    nodes: int,
+    dearest_usd_per_hour: float,
+    now_s: float,
+) -> float:
+    """When `nodes` instances will have cost `max_usd` (Unix; 0: no limit, for ever). Those that are
+    missing are taken to cost what the dearest so far did, or `dearest_usd_per_hour` where there was
+    none: who errs here errs on the side of the money, and knows better a moment later."""
+    if max_usd <= 0:
+        return inf
+    live = [one.usd_per_hour for one in rented if one.ended_at_s is None]
+    dearest = max((one.usd_per_hour for one in rented), default=dearest_usd_per_hour)
+    rate = sum(live) + max(0, nodes - len(live)) * dearest
+    left_usd = max(0.0, max_usd - bill(rented, now_s=now_s, modelled=False).usd)
+    return now_s + 3600 * left_usd / rate if rate > 0 else inf
 
 
 def _seconds(item: Rented, now_s: float) -> float:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from cloud.provider import Provider
 
 WIPE_DEADLINE_S = 2.0
-TO_STOP_S = 3600.0
-"""So long after the end of its budget a run in an account may still be stopping."""
 
 
 def start_site(
@@ -200,6 +198,10 @@ def run_fleet(
         gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
         join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         close=recorded.close,
+        max_usd=0.0 if local else job.budget.max_usd,
+        dearest_usd_per_hour=max(
+            on_demand_usd_per_hour.get(kind, 0.0) for kind in job.cloud.instance_types
+        ),
         note=note,
     )
 
@@ -314,5 +316,7 @@ def _run_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
 
 def _over_s(folder: RunFolder, job: JobConfig) -> float:
     """When no instance of the run is to be there any more (Unix), whoever leads it."""
+    from cloud.expiry import TO_STOP_S
+
     hours = job.budget.max_hours
     return part_of(folder).started_s + hours * 3600 + TO_STOP_S if hours > 0 else inf

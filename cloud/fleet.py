@@ -115,12 +115,14 @@ class Fleet:
         anchors: int = 0,
         gang: Gang | None = None,
         most: int = 0,
+        lasts_until_s: float = math.inf,
     ) -> Report:
         """Bring the fleet to `count` wanted instances as far as the cloud gives them now, `anchors`
         of them on demand, and so many in each zone as `zones` says where it has them. Those
         `leaving` do not count and are left to the cloud, which may take them free of charge; with
         them there are never more than `most` at once (0: no limit). A `gang` that does not come
-        together is given up.
+        together is given up. `lasts_until_s` (Unix) is how long the money lasts: without a launcher
+        no instance is to go on much longer.
 
         Goes through the offers until satisfied or until none is left; it never waits, neither for
         capacity nor when the cloud asks for fewer calls: call it again. Raises CloudRefused when
@@ -129,6 +131,7 @@ class Fleet:
         announced, and then starts nothing.
         """
         done = _Round(launched=[], terminated=[], refusals=[], reasons=[])
+        self._expiry.lasts_until_s = lasts_until_s
         if self._now() < self._backoff.until_s:
             done.reasons.append("the cloud asked for fewer calls; waiting a little")
             return self._report(done)
@@ -141,7 +144,7 @@ class Fleet:
         )
         try:
             self._bring(desired, done, leaving=leaving, most=most)
-            done.reasons += self._expiry.prolong(self._sight.wanted, now_s=self._now())
+            done.reasons += self._expiry.move(self._sight.wanted, now_s=self._now())
         except CloudThrottled:
             self._backoff.refused(now_s=self._now())
             raise

@@ -1,4 +1,8 @@
-"""What CreateFleet answered, as launched and refused: a real cloud does both at once. Pure."""
+"""What CreateFleet answered, as launched and refused: a real cloud does both at once. Pure.
+
+The same token never makes a second fleet; that the answer to a repeated call names again what the
+first one started is promised nowhere. The fleet itself shows it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +18,23 @@ from cloud.provider import (
     Refusal,
     RefusalKind,
 )
+
+
+def names(answer: Mapping[str, Any]) -> list[str]:
+    """The instances that an answer, or a fleet, names."""
+    return [str(name) for one in answer.get("Instances", ()) for name in one.get("InstanceIds", ())]
+
+
+def with_fleet(answer: Mapping[str, Any], fleet: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer, with what the fleet shows beyond it."""
+    known = set(names(answer))
+    more = [
+        {**one, "InstanceIds": beyond}
+        for one in fleet.get("Instances", ())
+        if (beyond := [name for name in one.get("InstanceIds", ()) if name not in known])
+    ]
+    errors = answer.get("Errors") or fleet.get("Errors", ())
+    return {**answer, "Instances": [*answer.get("Instances", ()), *more], "Errors": errors}
 
 
 def fleet_answer(

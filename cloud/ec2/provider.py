@@ -19,12 +19,13 @@ from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
 from cloud.ec2.clients import client_of, session_of
 from cloud.ec2.errors import Meaning, meaning, refusal_kind
-from cloud.ec2.fleets import fleet_answer
-from cloud.ec2.held import held, release
+from cloud.ec2.fleets import fleet_answer, names, with_fleet
+from cloud.ec2.held import fleets_of, held, release
 from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
 from cloud.ec2.requests import EXPIRY_TAG, TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
+    CloudThrottled,
     CloudUnavailable,
     Held,
     InstanceState,
@@ -230,8 +231,26 @@ class Ec2Provider:
                         return LaunchAnswer(launched=(), refusals=())
                 return _refused(spec, refusal_kind(code, status=status), code, message)
         if call == "CreateFleet":
-            return fleet_answer(answer, spec, self._settings)
+            return fleet_answer(self._in_full(answer, spec), spec, self._settings)
         return _answered(spec, answer)
+
+    def _in_full(self, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
+        """A fleet's answer that names fewer than were wished, with what the fleet itself shows: see
+        `cloud.ec2.fleets`. Raises CloudUnavailable where neither tells what came of the wish."""
+        fleet = answer.get("FleetId")
+        if not fleet or len(names(answer)) >= spec.count:
+            return answer
+        try:
+            shown = fleets_of(self._reader, [fleet])
+        except (Unknown, CloudThrottled, CloudUnavailable) as error:
+            if answer.get("Instances") or answer.get("Errors"):
+                return answer
+            raise CloudUnavailable(
+                f"CreateFleet tells of no instance, and {fleet} cannot be seen yet: {error}"
+            ) from error
+        except CloudRefused:
+            return answer
+        return with_fleet(answer, shown[0]) if shown else answer
 
 
 def _refused(spec: LaunchSpec, kind: RefusalKind, code: str, message: str) -> LaunchAnswer:

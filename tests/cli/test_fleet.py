@@ -1,143 +1,30 @@
 """The launcher's fleet: replaces what goes, keeps what could not be done yet."""
 
-import json
-from collections.abc import Callable, Collection, Mapping
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from bamboo.core.events import (
-    Event,
     HandedOver,
     NoticeReceived,
     PeerLost,
     RebalanceAdvised,
     StopRequested,
 )
-from bamboo.core.state import Outcome, State
+from bamboo.core.state import Outcome
 from bamboo.errors import BambooError, InputError
-from bamboo.ids import InstanceId, RunId, ZoneId
-from cli.bill_log import rented_in
-from cli.fleet import GRACE_S, RunFleet
-from cli.site import Site
+from bamboo.ids import InstanceId, RunId
+from cli.fleet import GRACE_S
 from cloud.ending import StillLive
-from cloud.fleet import Fleet, Report
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
-from cloud.reconcile import Gang
-from tests.cli.world import World, job, joined
-
-GANG = Gang(nodes=4, within_s=60.0)
-ZONES = {ZoneId("us-east-1a"): 3, ZoneId("us-east-1b"): 2}
-
-
-class FakeCloudFleet:
-    """What `cloud.Fleet` is asked; `trouble` is raised while it is set."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.limits: list[tuple[int, Gang | None]] = []
-        self.trouble: Exception | None = None
-        self.on_call: Callable[[], None] = lambda: None
-
-    def _call(self, name: str, value: Any) -> None:
-        self.on_call()
-        self.calls.append((name, value))
-        if self.trouble is not None:
-            raise self.trouble
-
-    def ensure(
-        self,
-        count: int,
-        *,
-        leaving: Collection[InstanceId],
-        zones: Mapping[ZoneId, int] | None,
-        anchors: int,
-        gang: Gang | None,
-        most: int,
-    ) -> Report:
-        assert (zones, anchors) == (ZONES, 1)
-        self.limits.append((most, gang))
-        self._call("ensure", (count, *sorted(leaving)))
-        return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
-
-    def terminate(self, instance: InstanceId, *, reason: str) -> None:
-        self._call("terminate", instance)
-
-    def terminate_all(self, *, deadline_s: float, waiting: Callable[[str], None]) -> None:
-        self._call("terminate_all", None)
-
-
-class FakeLocalCloud:
-    def __init__(self) -> None:
-        self.is_alive = True
-        self.end_s = 15.0
-        self.taken: list[tuple[str, float]] = []
-
-    def alive(self) -> bool:
-        return self.is_alive
-
-    def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
-        if instance == "i-gone":
-            raise InputError("instance 'i-gone' does not run")
-        self.taken.append((instance, notice_s))
-
-    def not_ended(self, error: StillLive) -> BambooError:
-        return BambooError(f"still {error.names}; it is ended by force")
-
-
-class Parts:
-    def __init__(self, folder: Path, *, most: int = 0) -> None:
-        self.fleet = FakeCloudFleet()
-        self.cloud = FakeLocalCloud()
-        self.notes: list[str] = []
-        self.now_s = 0.0
-        self.journal = folder / "cloud.jsonl"
-        self.kills = folder / "kills.jsonl"
-        self.made = RunFleet(
-            cast(Fleet, self.fleet),
-            cast(Site, self.cloud),
-            journal=self.journal,
-            kills=self.kills,
-            on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
-            note=self.notes.append,
-            nodes=5,
-            zones=ZONES,
-            most=most,
-            anchors=1,
-            gang=GANG,
-            join_s=120.0,
-            now=lambda: self.now_s,
-        )
+from tests.cli.run_fleets import GANG, Parts, forming, journal, state
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
-
-
-def state(*events: Event) -> State:
-    """Four members, and what happened since."""
-    world = World(job())
-    world.do(joined())
-    for event in events:
-        world.do(event)
-    return world.driver.state()
-
-
-def journal(
-    parts: Parts, started: Mapping[InstanceId, float], *, ended: Collection[InstanceId] = ()
-) -> None:
-    """The cloud's journal: instances with the times of their start, and who has ended."""
-    facts = {"instance_type": "g4dn.xlarge", "zone": "a", "market": "spot", "usd_per_hour": 0.2}
-    lines = [{"kind": "start", "instance": i, "t": t, **facts} for i, t in started.items()]
-    lines += [{"kind": "end", "instance": i, "t": 99.0, "cause": "end"} for i in ended]
-    parts.journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def forming() -> State:
-    return World(job()).driver.state()
 
 
 def test_there_is_an_instance_for_each_slot_and_standby(parts: Parts) -> None:
@@ -220,6 +107,23 @@ def test_the_budget_holds_always_and_the_gang_while_the_run_forms(tmp_path: Path
     parts.made.reconcile(forming())
     parts.made.reconcile(state())
     assert parts.fleet.limits == [(5, GANG), (5, None)]
+
+
+def test_the_fleet_is_told_how_long_the_money_lasts(parts: Parts) -> None:
+    parts.made.reconcile(state())
+    assert parts.fleet.lasts_until_s == math.inf, "there is no limit"
+    parts.made._max_usd, parts.made._dearest_usd_per_hour = 10.0, 2.0
+    parts.made.reconcile(state())
+    assert parts.fleet.lasts_until_s == 3600.0, "five nodes, none of which has a price yet"
+    nodes = {node.instance: 0.0 for node in state().nodes}
+    journal(parts, nodes)
+    parts.now_s = 3600.0
+    parts.made.reconcile(state())
+    paid = {one.usd_per_hour for one in parts.made.rented()}
+    (usd_per_hour,) = paid
+    spent = len(nodes) * usd_per_hour
+    lasts_h = (10.0 - spent) / (5 * usd_per_hour)
+    assert parts.fleet.lasts_until_s == pytest.approx(3600.0 * (1 + lasts_h), rel=1e-3)
 
 
 def test_a_node_that_is_given_back_does_not_count_and_is_not_ended_yet(parts: Parts) -> None:
@@ -334,62 +238,3 @@ def test_a_planned_preemption_of_what_is_gone_is_told_not_raised(parts: Parts) -
     parts.made.preempt(InstanceId("i-1"), notice_s=2.0)
     assert parts.cloud.taken == [("i-1", 2.0)]
     assert parts.notes == ["a planned preemption did not happen: instance 'i-gone' does not run"]
-
-
-def test_the_journal_is_the_bill(parts: Parts) -> None:
-    def append(path: Path) -> Callable[..., None]:
-        def write(**record: Any) -> None:
-            with path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-
-        return write
-
-    cloud = append(parts.journal)
-    cloud(kind="start", t=10.0, instance="i-1", zone="a", instance_type="g4dn.xlarge",
-          market="spot", usd_per_hour=0.2)  # fmt: skip
-    cloud(kind="start", t=11.0, instance="i-2", zone="a", instance_type="g4dn.xlarge",
-          market="spot", usd_per_hour=None)  # fmt: skip
-    assert [(r.instance, r.usd_per_hour, r.ended_at_s) for r in parts.made.rented()] == [
-        ("i-1", 0.2, None), ("i-2", 0.526, None),
-    ]  # fmt: skip
-    cloud(kind="agent-end", t=12.0, instance="i-2", status=0)
-    cloud(kind="end", t=20.0, instance="i-1", cause="interrupted")
-    cloud(kind="end", t=21.0, instance="i-2", cause="terminated")
-    assert [(r.ended_at_s, r.interrupted) for r in parts.made.rented()] == [
-        (20.0, True), (21.0, False),
-    ]  # fmt: skip
-    assert parts.notes == []
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"kind":"end","t":20.0,"inst', "'t"),
-        ('{"kind":"start","t":"now","instance":"i-1"}', "could not convert"),
-        ("[" * 100_000, "recursion"),
-        ('{"kind":"end","t":22.0,"instance":"i-other","cause":"end"}', "before its start"),
-        ('{"kind":"end","t":5.0,"instance":"i-2","cause":"end"}', "before its start"),
-    ],
-)
-def test_a_launcher_goes_on_with_what_can_be_read_of_a_damaged_bill(
-    parts: Parts, line: str, said: str
-) -> None:
-    """That bill is no reason to end a run, and none is written down from it."""
-    journal(parts, {InstanceId("i-1"): 10.0, InstanceId("i-2"): 11.0})
-    lines = parts.journal.read_text().splitlines()
-    parts.journal.write_text("\n".join([lines[0], line, lines[1]]) + "\n")
-    for _ in range(2):
-        assert "i-1" in [one.instance for one in parts.made.rented()]
-    assert len(parts.notes) == 1
-    assert "the bill lacks what cannot be read" in parts.notes[0]
-    with pytest.raises(InputError, match=r"cloud\.jsonl: a record lacks or garbles .*original"):
-        rented_in(parts.journal, on_demand_usd_per_hour={"g4dn.xlarge": 0.526})
-
-
-def test_kill_stamps_by_instance_or_by_node(parts: Parts) -> None:
-    assert parts.made.kill_stamps_s() == {}
-    parts.kills.write_text(
-        '{"t_monotonic_ns":1500000000,"instance":"i-1"}\n'
-        '{"t_monotonic_ns":2500000000,"node":"i-2.0"}\n'
-    )
-    assert parts.made.kill_stamps_s() == {"i-1": 1.5, "i-2": 2.5}

@@ -8,7 +8,7 @@ import pytest
 
 from bamboo.ids import RunId, ZoneId
 from cloud.backoff import FIRST_S, MOST_S, Backoff
-from cloud.expiry import AGAIN_S, EXPIRY_S, PROLONGED_BEFORE_S
+from cloud.expiry import AGAIN_S, EXPIRY_S, PROLONGED_BEFORE_S, TO_STOP_S
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.fleet import Fleet
 from cloud.provider import (
@@ -255,6 +255,30 @@ def test_no_tag_goes_beyond_the_end_of_the_budget(
     assert prolonged(provider) == []
 
 
+def test_no_tag_outlasts_the_money_by_more_than_a_stop_takes(fleet, provider, clock) -> None:
+    def tags() -> set[float]:
+        return {o.expires_at_s - clock.now_s for o in provider.describe(RUN) if o.state.live}
+
+    fleet.ensure(2, lasts_until_s=clock.now_s + 1200.0)
+    assert tags() == {1200.0 + TO_STOP_S}
+    # The money lasts longer than it seemed: the tags move on, now and then.
+    for _ in range(50):
+        clock.now_s += 120.0
+        fleet.ensure(2, lasts_until_s=clock.now_s + 1200.0)
+        assert min(tags()) >= 1200.0 + TO_STOP_S - AGAIN_S
+    assert len(prolonged(provider)) <= 50 * 120.0 / AGAIN_S
+    # More nodes spend it faster.
+    clock.now_s += AGAIN_S
+    fleet.ensure(2, lasts_until_s=clock.now_s + 2 * AGAIN_S)
+    clock.now_s += AGAIN_S
+    fleet.ensure(4, lasts_until_s=clock.now_s)
+    assert tags() == {TO_STOP_S, TO_STOP_S + AGAIN_S}
+    clock.now_s += AGAIN_S / 2
+    fleet.ensure(4, lasts_until_s=clock.now_s - AGAIN_S)
+    # One that is a little late is left alone.
+    assert tags() == {TO_STOP_S - AGAIN_S, TO_STOP_S - AGAIN_S / 2}
+
+
 def test_a_refused_prolonging_is_told_and_asked_again_later(clock, tmp_path) -> None:
     class Strict(FakeProvider):
         def prolong(self, instances, *, expires_at_s):
@@ -266,7 +290,7 @@ def test_a_refused_prolonging_is_told_and_asked_again_later(clock, tmp_path) -> 
     fleet.ensure(1)
     clock.now_s += EXPIRY_S / 2
     (why,) = fleet.ensure(1).reasons
-    assert why.startswith("its instances end 24 h after their start: EC2 refuses CreateTags")
+    assert why.startswith("its instances end by the tags of their start: EC2 refuses CreateTags")
     assert fleet.ensure(1).reasons == ()
     clock.now_s += AGAIN_S
     assert fleet.ensure(1).reasons
