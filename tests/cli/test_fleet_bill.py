@@ -1,4 +1,4 @@
-"""The bill of a run's fleet: what its journal says, also where it is damaged; and whose a kill is."""
+"""The bill of a run's fleet: what its journal says, also where it is damaged; whose a kill is."""
 
 import json
 from collections.abc import Callable
