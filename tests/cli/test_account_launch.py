@@ -76,8 +76,12 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account)
     process.communicate()
     password = account.password(run)
     assert len(account.live()) == 2, "an account ends nothing for want of a launcher"
+    # Nobody is left to be asked to stop.
+    account.ec2.terminate_instances(InstanceIds=account.live())
     account.environment["BAMBOO_HOME"] = str(account.folder / "elsewhere")
-    assert "nothing of it is left" in account.run("stop", run, "--region", REGION)
+    said = account.run("stop", run, "--region", REGION)
+    assert "nothing of it is left" in said
+    assert "stopped by" not in said
     account.nothing_left(run)
     assert not files_with(password, account.folder)
 
@@ -94,7 +98,7 @@ def test_a_launcher_that_is_killed_leaves_a_run_that_stop_ends(account: Account)
 
 def test_a_run_of_the_same_id_from_another_home_changes_nothing(account: Account) -> None:
     run = "twice"
-    process = account.begin("launch", "job.toml", "--run", run)
+    process = account.begin("launch", "job.toml", "--run", run, "--set", "train.steps=100000")
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     password = account.password(run)
     account.environment["BAMBOO_HOME"] = str(account.folder / "elsewhere")
