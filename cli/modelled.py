@@ -215,8 +215,9 @@ def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
         )
     if job.cloud.provider == "ec2" and kept_profile(job) is None:
         return (
-            "The job is for instances of EC2, so times are modelled for their GPU; those of this "
-            "machine's CPU would be taken from a kept `bamboo profile`."
+            "The job is for instances of EC2, so times are modelled for their GPU; in this release "
+            "nodes compute on the CPU of their instance, which takes longer: a launch plans with "
+            "this machine's, and so does this where `bamboo profile` has kept them."
         )
     return ""
 

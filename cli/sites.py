@@ -46,7 +46,10 @@ def start_site(
     from cli.account_ready import check_free
     from cli.boot_files import put_boot_files
 
-    note(f"{folder.id}: starting in the account, {job.cloud.region}")
+    note(
+        f"{folder.id}: starting in the account, {job.cloud.region}; an instance boots and installs "
+        f"for some minutes before its node joins, within {job.cluster.forming_timeout_s / 60:.0f}"
+    )
     if part_of(folder).number == 1:
         check_free(job, folder.id)  # looking at the model took its time
     reference = store_of_job(job)

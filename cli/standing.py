@@ -6,7 +6,7 @@ Rule: nothing changes before the answer; nothing is unmade under a run that hold
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from urllib.request import urlopen
 
 import click
 
+from bamboo.config.account import account_file
 from bamboo.config.catalogue import load_catalogue
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from cli import terraform, wiring
@@ -30,32 +32,48 @@ BUCKET = "aws_s3_bucket.this"
 
 
 def make_stack(
-    stack: Path, chosen: Sequence[tuple[str, Any]], *, yes: bool, say: Callable[[str], None]
-) -> None:
-    """Apply the stack with these values of its variables. Raises InputError, click.Abort where the
-    answer is no."""
-    values = terraform.choose(stack, chosen)
+    stack: Path,
+    chosen: Sequence[tuple[str, Any]],
+    *,
+    named: str,
+    yes: bool,
+    note: Callable[[str], None],
+) -> bool:
+    """Apply the stack with these values of its variables; False: the answer was no. `named`: the
+    bucket of the account file, "" for none. Raises InputError."""
+    values = terraform.with_chosen(stack, chosen)
+    _refuse_another(stack, values, named)
     for name, value in sorted(values.items()):
-        say(f"  {name} = {value}")
+        note(f"  {name} = {value}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan"
-        say(f"asking terraform what {stack} would change")
-        planned = terraform.plan(stack, file, destroy=False)
+        note(f"asking Terraform what it would make of {stack}/")
+        planned = terraform.plan(stack, file, destroy=False, values=values, note=note)
         if planned.nothing:
-            say("the stack stands as it should; nothing is changed")
-            return
-        _show(planned, say)
-        say(f"while it stands it bills {standing_costs()}")
-        _ask("Make it?", yes=yes)
-        terraform.carry_out(stack, file, say=_indented(say))
+            note("the stack stands as it should; nothing is changed")
+            terraform.keep(stack, values)
+            return True
+        _show(planned, note)
+        note(f"while it stands it bills {standing_costs()}")
+        if not _agreed("Make it?", yes=yes):
+            return False
+        terraform.keep(stack, values)
+        terraform.carry_out(stack, file, note=note)
+        if planned.added:
+            note(
+                "the store of runs boots for some minutes; `bamboo doctor JOB` says when it answers"
+            )
+    return True
 
 
 def unmake_stack(
-    stack: Path, region: str, bucket: str, *, yes: bool, say: Callable[[str], None]
-) -> None:
+    stack: Path, region: str, bucket: str, *, yes: bool, note: Callable[[str], None]
+) -> bool:
     """Destroy the stack, with all that its bucket holds; no `bucket`: it was not made whole, and
-    has none. Raises InputError, also while anything of a run is in the account; CloudRefused;
-    click.Abort where the answer is no."""
+    has none. False: the answer was no. Raises InputError, also while anything of a run is in the
+    account; CloudRefused."""
+    values = terraform.with_chosen(stack, ())
+    _refuse_another(stack, values, "")
     there = runs_in_account(region)
     if there:
         raise InputError(
@@ -64,28 +82,48 @@ def unmake_stack(
         )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan"
-        say(f"asking terraform what of {stack} stands")
-        planned = terraform.plan(stack, file, destroy=True)
+        note(f"asking Terraform what of {stack}/ stands")
+        planned = terraform.plan(stack, file, destroy=True, values=values, note=note)
         if planned.nothing:
-            say("nothing of the stack stands")
-            return
-        _show(planned, say)
+            return True
+        _show(planned, note)
         if bucket:
             held = wiring.bucket(f"s3://{bucket}", region=region).sizes("runs/")
-            say(
+            note(
                 f"with s3://{bucket}: {count(len(held), 'file')} of runs, checkpoints among them, "
                 f"{sum(held.values()) / 1e9:.3g} GB"
             )
-        _ask("Destroy it?", yes=yes)
+        if not _agreed("Destroy it?", yes=yes):
+            return False
         if bucket:
             # Terraform deletes what a bucket holds only if it was told so before.
-            terraform.let_go(stack, BUCKET, WITH_RUNS)
-            terraform.plan(stack, file, destroy=True)
-        terraform.carry_out(stack, file, say=_indented(say))
+            terraform.let_go(stack, BUCKET, WITH_RUNS, note=note)
+            terraform.plan(stack, file, destroy=True, values=values, note=note)
+        terraform.carry_out(stack, file, note=note)
+    return True
+
+
+def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:
+    """A stack that stands elsewhere would be forgotten, and bill on."""
+    region = str(values.get("region", JobConfig().cloud.region))
+    stands = terraform.standing_region(stack)
+    if stands and stands != region:
+        raise InputError(
+            f"--var region={region}: the stack of {stack} stands in {stands}, and would be "
+            f"forgotten there and bill on; `bamboo init --destroy` it first, or make the other "
+            f"from a second copy of {stack}"
+        )
+    if named and not stands:
+        raise InputError(
+            f"{account_file()} names a stack, s3://{named}, of which the state in {stack} knows "
+            f"nothing: it was made from elsewhere, and would be made a second time; go there, or "
+            f"--force makes another"
+        )
 
 
 def standing_costs() -> str:
-    """What the stack costs while no run is there, from list prices; and what ends that."""
+    """What the stack costs while no run is there, from list prices, without its two secrets; and
+    what ends that."""
     parts = auxiliary_parts(load_catalogue().auxiliary, Extras(instances=0))
     month = sum(part.usd_per_hour for part in parts) * HOURS_PER_MONTH
     why = "; ".join(part.why for part in parts if part.usd_per_hour > 0)
@@ -108,22 +146,18 @@ def public_address(url: str = WHO_AM_I) -> str:
         ) from error
 
 
-def _show(planned: Planned, say: Callable[[str], None]) -> None:
+def _show(planned: Planned, note: Callable[[str], None]) -> None:
     made = sum(planned.added.values())
-    say(f"it makes {made}, changes {planned.changed}, destroys {len(planned.gone)}")
+    note(f"it makes {made}, changes {planned.changed}, destroys {len(planned.gone)}")
     for kind, number in sorted(planned.added.items()):
-        say(f"  + {number} {kind}")
+        note(f"  + {number} {kind}")
     for address in planned.gone:
-        say(f"  - {address}")
+        note(f"  - {address}")
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def _agreed(question: str, *, yes: bool) -> bool:
     if yes:
-        return
+        return True
     if not sys.stdin.isatty():
         raise InputError("nobody is there to be asked; --yes does what is said above unasked")
-    click.confirm(question, abort=True, err=True)
-
-
-def _indented(say: Callable[[str], None]) -> Callable[[str], None]:
-    return lambda line: say(f"  {line}")
+    return click.confirm(question, err=True)

@@ -96,6 +96,10 @@ def _named(path: Path) -> str:
     return f"{REDIS_VARIABLE} = {FILE_REFERENCE + str(path)!r}: the file"
 
 
+EMPTY_SECRET = "AWSCURRENT"
+"""What Secrets Manager misses, by this name, of a secret that is there and was never written."""
+
+
 def _in_secret(name: str) -> str:
     from cloud.ec2.secrets import read_secret
 
@@ -104,6 +108,11 @@ def _in_secret(name: str) -> str:
     except BambooError as error:
         kind = StoreRefused if isinstance(error, InputError) else StoreNotReached
         why = " ".join(str(error).split())
+        if EMPTY_SECRET in why:
+            raise StoreNotReached(
+                f"the secret {name} is empty still: the store of a stack writes it at the end of "
+                "its first boot; ask again in some minutes"
+            ) from error
         raise kind(
             f"{REDIS_VARIABLE} = {SECRET_REFERENCE + name!r}: {why}; check the secret's name, "
             "the region, and the right secretsmanager:GetSecretValue"

@@ -23,6 +23,11 @@ from bamboo.errors import InputError
 LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
 TO_STOP_S = 300.0
 """So long Terraform may take to stop in order: until its last call has answered."""
+MOST_SAID = 500
+AFTERWARDS = (
+    "what it made until then is in its state: the same command again goes on, `bamboo init "
+    "--destroy` takes it away"
+)
 VARIABLES = "bamboo.auto.tfvars.json"
 """What was chosen for the stack: Terraform reads it by itself, whoever calls it there."""
 _VARIABLE = re.compile(r'^variable\s+"([a-z0-9_]+)"', re.MULTILINE)
@@ -53,9 +58,9 @@ def outputs(stack: Path) -> str:
     return done.stdout
 
 
-def choose(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
-    """Write down values of the stack's variables beside those chosen before; all of them. Raises
-    InputError for a variable that the stack has not, or a file that is none."""
+def with_chosen(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
+    """The values of the stack's variables that were kept before, and these. Raises InputError for a
+    variable that the stack has not, or a file that is none."""
     sources = sorted(stack.glob("*.tf"))
     known = {name for source in sources for name in _VARIABLE.findall(source.read_text())}
     if not known:
@@ -69,33 +74,54 @@ def choose(stack: Path, chosen: Sequence[tuple[str, Any]]) -> Mapping[str, Any]:
     path = stack / VARIABLES
     try:
         before = json.loads(path.read_text()) if path.exists() else {}
-        values = dict(before) | dict(chosen)
-        if chosen:
-            path.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+        return dict(before) | dict(chosen)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path}: {error}; correct it, or delete it to begin anew") from error
-    return values
 
 
-def plan(stack: Path, file: Path, *, destroy: bool) -> Planned:
-    """Make the plan `file` of what would make, or unmake, the stack. Raises InputError."""
-    _watched(stack, "init", "-input=false", "-no-color", deadline_s=INIT_S, say=None)
+def keep(stack: Path, values: Mapping[str, Any]) -> None:
+    """Write these values down for the next time, and for who calls Terraform there by hand. Raises
+    InputError."""
+    path = stack / VARIABLES
+    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
+    try:
+        if values and not (path.exists() and path.read_text() == text):
+            path.write_text(text)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; make room there") from error
+
+
+def standing_region(stack: Path) -> str:
+    """The region in which this directory's stack stands, as its state says; "" where none does."""
+    done = _asked(stack, "output", "-json", "-no-color", deadline_s=LOOK_S)
+    try:
+        return str(json.loads(done.stdout)["region"]["value"]) if done.returncode == 0 else ""
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def plan(
+    stack: Path,
+    file: Path,
+    *,
+    destroy: bool,
+    values: Mapping[str, Any],
+    note: Callable[[str], None],
+) -> Planned:
+    """Make the plan `file` of what would make, or unmake, the stack with these values. Raises
+    InputError."""
+    chosen = file.with_suffix(".tfvars.json")
+    chosen.write_text(json.dumps(values))
+    _watched(stack, "init", "-input=false", "-no-color", deadline_s=INIT_S, note=note)
     kind = ("-destroy",) if destroy else ()
-    _watched(
-        stack,
-        "plan",
-        *kind,
-        "-input=false",
-        "-no-color",
-        f"-out={file}",
-        deadline_s=PLAN_S,
-        say=None,
-    )
+    words = ("-input=false", "-no-color", f"-var-file={chosen}", f"-out={file}")
+    _watched(stack, "plan", *kind, *words, deadline_s=PLAN_S, note=note)
     done = _asked(stack, "show", "-json", "-no-color", str(file), deadline_s=LOOK_S)
     try:
-        changes = json.loads(done.stdout)["resource_changes"] if done.returncode == 0 else None
-        return _planned(changes)
-    except (ValueError, KeyError, TypeError) as error:
+        if done.returncode != 0:
+            raise ValueError(f"it ended with {done.returncode}")
+        return _planned(json.loads(done.stdout).get("resource_changes", []))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"the plan for {stack} cannot be read ({error}); see `terraform -chdir={stack} plan`"
         ) from error
@@ -110,7 +136,7 @@ def _planned(changes: Any) -> Planned:
     )
 
 
-def let_go(stack: Path, address: str, variable: str) -> None:
+def let_go(stack: Path, address: str, variable: str, *, note: Callable[[str], None]) -> None:
     """Make one resource be as `variable` = true says, and nothing else. Raises InputError."""
     _watched(
         stack,
@@ -121,14 +147,15 @@ def let_go(stack: Path, address: str, variable: str) -> None:
         "-input=false",
         "-no-color",
         deadline_s=CHANGE_S,
-        say=None,
+        note=note,
     )
 
 
-def carry_out(stack: Path, file: Path, *, say: Callable[[str], None]) -> None:
-    """Do what the plan `file` says; `say` has each line of it. Raises InputError with the last of
+def carry_out(stack: Path, file: Path, *, note: Callable[[str], None]) -> None:
+    """Do what the plan `file` says; `note` has each line of it. Raises InputError with the last of
     them where it failed; what was made until then is in Terraform's state."""
-    _watched(stack, "apply", "-input=false", "-no-color", str(file), deadline_s=CHANGE_S, say=say)
+    words = ("-input=false", "-no-color", str(file))
+    _watched(stack, "apply", *words, deadline_s=CHANGE_S, note=note, aloud=True)
 
 
 def _asked(
@@ -160,10 +187,15 @@ def _absent() -> InputError:
 
 
 def _watched(
-    stack: Path, verb: str, *arguments: str, deadline_s: float, say: Callable[[str], None] | None
+    stack: Path,
+    verb: str,
+    *arguments: str,
+    deadline_s: float,
+    note: Callable[[str], None],
+    aloud: bool = False,
 ) -> None:
     """Run it to its end in a session of its own, so that one interrupt of the terminal reaches it
-    through us, and once."""
+    through us, and once; `aloud`: `note` has its lines."""
     try:
         process = subprocess.Popen(
             ["terraform", f"-chdir={stack}", verb, *arguments],
@@ -185,21 +217,28 @@ def _watched(
     try:
         for line in said:
             lines.append(line.rstrip())
-            if say is not None and line.strip():
-                say(line.rstrip())
+            if aloud and line.strip():
+                note(f"  {line.rstrip()}")
         process.wait(TO_STOP_S)
     except BaseException:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
+        note(f"terraform {verb} was asked to stop; waiting up to {TO_STOP_S:g} s for its last call")
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=TO_STOP_S)
+        if verb == "apply":
+            note(AFTERWARDS)
         raise
     finally:
         late.cancel()
         said.close()
     if process.returncode != 0:
-        why = " ".join(" ".join(lines[-30:]).split())[-600:]
-        raise InputError(
-            f"`terraform {verb}` in {stack} failed: {why}; what it made until then is in its "
-            "state: the same command again goes on, `bamboo init --destroy` takes it away"
-        )
+        then = AFTERWARDS if verb == "apply" else "nothing was changed"
+        raise InputError(f"`terraform {verb}` in {stack} failed: {_why(lines)}; {then}")
+
+
+def _why(lines: Sequence[str]) -> str:
+    """What it said last, from its first error on, without its frames."""
+    text = " ".join(" ".join(lines[-60:]).replace("\u2502", " ").split())
+    at = text.find("Error: ")
+    return text[at:][:MOST_SAID] if at >= 0 else text[-MOST_SAID:]

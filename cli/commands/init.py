@@ -1,5 +1,4 @@
-"""`bamboo init`: make the stack in your account, and write down what stands there, for the jobs
-that run in it."""
+"""`bamboo init`: make the stack in your account, and write down what stands there, for its jobs."""
 
 import json
 from collections.abc import Mapping
@@ -38,15 +37,14 @@ def command(
     yes: bool,
     force: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Make the stack in your account, and write down what stands there.
 
     SOURCE is the directory of the stack, a file with what `terraform output -json` says there, or
     - for standard input. With --apply Terraform makes the stack: what it would make and what that
-    costs is shown, then asked. What --var and --here choose is kept beside the stack. Region,
-    zones, subnets, launch template, bucket and the name of the store's secret then go into
-    $XDG_CONFIG_HOME/bamboo/cloud.toml (or BAMBOO_CONFIG); a job with cloud.provider = "ec2" takes
-    from there what it does not say itself. `bamboo launch --dry-run` shows what comes of it.
+    costs is shown, then asked. What stands there then goes into $XDG_CONFIG_HOME/bamboo/cloud.toml
+    (or BAMBOO_CONFIG); a job with cloud.provider = "ec2" takes from there what it does not say
+    itself. `bamboo launch --dry-run` shows what comes of it.
     """
     if make == destroy and (make or pairs or here or yes):
         raise InputError("give --apply or --destroy; --var, --here and --yes say how")
@@ -55,25 +53,32 @@ def command(
     if (make or destroy) and not Path(source).is_dir():
         raise InputError(f"{source} is no directory; give that of the stack, terraform/")
     if destroy:
-        _destroy(source, yes=yes, as_json=as_json)
-        return
+        return _destroy(source, yes=yes, as_json=as_json)
     if make:
         from cli.standing import make_stack
 
-        make_stack(Path(source), _chosen(pairs, here=here), yes=yes, say=_say)
+        chosen = _chosen(pairs, here=here)
+        named = "" if force else str(account_defaults().get("bucket", ""))
+        if not make_stack(Path(source), chosen, named=named, yes=yes, note=_note):
+            click.echo("nothing was made, and nothing is kept of what was chosen", err=True)
+            return 1
     _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
+    return 0
 
 
-def _destroy(source: str, *, yes: bool, as_json: bool) -> None:
+def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
     from cli.standing import unmake_stack
-    from cli.terraform import choose
+    from cli.terraform import with_chosen
 
-    chosen = choose(Path(source), ())
+    chosen = with_chosen(Path(source), ())
     try:
         cloud = cloud_of(read_outputs(source))
     except InputError:  # one that was not made whole says nothing of itself
         cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
-    unmake_stack(Path(source), str(cloud["region"]), str(cloud["bucket"]), yes=yes, say=_say)
+    region, bucket = str(cloud["region"]), str(cloud["bucket"])
+    if not unmake_stack(Path(source), region, bucket, yes=yes, note=_note):
+        click.echo("nothing was destroyed", err=True)
+        return 1
     path = account_file()
     ours = path.exists() and not _differences(cloud, force=True)
     if ours:  # one that says something else is of another stack
@@ -82,7 +87,8 @@ def _destroy(source: str, *, yes: bool, as_json: bool) -> None:
         click.echo(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
     else:
         gone = f"; {path} is gone, too" if ours else ""
-        click.echo(f"nothing of the stack stands any more{gone}")
+        click.echo(f"nothing of the stack stands{gone}")
+    return 0
 
 
 def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
@@ -140,5 +146,5 @@ def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
     return sorted(k for k in before.keys() | cloud.keys() if before.get(k) != cloud.get(k))
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     click.echo(line, err=True)

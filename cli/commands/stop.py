@@ -56,7 +56,9 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
             codes.append(error.exit_code)
             click.echo(f"{name}: {' '.join(str(error).split())}", err=True)
     if not wishes:
-        click.echo("no run lives here, and nothing in an account carries the tag of one", err=True)
+        asked = f"nothing in {', '.join(regions)} carries the tag of one"
+        unasked = "no account was asked: none is named here; --region R asks one"
+        click.echo(f"no run lives here, and {asked if regions else unasked}", err=True)
     return max(codes)
 
 
@@ -68,7 +70,7 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
         _say(run, None, asked + _ended(run_id(run), region, None), as_json=as_json)
         return
     folder = exact or runs.find(runs.home(), run)
-    region = region or _region_of(folder)
+    region = _checked_region(folder, region)
     try:
         outcome, sentence = _at_a_boundary(folder, no_wait=no_wait)
     except InputError:
@@ -79,6 +81,19 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     if region and not no_wait:
         sentence = f"{sentence}; {_ended(folder.id, region, folder.path)}"
     _say(folder.id, outcome, sentence, as_json=as_json)
+
+
+def _checked_region(folder: runs.RunFolder, asked: str) -> str:
+    """Where a run is to be ended. Raises InputError for another region than its own."""
+    try:
+        its_own = _region_of(folder)
+    except InputError:  # a damaged run names none
+        if asked:
+            return asked
+        raise
+    if asked and its_own and asked != its_own:
+        raise InputError(f"--region {asked}: run {folder.id} is in {its_own}; leave it out")
+    return asked or its_own
 
 
 def _holds(folder: runs.RunFolder) -> bool:
@@ -94,8 +109,7 @@ def _holds(folder: runs.RunFolder) -> bool:
 
 def _region_of(folder: runs.RunFolder) -> str:
     """Of the account that it was launched into; "" for a local run."""
-    cloud = job_of(folder).cloud
-    return cloud.region if cloud.provider == "ec2" else ""
+    return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
 
 
 def _ended(run: RunId, region: str, folder: Path | None) -> str:

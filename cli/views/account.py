@@ -10,6 +10,9 @@ NAMES = (
     "store_secret",
 )
 
+_IN_TEMPLATE = "(in the launch template)"
+_UNNAMED = {"security_group": _IN_TEMPLATE, "instance_profile": _IN_TEMPLATE}
+
 
 def account_lines(job: JobConfig) -> list[str]:
     """A line for each part of the account that the job uses; none of a local job."""
@@ -23,7 +26,7 @@ def account_lines(job: JobConfig) -> list[str]:
         listed = (
             ", ".join(f"{s['id']} ({s['zone']})" for s in value) if name == "subnets" else value
         )
-        lines.append(f"  {name:17}{listed or '(none named)'}")
+        lines.append(f"  {name:17}{listed or _UNNAMED.get(name, '(none named)')}")
     return lines
 
 

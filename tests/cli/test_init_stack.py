@@ -41,7 +41,7 @@ def test_what_it_makes_and_costs_is_shown_then_made_then_written_down(
     assert "+ 1 aws_instance" in said.err
     assert "a month, run or no run (modelled" in said.err
     assert "aws_vpc.x: Creating..." in said.err
-    assert stack.calls() == ["init", "plan", "show", "apply", "output"]
+    assert stack.calls() == ["output", "init", "plan", "show", "apply", "output"]
     assert account_defaults()["bucket"] == "bamboo-1"
     assert "cloud.toml: written" in said.out
     kept = json.loads((stack.path / terraform.VARIABLES).read_text())
@@ -50,9 +50,73 @@ def test_what_it_makes_and_costs_is_shown_then_made_then_written_down(
 
 def test_values_are_kept_for_the_next_time_and_for_terraform_itself(stack: Stack) -> None:
     assert run(["init", "--apply", "--yes", "--var", 'zones=["us-east-1a"]']) == 0
-    assert run(["init", "--apply", "--yes", "--var", "region=eu-west-1"]) == 0
+    assert run(["init", "--apply", "--yes", "--var", "launcher_cidrs=[]"]) == 0
     kept = json.loads((stack.path / terraform.VARIABLES).read_text())
-    assert kept == {"zones": ["us-east-1a"], "region": "eu-west-1"}
+    assert kept == {"zones": ["us-east-1a"], "launcher_cidrs": []}
+
+
+@pytest.mark.parametrize("verb", ["plan", "show"])
+def test_a_value_that_no_plan_came_of_is_not_kept(stack: Stack, verb: str) -> None:
+    stack.does(verb, "echo 'Error: Invalid value for input variable' >&2; exit 1")
+    assert run(["init", "--apply", "--yes", "--var", "zones=us-east-1a"]) == 2
+    assert not (stack.path / terraform.VARIABLES).exists()
+    stack.does()
+    assert run(["init", "--apply", "--var", 'zones=["us-east-1a"]']) == 2, "nobody to be asked"
+    assert not (stack.path / terraform.VARIABLES).exists()
+
+
+@pytest.mark.parametrize("words", [["--apply", "--var", "region=us-west-2"], ["--destroy"]])
+def test_a_stack_in_another_region_is_not_forgotten(
+    stack: Stack, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    if "--destroy" in words:
+        (stack.path / terraform.VARIABLES).write_text('{"region": "us-west-2"}')
+    assert run(["init", *words, "--yes"]) == 2
+    said = capsys.readouterr().err
+    assert "stands in us-east-1, and would be forgotten there and bill on" in said
+    assert not {"plan", "apply"} & set(stack.calls())
+
+
+def test_a_second_stack_is_made_only_if_asked(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a clone whose state knows nothing of the one that the account file names."""
+    assert run(["init"]) == 0
+    (stack.folder / "outputs.json").write_text("{}")
+    assert run(["init", "--apply", "--yes"]) == 2
+    assert "names a stack, s3://bamboo-1, of which the state" in capsys.readouterr().err
+    assert not {"plan", "apply"} & set(stack.calls())
+    stack.does("apply", f"cp {stack.folder}/made.json {stack.folder}/outputs.json")
+    (stack.folder / "made.json").write_text(text_of(bucket="bamboo-2"))
+    assert run(["init", "--apply", "--yes", "--force"]) == 0
+    assert account_defaults()["bucket"] == "bamboo-2"
+
+
+def test_an_answer_of_no_makes_nothing_and_keeps_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standing.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(standing.click, "confirm", lambda *_, **__: False)
+    assert run(["init", "--apply", "--var", 'zones=["us-east-1a"]']) == 1
+    assert "nothing was made" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+    assert not (stack.path / terraform.VARIABLES).exists()
+    nothing_held(monkeypatch)
+    stack.plan(aws_vpc=["delete"])
+    assert run(["init", "--destroy"]) == 1
+    assert "nothing was destroyed" in capsys.readouterr().err
+    assert "apply" not in stack.calls()
+
+
+def test_where_nothing_stands_there_is_nothing_to_destroy(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing_held(monkeypatch)
+    (stack.folder / "outputs.json").write_text("{}")
+    (stack.folder / "plan.json").write_text("{}")  # an empty plan names no changes
+    assert run(["init", "--destroy", "--yes"]) == 0
+    assert "nothing of the stack stands" in capsys.readouterr().out
+    assert "apply" not in stack.calls()
 
 
 def test_nothing_is_made_unasked(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +184,7 @@ def test_a_terraform_that_fails_says_why_and_what_then(
     said = capsys.readouterr().err
     assert f"`terraform {verb}` in terraform failed" in said
     assert "Error: no credentials" in said
-    assert "the same command again goes on" in said
+    assert ("the same command again goes on" if verb == "apply" else "nothing was changed") in said
     assert not account_defaults()
 
 
@@ -160,12 +224,14 @@ def test_an_interrupt_reaches_terraform_once_and_it_is_waited_for(stack: Stack) 
     try:
         wait_until(begun.exists, what="the apply to begin")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=30)
     finally:
         process.kill()
         process.wait()
     assert process.returncode != 0
     assert told.read_text().splitlines() == ["told", "state is written"]
+    assert b"terraform apply was asked to stop; waiting up to 300 s" in said
+    assert b"the same command again goes on, `bamboo init --destroy` takes it away" in said
 
 
 def nothing_held(monkeypatch: pytest.MonkeyPatch, *runs: str) -> None:
@@ -188,7 +254,7 @@ def test_destroyed_is_all_with_the_account_file(
     said = capsys.readouterr()
     assert "- aws_instance.x" in said.err
     assert "with s3://bamboo-1: 1 file of runs, checkpoints among them, 2 GB" in said.err
-    assert "nothing of the stack stands any more" in said.out
+    assert "nothing of the stack stands" in said.out
     assert not account_defaults()
     calls = (stack.folder / "calls").read_text()
     assert "plan -destroy" in calls

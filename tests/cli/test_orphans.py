@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.config.load import job_to_json
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from cli import doctor, lock, main, wiring
@@ -126,6 +127,26 @@ def test_an_account_that_cannot_be_asked_is_no_good_news(monkeypatch, tmp_path, 
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path))
     assert main.run(["doctor", "--orphans", "--region", REGION]) == 1
     assert "orphans: unknown: " in capsys.readouterr().out
+
+
+def test_stop_all_says_whom_it_asked(provider, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "no.toml"))
+    assert main.run(["stop", "--all"]) == 0
+    assert "no account was asked: none is named here; --region R" in capsys.readouterr().err
+    assert main.run(["stop", "--all", "--region", REGION]) == 0
+    assert f"nothing in {REGION} carries the tag of one" in capsys.readouterr().err
+
+
+def test_a_run_is_not_ended_in_another_region_than_its_own(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    folder = RunFolder(id=RunId("held-2"), path=tmp_path / "runs" / "held-2")
+    folder.path.mkdir(parents=True)
+    here = ["cloud.provider=ec2", f"cloud.region={REGION}", f'cloud.zones=["{REGION}a"]']
+    job = tiny_job(tmp_path, here)
+    folder.resolved.write_text(job_to_json(job))
+    assert main.run(["stop", "held-2", "--region", "us-west-2"]) == 2
+    assert f"--region us-west-2: run held-2 is in {REGION}; leave it" in capsys.readouterr().err
 
 
 def test_stop_wants_a_run_or_all(capsys) -> None:

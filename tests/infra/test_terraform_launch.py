@@ -85,12 +85,28 @@ class Account:
         tagged = [{"Name": "tag-key", "Values": [RUN_TAG]}]
         for volume in self._ec2.describe_volumes(Filters=tagged)["Volumes"]:
             self._ec2.delete_volume(VolumeId=volume["VolumeId"])
+        self._leave_files()
         assert self._init("--destroy") == 0
         self.left = {
             "instances": [i for i in self._instances() if i["State"]["Name"] in LIVE],
             "templates": self._ec2.describe_launch_templates()["LaunchTemplates"],
             "networks": [v for v in self._ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]],
         }
+
+    def _leave_files(self) -> None:
+        """As runs do: the bucket keeps what was replaced, and goes all the same."""
+        s3 = boto3.client(
+            "s3",
+            region_name="us-east-1",
+            endpoint_url=self._url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        bucket = account_defaults()["bucket"]
+        for number in range(3):
+            for name in ("wheels/0/bamboo.whl", "runs/r1/final/stage-00.safetensors"):
+                s3.put_object(Bucket=bucket, Key=name, Body=b"%d" % number)
+        s3.delete_object(Bucket=bucket, Key="wheels/0/bamboo.whl")
 
     def _init(self, what: str) -> int:
         """Against this account, whose credentials nobody else in this process is to have."""
