@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "schedule": "Draw a pipeline schedule and its figures.",
     "trace": "Read, convert and make up traces of spot markets.",
     "prices": "Show what instances cost, how old that is, and which quota they need.",
-    "init": "Make the stack in your account, and write it down for the jobs that run there.",
+    "init": "Make the stack in your account, and write down what stands there.",
     "attach": "Watch a run, and give it a launcher if it has lost its own.",
     "status": "Show where a run stands and who does what.",
     "list": "List the runs.",

@@ -236,6 +236,7 @@ def test_a_start_that_finds_its_run_taken_takes_nothing_away() -> None:
         store_url="secret:arn",
         provider=lambda: FakeProvider(listed=()),
         remove=lambda: done.append("removed"),
+        intents=Path("intents.jsonl"),
         led=True,
         put=lambda: done.append("put"),
     )

@@ -97,7 +97,7 @@ def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return stat[stat.rindex(")") + 2] not in "ZX"
 
