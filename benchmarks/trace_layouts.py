@@ -243,13 +243,25 @@ def main() -> None:
             if not only or row.name in only:
                 found.append(study.study(row))
                 print(told(found[-1]), flush=True)
+                written = _written(arguments.trace.name, found)
+    if not found:
+        parser.error(f"--only {arguments.only}: no such layout; take some of {_names()}")
+    print(written)
+
+
+def _names() -> str:
+    return ", ".join(dict.fromkeys(row.name for row in rows((BASE_MS,))))
+
+
+def _written(trace: str, found: list[dict[str, Any]]) -> Path:
+    """The result so far."""
     body = {
-        "trace": arguments.trace.name,
+        "trace": trace,
         "charge_s": CONSTANTS_S[MAIN],
         "stretched": STRETCH,
         "rows": found,
     }
-    print(write_result("trace-layouts", "python -m benchmarks.trace_layouts", body))
+    return write_result("trace-layouts", "python -m benchmarks.trace_layouts", body)
 
 
 if __name__ == "__main__":
