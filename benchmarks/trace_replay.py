@@ -12,9 +12,9 @@ newest checkpoint, or from the boundary that they agreed on. Its processes stay 
 are as many, its checkpoints are written behind its back, and its own time to stop and go on counts
 once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
 
-Each setting (`SETTINGS`): Bamboo, then checkpoint-restart with three checkpoint intervals, of which
-the one that serves it best is played in every further round too; in the first round of the settings
-at scale 60 also with the other constants.
+Each setting (`SETTINGS`, and more `BY_NAME`): Bamboo, then checkpoint-restart with three checkpoint
+intervals, of which the one that serves it best is played in every further round too; in the first
+round of some settings at scale 60 also with the other constants.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class Setting:
     standbys: int
     time_scale: float
     hours: float
+    pipelines: int = 2
+    forward_ms: float = 40.0
+    """Of an operation of the virtual device; a backward takes twice that. 40 are long enough for
+    two cores to keep sixteen nodes at their figures."""
     constants: tuple[float, ...] = ()
     """Other than `MAIN`, once."""
 
@@ -65,6 +69,14 @@ SETTINGS = {
     "all-10": Setting(stages=4, standbys=0, time_scale=10.0, hours=1.5),
 }
 """Two pipelines of three stages and two warm standbys; and all eight nodes in the grid."""
+WIDE = Setting(pipelines=4, stages=2, standbys=0, forward_ms=160.0, time_scale=60.0, hours=3.0)
+BY_NAME = {
+    **SETTINGS,
+    "wide-60": WIDE,
+    "wide-slow-60": replace(WIDE, forward_ms=320.0),
+}
+"""Also those that are played only when they are named: four pipelines of two stages, whose steps
+take 86 and 173 s of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +116,12 @@ def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
         f"cluster.redundancy={play.redundancy}",
         f"checkpoint.every_steps={play.every_steps}",
         "train.steps=100000",
-        "cluster.pipelines=2",
+        f"cluster.pipelines={setting.pipelines}",
+        f"cluster.max_pipelines={setting.pipelines}",
         f"cluster.stages={setting.stages}",
         f"cluster.standbys={setting.standbys}",
-        # Long enough for two cores to keep sixteen nodes at their figures.
-        "cluster.virtual_forward_ms=[40.0]",
-        "cluster.virtual_backward_ms=[80.0]",
+        f"cluster.virtual_forward_ms=[{setting.forward_ms}]",
+        f"cluster.virtual_backward_ms=[{2 * setting.forward_ms}]",
     ]
     command = [sys.executable, "-m", "cli.main", "launch", str(JOB), "--run", run]
     command += ["--trace", str(trace), "--max-nodes", str(MAX_NODES)]
@@ -185,7 +197,7 @@ class Bench:
 
     def round(self, name: str, number: int) -> None:
         """Bamboo once, and checkpoint-restart as often as this round has it."""
-        setting = SETTINGS[name]
+        setting = BY_NAME[name]
         ours = self._play(f"{name}-{number}-bamboo", Play(setting, "stash", 6))
         theirs: dict[int, int] = {}
         for every in INTERVALS if number == 0 else (self._best[name],):
@@ -197,7 +209,7 @@ class Bench:
 
     def _beside(self, name: str, number: int, ours: int, every: int, restart_s: float) -> int:
         run = f"{name}-{number}-every-{every}-restart-{restart_s:g}"
-        steps = self._play(run, Play(SETTINGS[name], "off", every, restart_s))
+        steps = self._play(run, Play(BY_NAME[name], "off", every, restart_s))
         about = f"{name}: every {every} steps, a restart {restart_s:g} s"
         self._ratios.setdefault(about, []).append(ours / steps)
         print(f"  {about}: {ours} steps against {steps}, {ours / steps:.2f} x", flush=True)
