@@ -54,6 +54,9 @@ PARTS = {
     "simulated": Part(
         module="simulated_vs_real", about="the same job simulated", minutes=10, traced=True
     ),
+    "layouts": Part(
+        module="trace_layouts", about="of the replay, simulated", minutes=12, traced=True
+    ),
     "replay": Part(
         module="trace_replay", about="beside checkpoint-restart", minutes=70, traced=True
     ),
