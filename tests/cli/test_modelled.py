@@ -145,7 +145,7 @@ def test_for_ec2_they_are_modelled_unless_a_profile_is_kept(
     launched = body_of(capsys, "launch", "job.toml", "--dry-run", "--json", *own)
     assert planned["modelled_gpu"] == launched["modelled_gpu"] == "T4"
     assert planned["step_s"] == launched["step_s"]
-    assert [note for note in planned["notes"] if "a kept `bamboo profile`" in note]
+    assert [note for note in planned["notes"] if "where `bamboo profile` has kept" in note]
     monkeypatch.setattr(modelled, "kept_profile", _kept)
     assert body_of(capsys, "plan", "job.toml", "--json", *own)["modelled_gpu"] is None
 

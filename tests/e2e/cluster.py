@@ -26,6 +26,7 @@ from bamboo.coord.open import open_store
 from bamboo.core.events import Event, PeerLost
 from bamboo.core.state import Phase, State, initial_state
 from bamboo.data.dataset import load_data
+from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics
@@ -201,15 +202,23 @@ class Cluster:
     # ------------------------------------------------------------------ waiting
 
     def wait(self, condition: Callable[[State], bool], timeout_s: float, what: str) -> State:
-        """Poll the state until the condition holds; the failure shows the nodes' logs."""
+        """Poll the state until the condition holds; the failure shows the nodes' logs. A store that
+        does not answer for a moment, as on a disk that stands still, is asked again."""
+        unread: list[str] = []
+
+        def look() -> State | None:
+            try:
+                found = self.state()
+            except StoreUnavailable as error:
+                unread[:] = [str(error)]
+                return None
+            unread.clear()
+            return found if condition(found) else None
+
         try:
-            return wait_until(
-                lambda: found if condition(found := self.state()) else None,
-                what=what,
-                timeout_s=timeout_s,
-            )
+            return wait_until(look, what=what, timeout_s=timeout_s)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.report()}") from error
+            raise AssertionError("\n".join([str(error), *unread, self.report()])) from error
 
     def wait_step(self, step: int, timeout_s: float = 60.0) -> None:
         """Wait until the loss of that step was reported, or the run has ended."""
