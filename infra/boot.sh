@@ -138,8 +138,10 @@ for python in python3 python3.13 python3.12 python3.11; do
 done
 [[ -n $found ]] || { echo "bamboo boot: the image has no Python >= 3.11" >&2; false; }
 # Ubuntu has what makes environments in a package of its own.
-"$found" -c 'import ensurepip' 2>/dev/null ||
+if ! "$found" -c 'import ensurepip' 2>/dev/null; then
+    timeout 120 apt-get update -qq
     timeout 300 apt-get install -qq -y python3-venv >/dev/null
+fi
 "$found" -m venv "$home/venv"
 pip=("$home/venv/bin/python" -m pip --disable-pip-version-check -qq install)
 if [[ $torch == *+* ]]; then

@@ -217,7 +217,10 @@ def test_what_makes_environments_is_installed_where_it_lacks(machine: Machine) -
     )
     machine.command("apt-get")
     assert boot(machine).returncode == 0
-    assert machine.calls("apt-get") == ["apt-get install -qq -y python3-venv"]
+    assert machine.calls("apt-get") == [
+        "apt-get update -qq",
+        "apt-get install -qq -y python3-venv",
+    ]
 
 
 def test_a_store_that_says_nothing_yet_is_asked_again(machine: Machine) -> None:
