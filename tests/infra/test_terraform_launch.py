@@ -94,8 +94,8 @@ class Account:
         }
 
     def _leave_files(self) -> None:
-        """As runs do: the bucket keeps what was replaced, and goes all the same. Nothing is deleted:
-        the mock ends none of the marks that say so."""
+        """As runs do: the bucket keeps what was replaced, and goes all the same. Nothing is
+        deleted: the mock ends none of the marks that say so."""
         s3 = boto3.client(
             "s3",
             region_name="us-east-1",
