@@ -2,7 +2,7 @@
 
 Rule: nothing is changed but by a plan that was shown. Whoever interrupts, and whatever deadline
 passes, Terraform is asked once to stop and waited for: one that is killed loses track of what it
-has made, and that bills.
+has made, and that bills. Only one that does not stop within TO_STOP_S of its deadline is killed.
 """
 
 import json
@@ -208,9 +208,13 @@ def _watched(
         )
     except FileNotFoundError as error:
         raise _absent() from error
-    late = Timer(deadline_s, process.send_signal, (signal.SIGINT,))
-    late.daemon = True
-    late.start()
+    ends = (
+        Timer(deadline_s, process.send_signal, (signal.SIGINT,)),
+        Timer(deadline_s + TO_STOP_S, process.kill),
+    )
+    for end in ends:
+        end.daemon = True
+        end.start()
     lines: list[str] = []
     said = process.stdout
     assert said is not None
@@ -224,13 +228,16 @@ def _watched(
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
         note(f"terraform {verb} was asked to stop; waiting up to {TO_STOP_S:g} s for its last call")
-        with suppress(subprocess.TimeoutExpired):
+        try:
             process.communicate(timeout=TO_STOP_S)
+        except subprocess.TimeoutExpired:
+            note(f"terraform is at work still, as process {process.pid}; let it end first")
         if verb == "apply":
             note(AFTERWARDS)
         raise
     finally:
-        late.cancel()
+        for end in ends:
+            end.cancel()
         said.close()
     if process.returncode != 0:
         then = AFTERWARDS if verb == "apply" else "nothing was changed"

@@ -11,9 +11,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from cloud.ec2 import requests
-from cloud.ec2.calls import code_and_message, translated
+from cloud.ec2.calls import code_and_message, status_of, translated
 from cloud.ec2.clients import clients_of
-from cloud.ec2.errors import THROTTLED_CODES, UNAVAILABLE_CODES
+from cloud.ec2.errors import Meaning, meaning
 from cloud.ec2.requests import Ec2Settings
 from cloud.provider import LaunchSpec
 
@@ -22,6 +22,7 @@ ATTEMPTS = 3
 SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 WOULD_HAVE = "DryRunOperation"
 """What EC2 says where it would have done what it was not to do."""
+NO_ANSWER = (Meaning.UNAVAILABLE, Meaning.THROTTLED)
 PARAMETER = "resolve:ssm:"
 """In front of the name of a parameter that holds the id of an image."""
 
@@ -129,7 +130,7 @@ class Ec2Account:
                 code, message = code_and_message(error)
                 if code == WOULD_HAVE:
                     return ""
-                if code in UNAVAILABLE_CODES or code in THROTTLED_CODES:
+                if meaning(code, status=status_of(error)) in NO_ANSWER:
                     raise
                 return f"{call}: {code}: {message}"
         return ""

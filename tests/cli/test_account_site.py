@@ -1,6 +1,7 @@
-"""Whether anything of a run in an account is there, for whoever takes it up a moment after its
-launcher died."""
+"""An account as a run's site: whether anything of the run is there, also for whoever takes it up a
+moment after its launcher died; what it takes away, and what it tells."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, RunId
 from cli.account_site import AccountSite
+from cloud.ending import StillLive
 from cloud.fake import FakeProvider
 from cloud.fleet import Fleet
-from cloud.provider import CloudUnavailable, Offer
+from cloud.provider import CloudUnavailable, LaunchSpec, Offer
 from cloud.sight import OPEN_S, SHOWN_WITHIN_S
 from tests.cloud.test_recorder import POOL
 
@@ -42,16 +44,25 @@ def account() -> Account:
     return Account(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
 
 
-def site(account: Account, folder: Path, *, now_s: float) -> AccountSite:
+def site(
+    provider: FakeProvider,
+    folder: Path = Path("nowhere"),
+    *,
+    led: bool = False,
+    now_s: float = 0.0,
+    remove: Callable[[], None] = lambda: None,
+    put: Callable[[], None] | None = None,
+) -> AccountSite:
     return AccountSite(
         run=RUN,
         region="us-east-1",
         bucket="b",
         store_url="secret:arn",
-        provider=lambda: account,
-        remove=lambda: None,
+        provider=lambda: provider,
+        remove=remove,
         intents=folder / "intents.jsonl",
-        led=False,
+        led=led,
+        put=put,
         now=lambda: now_s,
     )
 
@@ -83,3 +94,49 @@ def test_what_a_launcher_writes_just_now_is_left_alone(account, tmp_path) -> Non
 def test_an_instance_that_is_not_known_cannot_be_preempted(account, tmp_path) -> None:
     with pytest.raises(InputError, match="does not know instance i-9, or not yet"):
         site(account, tmp_path, now_s=1.0).preempt(InstanceId("i-9"), notice_s=0.0, cause="x")
+
+
+def test_an_account_lives_while_it_is_led_or_has_an_instance_of_the_run() -> None:
+    provider = FakeProvider(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
+    assert site(provider, led=True).alive()
+    there = site(provider, led=False)
+    assert not there.alive()
+    spec = LaunchSpec(run=RUN, pool=POOL, count=1, token="t", expires_at_s=0)
+    (one,) = provider.launch([spec]).launched
+    assert there.alive()
+    there.preempt(one.instance, notice_s=0.0, cause="by hand")
+    assert not there.alive()
+    there.hold(alone_s=1.0)
+    assert there.alive()
+
+
+def test_a_start_that_finds_its_run_taken_takes_nothing_away() -> None:
+    """Of two launches of one id the store has one: the other's end is none of its own things."""
+    done: list[str] = []
+    there = site(
+        FakeProvider(listed=()),
+        led=True,
+        remove=lambda: done.append("removed"),
+        put=lambda: done.append("put"),
+    )
+    there.stop()
+    assert done == []
+    there.prepare()
+    there.prepare()
+    there.stop()
+    assert done == ["put", "removed"]
+
+
+def test_only_the_cloud_gives_notice() -> None:
+    with pytest.raises(InputError, match="--notice 5: in an account only the cloud gives notice"):
+        site(FakeProvider(listed=()), led=True).preempt(
+            InstanceId("i-1"), notice_s=5.0, cause="by hand"
+        )
+
+
+def test_what_stands_in_the_endpoint_is_no_secret() -> None:
+    there = site(FakeProvider(listed=()), led=True)
+    assert there.record() == {"account": {"region": "us-east-1", "bucket": "b"}}
+    said = str(there.not_ended(StillLive(RUN, "i-1")))
+    assert "i-1" in said
+    assert "bamboo stop r1 --region us-east-1" in said

@@ -1,5 +1,5 @@
 """What instances boot from: put down whole or not at all, with the password in one place, and taken
-away again; and the account as a run's site."""
+away again."""
 
 import hashlib
 import json
@@ -14,14 +14,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.acl import user_name
 from bamboo.coord.open import check_store
 from bamboo.errors import BambooError, InputError, StorageUnavailable
-from bamboo.ids import InstanceId, RunId
-from cli.account_site import AccountSite
+from bamboo.ids import RunId
 from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
 from cli.wheel import own_wheel
-from cloud.ending import StillLive
-from cloud.fake import FakeProvider
-from cloud.provider import LaunchSpec, Offer
-from tests.cloud.test_recorder import POOL
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
 from tests.store_server import AdminStore, start_admin_store
@@ -197,67 +192,3 @@ def test_the_authority_lies_beside_the_settings(
     assert objects.get(AUTHORITY) == (tmp_path / "ca.pem").read_bytes()
     script = (Path(__file__).parents[2] / "infra" / "boot.sh").read_text()
     assert f'fetch "runs/$run/{AUTHORITY}" "$etc/{AUTHORITY}"' in script
-
-
-def site(provider: FakeProvider, *, led: bool) -> AccountSite:
-    return AccountSite(
-        run=RUN,
-        region="us-east-1",
-        bucket="b",
-        store_url="secret:arn",
-        provider=lambda: provider,
-        remove=lambda: None,
-        intents=Path("nowhere") / "intents.jsonl",
-        led=led,
-    )
-
-
-def test_an_account_lives_while_it_is_led_or_has_an_instance_of_the_run() -> None:
-    provider = FakeProvider(listed=(Offer(pool=POOL, usd_per_hour=0.3),))
-    assert site(provider, led=True).alive()
-    there = site(provider, led=False)
-    assert not there.alive()
-    spec = LaunchSpec(run=RUN, pool=POOL, count=1, token="t", expires_at_s=0)
-    (one,) = provider.launch([spec]).launched
-    assert there.alive()
-    there.preempt(one.instance, notice_s=0.0, cause="by hand")
-    assert not there.alive()
-    there.hold(alone_s=1.0)
-    assert there.alive()
-
-
-def test_a_start_that_finds_its_run_taken_takes_nothing_away() -> None:
-    """Of two launches of one id the store has one: the other's end is none of its own things."""
-    done: list[str] = []
-    there = AccountSite(
-        run=RUN,
-        region="us-east-1",
-        bucket="b",
-        store_url="secret:arn",
-        provider=lambda: FakeProvider(listed=()),
-        remove=lambda: done.append("removed"),
-        intents=Path("intents.jsonl"),
-        led=True,
-        put=lambda: done.append("put"),
-    )
-    there.stop()
-    assert done == []
-    there.prepare()
-    there.prepare()
-    there.stop()
-    assert done == ["put", "removed"]
-
-
-def test_only_the_cloud_gives_notice() -> None:
-    with pytest.raises(InputError, match="--notice 5: in an account only the cloud gives notice"):
-        site(FakeProvider(listed=()), led=True).preempt(
-            InstanceId("i-1"), notice_s=5.0, cause="by hand"
-        )
-
-
-def test_what_stands_in_the_endpoint_is_no_secret() -> None:
-    there = site(FakeProvider(listed=()), led=True)
-    assert there.record() == {"account": {"region": "us-east-1", "bucket": "b"}}
-    said = str(there.not_ended(StillLive(RUN, "i-1")))
-    assert "i-1" in said
-    assert "bamboo stop r1 --region us-east-1" in said

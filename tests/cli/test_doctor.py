@@ -166,6 +166,21 @@ def test_what_is_missing_is_a_fault_with_a_remedy(
     assert remedy in found.remedy
 
 
+def test_rights_that_a_load_balancer_hides_are_not_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = BaseClient._make_api_call
+
+    def answer(client: Any, operation: str, arguments: Any) -> Any:
+        if operation != "RunInstances":
+            return send(client, operation, arguments)
+        status = {"HTTPStatusCode": 502}
+        raise ClientError({"Error": {"Code": "502"}, "ResponseMetadata": status}, operation)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", answer)
+    assert found_of()["rights"].result is Result.UNKNOWN
+
+
 def test_a_subnet_in_another_zone_is_a_fault(world: World) -> None:
     subnets = world.client("ec2").describe_subnets()["Subnets"]
     name = next(one["SubnetId"] for one in subnets if one["AvailabilityZone"] == f"{REGION}a")

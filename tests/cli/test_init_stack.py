@@ -206,6 +206,16 @@ def test_one_that_takes_too_long_is_asked_to_stop(
     assert "in order" in capsys.readouterr().err
 
 
+def test_one_that_does_not_stop_is_ended(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terraform, "CHANGE_S", 0.2)
+    monkeypatch.setattr(terraform, "TO_STOP_S", 0.5)
+    stack.does("apply", "trap '' INT; exec python3 -c 'import signal; signal.pause()'")
+    assert run(["init", "--apply", "--yes"]) == 2
+    assert "`terraform apply` in terraform failed" in capsys.readouterr().err
+
+
 def test_an_interrupt_reaches_terraform_once_and_it_is_waited_for(stack: Stack) -> None:
     told, begun = stack.folder / "told", stack.folder / "begun"
     stack.does(

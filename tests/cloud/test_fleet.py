@@ -1,12 +1,10 @@
 """The fleet over a scripted provider: failover, intent before call, restart, verified end."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from bamboo.errors import BooksUnwritable
-from bamboo.ids import RunId, ZoneId
 from cloud.fake import FakeProvider, ScriptedRefusal
 from cloud.fleet import Fleet
 from cloud.intents import read_intents
@@ -14,60 +12,13 @@ from cloud.provider import (
     CloudRefused,
     CloudUnavailable,
     LaunchAnswer,
-    LaunchSpec,
-    Market,
-    Offer,
-    Pool,
     RefusalKind,
     WishHeard,
 )
 from cloud.reconcile import POOL_OUT_S
 from cloud.sight import OPEN_S, SHOWN_WITHIN_S
+from tests.cloud.fleets import RUN, A, B, launches, make_fleet, out
 from tests.full_disk import files_up_to
-
-RUN = RunId("calm-fox")
-A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
-B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, duration_s: float) -> None:
-        self.now_s += duration_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def provider() -> FakeProvider:
-    return FakeProvider(listed=(Offer(pool=B, usd_per_hour=0.5), Offer(pool=A, usd_per_hour=0.4)))
-
-
-def make_fleet(provider, clock: Clock, path: Path) -> Fleet:
-    return Fleet(provider, run=RUN, intents=path / "intents.jsonl", now=clock, sleep=clock.sleep)
-
-
-@pytest.fixture
-def fleet(provider: FakeProvider, clock: Clock, tmp_path: Path) -> Fleet:
-    return make_fleet(provider, clock, tmp_path)
-
-
-def out(zone: str = "", *, grant: int = 0) -> ScriptedRefusal:
-    return ScriptedRefusal(
-        kind=RefusalKind.POOL_OUT, code="InsufficientInstanceCapacity", zone=zone, grant=grant
-    )
-
-
-def launches(provider: FakeProvider) -> list[LaunchSpec]:
-    return [what for name, what in provider.calls if name == "launch"]
 
 
 def test_it_launches_what_is_missing_in_one_call_and_then_nothing(fleet, provider) -> None:

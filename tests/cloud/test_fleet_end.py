@@ -1,33 +1,15 @@
 """The end of instances and of a whole fleet, over a cloud that lags, forgets and falls silent."""
 
-from pathlib import Path
-
 import pytest
 
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId, RunId
 from cloud.ending import StillLive
 from cloud.fake import FakeProvider
-from cloud.fleet import Fleet
 from cloud.intents import read_intents
-from cloud.provider import CloudRefused, CloudUnavailable, LaunchSpec, Offer
+from cloud.provider import CloudRefused, CloudUnavailable, LaunchSpec
 from cloud.sight import SHOWN_WITHIN_S
-from tests.cloud.test_fleet import RUN, A, B, Clock, make_fleet
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def provider() -> FakeProvider:
-    return FakeProvider(listed=(Offer(pool=B, usd_per_hour=0.5), Offer(pool=A, usd_per_hour=0.4)))
-
-
-@pytest.fixture
-def fleet(provider: FakeProvider, clock: Clock, tmp_path: Path) -> Fleet:
-    return make_fleet(provider, clock, tmp_path)
+from tests.cloud.fleets import RUN, A, Clock, make_fleet
 
 
 def test_terminate_all_looks_until_nothing_is_left(fleet, provider) -> None:

@@ -22,7 +22,7 @@ from cloud.provider import (
     RefusalKind,
 )
 from cloud.reconcile import POOL_OUT_S, Gang
-from tests.cloud.test_fleet import RUN, A, B, Clock, launches, make_fleet, out
+from tests.cloud.fleets import RUN, A, B, Clock, launches, make_fleet, out
 
 D = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.ON_DEMAND)
 OFFERS = (
@@ -34,18 +34,8 @@ THROTTLED = ScriptedRefusal(kind=RefusalKind.THROTTLED, code="RequestLimitExceed
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def provider() -> FakeProvider:
     return FakeProvider(listed=OFFERS)
-
-
-@pytest.fixture
-def fleet(provider: FakeProvider, clock: Clock, tmp_path: Path) -> Fleet:
-    return make_fleet(provider, clock, tmp_path)
 
 
 def live(provider: FakeProvider) -> list[Pool]:
