@@ -1,0 +1,34 @@
+"""The figures that benchmarks print of their rounds."""
+
+import random
+
+import pytest
+
+from benchmarks.report import median_with_interval, paired_ratios
+
+
+def test_the_interval_of_a_median_holds_it_and_narrows_with_more_rounds() -> None:
+    rng = random.Random(3)
+    few, many = ([rng.gauss(1.0, 0.1) for _ in range(n)] for n in (7, 700))
+    wide, narrow = median_with_interval(few), median_with_interval(many)
+    for middle, low, high in (wide, narrow):
+        assert low <= middle <= high
+    assert narrow[2] - narrow[1] < (wide[2] - wide[1]) / 3
+    assert narrow[1] < 1.0 < narrow[2]
+
+
+def test_an_interval_covers_the_true_median_about_nineteen_times_in_twenty() -> None:
+    rng = random.Random(5)
+    found = [median_with_interval([rng.gauss(0, 1) for _ in range(15)]) for _ in range(60)]
+    assert sum(low <= 0 <= high for _, low, high in found) >= 51
+
+
+def test_one_value_is_its_own_interval_and_the_same_rounds_give_the_same_one() -> None:
+    assert median_with_interval([2.5]) == (2.5, 2.5, 2.5)
+    assert median_with_interval([1, 2, 4]) == median_with_interval([1, 2, 4])
+
+
+def test_ratios_are_of_rounds_that_stand_beside_each_other() -> None:
+    assert paired_ratios([2, 9], [1, 3]) == [2, 3]
+    with pytest.raises(ValueError, match="argument"):
+        paired_ratios([1, 2], [1])
