@@ -39,6 +39,8 @@ PARTS = {
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
+    "store": Part(module="compare_and_set", about="until all know of a decision", minutes=1),
+    "skypilot": Part(module="beside_skypilot", about="its ranking beside ours", minutes=4),
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
     "partition": Part(module="partition", about="exact cuts", minutes=1),
     "types": Part(module="cost_of_types", about="`bamboo cost` over all types", minutes=2),

@@ -127,18 +127,19 @@ class Run:
 
 def formed(members: int) -> Run:
     """A run of so many members that trains."""
-    pipelines = members // STAGES
+    stages = min(STAGES, members)
+    pipelines = members // stages
     policy = Policy(
         cuts=tuple(
             tuple(stage * LAYERS // number for stage in range(number + 1))
-            for number in range(2, STAGES + 1)
+            for number in range(2, stages + 1)
         ),
         virtual_nodes=4 * pipelines,
         pipelines=pipelines,
-        stages=STAGES,
+        stages=stages,
         checkpoint_every=100,
     )
-    grid = Grid(pipelines=pipelines, stages=STAGES)
+    grid = Grid(pipelines=pipelines, stages=stages)
     run = Run(policy, initial_state(run=run_id("bench"), grid=grid, redundancy="stash"))
     for _ in range(grid.size):
         run.join()
