@@ -5,6 +5,7 @@ Rule: as in `wiring`, imports of what only some verbs need stand inside the func
 """
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -42,7 +43,12 @@ def start_site(
     does, or the account, in which nothing is changed before `prepare`. Raises BambooError."""
     if job.cloud.provider == "local":
         note(f"{folder.id}: starting the local cloud")
-        return _local_cloud(folder, job, spot_usd_per_hour)
+        from cloud.intents import Intents
+
+        cloud = _local_cloud(folder, job, spot_usd_per_hour)
+        intents = Intents(folder.path / "intents.jsonl", run=folder.id, now=time.time)
+        intents.all_gone("this local cloud is new")
+        return cloud
     from cli.account_ready import check_free
     from cli.boot_files import put_boot_files
 

@@ -185,6 +185,8 @@ class Fleet:
             now=self._now,
             sleep=self._sleep,
         )
+        if not self._sight.open:  # what may yet come of those is for a later launcher to know
+            self._intents.all_gone("seen to have ended")
 
     def _bring(
         self, desired: Desired, done: _Round, *, leaving: Collection[InstanceId], most: int

@@ -18,6 +18,8 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from bamboo.lines import LineWriter
 from cloud.provider import InstanceState, Launched, LaunchSpec, Market, Observed, Pool
 
+ALL_GONE = "all-gone"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
@@ -30,7 +32,8 @@ class Earlier:
     unanswered: tuple[tuple[LaunchSpec, float], ...]
     """Wishes that may have been heard although nobody read the answer, with their Unix times."""
     launched: tuple[Observed, ...]
-    """What the answers said, as it was then."""
+    """What the answers said, as it was then; of both only what was asked for since everything of
+    the run was last seen to have ended."""
 
 
 class Intents:
@@ -71,6 +74,10 @@ class Intents:
         """What ends something is done even where it cannot be announced."""
         self._write_anyhow(intent, **fields)
 
+    def all_gone(self, reason: str) -> None:
+        """Everything that was asked for so far was seen to have ended, or cannot be there."""
+        self._write_anyhow(ALL_GONE, reason=reason)
+
     def _write_anyhow(self, intent: str, **fields: object) -> None:
         with contextlib.suppress(BooksUnwritable):
             self._write(intent, **fields)
@@ -85,7 +92,9 @@ def read_earlier(path: Path, run: RunId) -> Earlier:
     """What the file of a run says, which whoever leads it may be writing."""
     records = read_intents(path)
     wishes = [r for r in records if r["intent"] == "launch"]
-    answers = [r for r in records if r["intent"] == "launched"]
+    gone = max((n for n, r in enumerate(records, start=1) if r["intent"] == ALL_GONE), default=0)
+    since = records[gone:]
+    answers = [r for r in since if r["intent"] == "launched"]
     heard = {r["token"] for r in answers}
     asked_s = {r["token"]: float(r["t"]) for r in records if "token" in r}
     return Earlier(
@@ -94,7 +103,9 @@ def read_earlier(path: Path, run: RunId) -> Earlier:
             InstanceId(str(r["instance"])) for r in records if r["intent"] == "terminate"
         ),
         unanswered=tuple(
-            (_wish(run, r), asked_s[r["token"]]) for r in wishes if r["token"] not in heard
+            (_wish(run, r), asked_s[r["token"]])
+            for r in since
+            if r["intent"] == "launch" and r["token"] not in heard
         ),
         launched=tuple(_observed(r, one) for r in answers for one in r["instances"]),
     )

@@ -18,6 +18,26 @@ def test_terminate_all_looks_until_nothing_is_left(fleet, provider) -> None:
     assert not [o for o in provider.describe(RUN) if o.state.live]
 
 
+def test_a_launcher_after_the_end_of_all_waits_for_nothing_of_before(
+    fleet, provider, clock, tmp_path
+) -> None:
+    fleet.ensure(3)
+    fleet.terminate_all()
+    provider._instances.clear()  # EC2 shows ended ones for an hour, a new local cloud none
+    report = make_fleet(provider, clock, tmp_path).ensure(3)
+    assert (report.live, len(report.launched)) == (3, 3)
+
+
+def test_a_launcher_after_one_that_was_killed_knows_what_is_not_shown_yet(
+    lagging, clock, tmp_path
+) -> None:
+    lagging.shown_at_s = clock.now_s + 10.0
+    make_fleet(lagging, clock, tmp_path).ensure(3)
+    clock.now_s += 1.0
+    report = make_fleet(lagging, clock, tmp_path).ensure(3)
+    assert (report.live, report.launched) == (3, ())
+
+
 class Lagging(FakeProvider):
     """Neither shows nor knows an instance until `shown_at_s`, as EC2 for some seconds."""
 
