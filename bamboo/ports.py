@@ -225,6 +225,10 @@ class Transport(Protocol):
     """
 
     @property
+    def sent_bytes(self) -> Mapping[str, int]:
+        """Handed over to members, headers too, by kind of message."""
+
+    @property
     def endpoint(self) -> str:
         """Where peers reach this member; bound at construction."""
 

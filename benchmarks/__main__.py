@@ -35,9 +35,10 @@ class Part:
 
 PARTS = {
     "executor": Part(module="executor_vs_torch", about="beside torch's 1F1B", minutes=6),
-    "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=4),
+    "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=12),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
+    "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=12),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
     "store": Part(module="compare_and_set", about="until all know of a decision", minutes=1),
     "skypilot": Part(module="beside_skypilot", about="its ranking beside ours", minutes=4),

@@ -1,14 +1,26 @@
-"""What redundancy costs when nothing fails: all modes on the virtual device, interleaved.
+"""What each redundancy mode costs when nothing fails: time, bytes on the wire and memory.
 
-    python -m benchmarks.redundancy_overhead [--rounds 5] [--steps 12]
+    python -m benchmarks.redundancy_overhead [--rounds 4] [--steps 8] [--parts fast,xl,wide]
 
-Four stages, eight microbatches, a fast link. Equal stages take 20 ms forward and 40 ms backward;
-later-heavier stages take 14, 18, 22, 26 ms and twice that. The model is tiny, so that an operation
-computes in less than its figure; overruns are counted and printed. Every round runs each mode once.
+All on the virtual device, modes interleaved round by round, ratios to `off` of the same round with
+the 95 % interval of their median. `fast`: four stages, a link without a limit; equal stages take 20
+ms forward and 40 ms backward, memory-balanced (later-heavier) ones 14, 18, 22, 26 and twice that.
+`xl`: equal stages on links as slow, in relation to the computation, as 2.5 and 10 Gbps are for
+GPT-2 XL on V100s (modelled; `benchmarks.wire_formula` derives it). `wide`: four pipelines of four
+stages, 16 processes, so that operations take four times as long for two cores to keep up.
+
+Operations compute for real and in less than their figure; overruns are counted and printed. Bytes
+are those of whole frames, counted where they are handed to ZeroMQ, beside the formula's.
 """
 
 import argparse
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from bamboo.config.catalogue import load_gpus
+from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import (
     ClusterConfig,
     DataConfig,
@@ -16,70 +28,264 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
+from bamboo.planner.profile import FLOAT_BYTES, gpt_facts
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.local_run import step_times_s
-from benchmarks.report import median_and_quartiles, paired_ratios, write_result
+from benchmarks.report import (
+    median_and_quartiles,
+    median_with_interval,
+    paired_ratios,
+    write_result,
+)
+from benchmarks.wire_formula import (
+    TENSOR_KINDS,
+    as_slow_gbps,
+    slowness,
+    wire_bytes,
+    xl_slowness,
+)
 
 STAGES_MS = {
-    "equal": ((20.0,) * 4, (40.0,) * 4),
-    "later-heavier": ((14.0, 18.0, 22.0, 26.0), (28.0, 36.0, 44.0, 52.0)),
+    "equal": (20.0, 20.0, 20.0, 20.0),
+    "later-heavier": (14.0, 18.0, 22.0, 26.0),
 }
+"""Forward; a backward takes twice that."""
+STAGES, MICROBATCHES = 4, 8
+MODEL = ModelConfig(layers=4, width=128, heads=4, context=64)
+"""So wide that headers are small beside tensors, and with GPT-2 XL's ratio of gradients to
+boundaries over a step of this many stages and microbatches."""
+CUT = (0, 2, 3, 4, 6)
+WIDE = 4
+"""Pipelines, and how many times as long operations take."""
+LINKS_GBPS = (10.0, 2.5)
+CLAIMS = {("equal", "stash"): 1.01, ("equal", "gap"): 1.025, ("later-heavier", "eager"): 1.05}
+"""On a fast link, at most so many times `off`."""
+MB = 1e6
 
 
-def job(shape: str, mode: str, steps: int) -> JobConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all modes are compared in."""
+
+    name: str
+    shape: str
+    pipelines: int = 1
+    slow: float = 1.0
+    gbps: float = 0.0
+    """Of the virtual link; 0: no limit."""
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Those that differ here: `peer` is `off` without another pipeline."""
+        return tuple(m for m in REDUNDANCY_MODES if m != "peer" or self.pipelines > 1)
+
+
+def settings(parts: Sequence[str]) -> list[Setting]:
+    """Of the parts that were asked for."""
+    out = []
+    if "fast" in parts:
+        out += [Setting(name=f"{shape}, fast link", shape=shape) for shape in STAGES_MS]
+    if "xl" in parts:
+        out += [
+            Setting(name=f"equal, as XL at {gbps:g} Gbps", shape="equal", gbps=like_xl_gbps(gbps))
+            for gbps in LINKS_GBPS
+        ]
+    if "wide" in parts:
+        wide = {"shape": "equal", "pipelines": WIDE, "slow": float(WIDE)}
+        out.append(Setting(name="4 x 4, fast link", **wide))
+        out += [
+            Setting(name=f"4 x 4, as XL at {gbps:g} Gbps", **wide, gbps=like_xl_gbps(gbps) / WIDE)
+            for gbps in LINKS_GBPS
+        ]
+    return out
+
+
+def like_xl_gbps(gbps: float) -> float:
+    """The virtual link between equal stages of 20 ms that is as slow as `gbps` for GPT-2 XL."""
+    boundary = xl_slowness(gbps, load_gpus()).boundary
+    return as_slow_gbps(
+        boundary, boundary_bytes=boundary_bytes(), forward_s=STAGES_MS["equal"][0] / 1e3
+    )
+
+
+def like_xl_ship(gbps: float) -> tuple[float, float]:
+    """(here, GPT-2 XL): a gradient's time on that link over a step's; here only nearly alike."""
+    forward_s = STAGES_MS["equal"][0] / 1e3
+    here = slowness(
+        gbps=like_xl_gbps(gbps),
+        boundary_bytes=boundary_bytes(),
+        gradient_bytes=max(gradient_bytes()),
+        forward_s=forward_s,
+        backward_s=2 * forward_s,
+        stages=STAGES,
+        microbatches=MICROBATCHES,
+    )
+    return here.ship, xl_slowness(gbps, load_gpus()).ship
+
+
+def boundary_bytes() -> int:
+    """Of one microbatch, which is one sequence."""
+    return MODEL.context * MODEL.width * FLOAT_BYTES
+
+
+def gradient_bytes() -> list[int]:
+    """Of each stage."""
+    facts = gpt_facts(
+        layers=MODEL.layers,
+        width=MODEL.width,
+        context=MODEL.context,
+        vocabulary=MODEL.vocabulary,
+        microbatch=1,
+        dropout=MODEL.dropout,
+    )
+    stages = [facts[a:b] for a, b in itertools.pairwise(CUT)]
+    return [FLOAT_BYTES * sum(layer.parameters for layer in layers) for layers in stages]
+
+
+def job(setting: Setting, mode: str, steps: int) -> JobConfig:
     """The job of one variant."""
-    forward, backward = STAGES_MS[shape]
+    forward = tuple(setting.slow * ms for ms in STAGES_MS[setting.shape])
     return JobConfig(
-        model=ModelConfig(layers=4, width=32, heads=2, context=16),
+        model=MODEL,
         data=DataConfig(max_bytes=200_000),
-        train=TrainConfig(steps=steps, batch=8, microbatch=1),
+        train=TrainConfig(steps=steps, batch=MICROBATCHES * setting.pipelines, microbatch=1),
         cluster=ClusterConfig(
-            stages=4,
+            pipelines=setting.pipelines,
+            stages=STAGES,
+            cut=CUT[:-1],
             redundancy=mode,
             device="virtual",
             virtual_forward_ms=forward,
-            virtual_backward_ms=backward,
+            virtual_backward_ms=tuple(2 * ms for ms in forward),
+            virtual_link_gbps=setting.gbps,
         ),
     )
 
 
-def bound_ms(shape: str) -> float:
+def bound_ms(setting: Setting) -> float:
     """What no 1F1B order can beat: the slowest stage busy, plus filling and draining the rest."""
-    forward, backward = STAGES_MS[shape]
-    both = [f + b for f, b in zip(forward, backward, strict=True)]
-    return 8 * max(both) + sum(both) - max(both)
+    both = [3 * setting.slow * ms for ms in STAGES_MS[setting.shape]]
+    return MICROBATCHES * max(both) + sum(both) - max(both)
+
+
+def formula(setting: Setting, mode: str) -> dict[str, float]:
+    """Bytes of a step by kind."""
+    grid = Grid(pipelines=setting.pipelines, stages=STAGES)
+    return wire_bytes(
+        grid,
+        mode=mode,
+        virtual_nodes=batch_shape(resolve(job(setting, mode, 1))).virtual_nodes,
+        microbatches=MICROBATCHES,
+        boundary_bytes=boundary_bytes(),
+        gradient_bytes=gradient_bytes(),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What the rounds of one mode came to."""
+
+    step_ms: list[float]
+    sent_bytes: dict[str, float]
+    """A step, by kind, of the last round: rounds do not differ but in acknowledgements."""
+    most_bytes: int = 0
+    """Tensors of the node that held most."""
+    overruns: int = 0
+
+
+def one_round(setting: Setting, mode: str, steps: int, found: Found) -> None:
+    """Run it once and note what came out."""
+    times, memory = step_times_s(job(setting, mode, steps))
+    found.step_ms.append(1e3 * median_and_quartiles(times)[0])
+    last: dict[str, Any] = {str(record["node"]): record for record in memory}
+    found.sent_bytes = {}
+    for record in last.values():
+        for kind, size in record["sent_bytes"].items():
+            found.sent_bytes[kind] = found.sent_bytes.get(kind, 0.0) + size / steps
+        found.most_bytes = max(found.most_bytes, record["peak_tensor_bytes"])
+        found.overruns += record["overruns"]
+
+
+def table(setting: Setting, found: dict[str, Found]) -> dict[str, Any]:
+    """Print a setting's table; what is kept of it."""
+    print(
+        f"\n{setting.name}: 1F1B bound {bound_ms(setting):.0f} ms"
+        + (f", virtual link of {1e3 * setting.gbps:.1f} Mbps" if setting.gbps else "")
+    )
+    print(
+        f"  {'mode':6} {'ms/step':>8} {'over off':>9} {'95 % interval':>17} {'MB/step':>8} "
+        f"{'formula':>8} {'over it':>8} {'most MB':>8} {'overruns':>9}"
+    )
+    rows: dict[str, Any] = {}
+    for mode, one in found.items():
+        ratio, low, high = median_with_interval(paired_ratios(one.step_ms, found["off"].step_ms))
+        expected = formula(setting, mode)
+        sent, wanted = sum(one.sent_bytes.values()), sum(expected.values())
+        limit = CLAIMS.get((setting.shape, mode)) if "fast" in setting.name else None
+        said = "" if limit is None else f"  <= {limit - 1:.1%}: {'yes' if ratio <= limit else 'NO'}"
+        if setting.pipelines > 1:
+            said = ""
+        middle = median_and_quartiles(one.step_ms)[0]
+        print(
+            f"  {mode:6} {middle:8.1f} {ratio - 1:+9.2%} {low - 1:+8.2%}-{high - 1:+8.2%} "
+            f"{sent / MB:8.3f} {wanted / MB:8.3f} {sent / wanted - 1:+8.2%} "
+            f"{one.most_bytes / MB:8.2f} {one.overruns:9d}{said}"
+        )
+        rows[mode] = {
+            "ms_per_step": one.step_ms,
+            "ratio_to_off": [ratio, low, high],
+            "sent_bytes": one.sent_bytes,
+            "formula_bytes": expected,
+            "most_bytes": one.most_bytes,
+            "overruns": one.overruns,
+        }
+    say_apart(found["full"].sent_bytes, formula(setting, "full"))
+    say_winners(rows)
+    return {"bound_ms": bound_ms(setting), "gbps": setting.gbps, "modes": rows}
+
+
+def say_apart(sent: dict[str, float], expected: dict[str, float]) -> None:
+    """The kinds of `full`, which has all of them: tensors beside the formula, and the others."""
+    words = [
+        f"{kind} {sent.get(kind, 0.0) / expected[kind] - 1:+.2%}"
+        for kind in TENSOR_KINDS
+        if expected[kind]
+    ]
+    rest = sum(size for kind, size in sent.items() if kind not in TENSOR_KINDS)
+    print(f"  by kind over the formula: {', '.join(words)}; others {rest / 1e3:.1f} KB a step")
+
+
+def say_winners(rows: dict[str, Any]) -> None:
+    """Where each mode is worth its time: which protect for at most 1 %, and what the rest costs."""
+    over = {m: r["ratio_to_off"][0] - 1 for m, r in rows.items() if m != "off"}
+    free = [mode for mode, share in over.items() if share <= 0.01]
+    dear = [f"{mode} {share:+.1%}" for mode, share in over.items() if share > 0.01]
+    print(f"  within 1 %: {', '.join(free) or 'none'}; beyond: {', '.join(dear) or 'none'}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=4, help="of `fast`; the others get one")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--parts", default="fast,xl,wide")
     arguments = parser.parse_args()
-    body: dict[str, object] = {}
-    for shape in STAGES_MS:
-        medians: dict[str, list[float]] = {mode: [] for mode in REDUNDANCY_MODES}
-        overruns = dict.fromkeys(REDUNDANCY_MODES, 0)
-        for _ in range(arguments.rounds):
-            for mode in REDUNDANCY_MODES:
-                times, memory = step_times_s(job(shape, mode, arguments.steps))
-                medians[mode].append(1e3 * median_and_quartiles(times)[0])
-                overruns[mode] += sum(int(str(m["overruns"])) for m in memory)
-        print(f"{shape} stages; 1F1B bound {bound_ms(shape):.0f} ms; {arguments.rounds} rounds")
-        print(f"  {'mode':6} {'ms/step':>8} {'quartiles':>15} {'over off':>9} {'overruns':>9}")
-        rows = {}
-        for mode in REDUNDANCY_MODES:
-            middle, low, high = median_and_quartiles(medians[mode])
-            ratio = median_and_quartiles(paired_ratios(medians[mode], medians["off"]))
-            print(
-                f"  {mode:6} {middle:8.1f} {low:7.1f}-{high:7.1f} {ratio[0] - 1:+9.2%} "
-                f"{overruns[mode]:9d}"
-            )
-            rows[mode] = {
-                "ms_per_step": medians[mode],
-                "ratio_to_off": ratio,
-                "overruns": overruns[mode],
-            }
-        body[shape] = {"bound_ms": bound_ms(shape), "modes": rows}
+    body: dict[str, Any] = {}
+    for gbps in LINKS_GBPS:
+        here, there = like_xl_ship(gbps)
+        print(
+            f"as GPT-2 XL at {gbps:g} Gbps: a boundary takes "
+            f"{xl_slowness(gbps, load_gpus()).boundary:.2f} forwards, a gradient {here:.2f} steps "
+            f"({there:.2f} there; modelled)"
+        )
+    for setting in settings(arguments.parts.split(",")):
+        found = {mode: Found(step_ms=[], sent_bytes={}) for mode in setting.modes}
+        for number in range(arguments.rounds if "fast" in setting.name else 1):
+            for mode, one in found.items():
+                one_round(setting, mode, arguments.steps, one)
+            said = ", ".join(f"{mode} {one.step_ms[-1]:.0f}" for mode, one in found.items())
+            print(f"{setting.name}, round {number}: {said} ms", flush=True)
+        body[setting.name] = table(setting, found)
     command = f"python -m benchmarks.redundancy_overhead --rounds {arguments.rounds}"
     print(f"written: {write_result('redundancy-overhead', command, body)}")
 

@@ -110,4 +110,5 @@ def gpt_spec(model: ModelConfig) -> ModelSpec:
         ),
         loss=token_loss,
         tied=(tie,) if model.tied else (),
+        plain=True,
     )

@@ -6,7 +6,7 @@ the seed, the step, the global microbatch index and the layer's global index.
 A parameter's global name is `<layer>.<name>`; global order is (layer, registration order).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,9 @@ class ModelSpec:
     factories: tuple[Callable[[], nn.Module], ...]
     loss: Loss
     tied: tuple[TiedParameter, ...] = ()
+    plain: bool = False
+    """Layers have no tensors but their parameters, and keep nothing that was computed from them: so
+    one whose parameters are known need not draw initial values."""
 
 
 def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
@@ -65,6 +68,30 @@ def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
                 )
             user.data.copy_(owner.data)
     return layer
+
+
+def build_shell(spec: ModelSpec, index: int, seed: int) -> nn.Module:
+    """Layer `index` for parameters that are known: `put_parameters` gives them. Of a plain model it
+    has no memory yet; of another one it is the layer with its initial values."""
+    if not spec.plain:
+        return build_layer(spec, index, seed)
+    with torch.device("meta"):
+        return spec.factories[index]().train()
+
+
+def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Make these the parameters of a layer, uncopied; by name, all of them. Raises ValueError when
+    one has another shape."""
+    for name, parameter in list(layer.named_parameters()):
+        value = values[name]
+        if value.shape != parameter.shape:
+            raise ValueError(f"{name} has shape {tuple(parameter.shape)}, not {tuple(value.shape)}")
+        if parameter.is_meta:
+            owner, _, short = name.rpartition(".")
+            trained = parameter.requires_grad
+            setattr(layer.get_submodule(owner), short, nn.Parameter(value, requires_grad=trained))
+        else:
+            parameter.data = value
 
 
 def run_layers(

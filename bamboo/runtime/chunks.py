@@ -1,7 +1,13 @@
-"""Flat state in chunks, so that letters of the step never wait behind a whole layer.
+"""State in chunks: who wants it asks for them, `window` chunks ahead of what has come; who sends
+answers one at a time.
 
-Rule: who receives asks, `window` chunks ahead of what has come; who sends answers one at a time.
+Rule: nothing is copied on the way that need not be. A chunk is cut out of the tensors as they lie
+at its sender, and its bytes go straight to where they belong at its receiver.
 """
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -19,27 +25,55 @@ def bounds_of(chunk: int, elements: int) -> tuple[int, int] | None:
     return start, min(start + CHUNK_ELEMENTS, elements)
 
 
-class Gathering:
-    """A flat tensor of which the first `window` chunks have been asked for."""
+def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of tensors that count as one after the other; a copy only where they
+    are of several."""
+    parts, before = [], 0
+    for tensor in tensors:
+        low, high = max(start - before, 0), min(stop - before, tensor.numel())
+        if low < high:
+            parts.append(tensor.reshape(-1)[low:high])
+        before += tensor.numel()
+    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
 
-    def __init__(self, window: int) -> None:
-        self.flat: Tensor | None = None
+
+class Gathering:
+    """Tensors, one after the other, of which the first `window` chunks have been asked for; what
+    comes goes into `into`, contiguous and all of one type."""
+
+    def __init__(self, window: int, into: Sequence[Tensor]) -> None:
         self._asked = window
-        self._chunks = 0
-        self._missing: set[int] = set()
+        self._into = [tensor.view(-1).view(torch.uint8) for tensor in into if tensor.numel()]
+        self._starts = [0, *accumulate(tensor.numel() for tensor in self._into)]
+        self._elements = sum(tensor.numel() for tensor in into)
+        self._chunks = max(1, -(-self._elements // CHUNK_ELEMENTS))
+        self._missing = set(range(self._chunks))
 
     def take(self, chunk: int, part: Tensor, *, elements: int) -> bool:
-        """A chunk of a tensor of so many elements has come; False when it is not wanted (twice)."""
-        if self.flat is None:
-            self.flat = torch.empty(elements)
-            self._chunks = max(1, -(-elements // CHUNK_ELEMENTS))
-            self._missing = set(range(self._chunks))
+        """A chunk of so many elements in all has come, as they are or as bytes; False when it is
+        not wanted (twice). Raises ValueError when it is of something of another size."""
         if chunk not in self._missing:
             return False
-        start = chunk * CHUNK_ELEMENTS
-        self.flat[start : start + CHUNK_ELEMENTS] = part
+        bounds = bounds_of(chunk, self._elements)
+        scalar_bytes = self._starts[-1] // max(1, self._elements)
+        data = part.view(-1).view(torch.uint8)
+        if bounds is None or elements != self._elements:
+            raise ValueError(f"state of {elements} elements came, not of {self._elements}")
+        at, stop = bounds[0] * scalar_bytes, bounds[1] * scalar_bytes
+        if data.numel() != stop - at:
+            raise ValueError(f"chunk {chunk} has {data.numel()} bytes, not {stop - at}")
+        self._put(data, at)
         self._missing.remove(chunk)
         return True
+
+    def _put(self, data: Tensor, at: int) -> None:
+        number, done = bisect_right(self._starts, at) - 1, 0
+        while done < data.numel():
+            low = at + done - self._starts[number]
+            target = self._into[number][low : low + data.numel() - done]
+            target.copy_(data[done : done + target.numel()])
+            done += target.numel()
+            number += 1
 
     def next_chunk(self) -> int | None:
         """The next one to ask for; None when all are asked for."""
@@ -51,4 +85,4 @@ class Gathering:
     @property
     def whole(self) -> bool:
         """Whether all of it has come."""
-        return self.flat is not None and not self._missing
+        return not self._missing

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
-from bamboo.runtime.wire import to_buffer, to_tensor
+from bamboo.runtime.wire import to_buffer, to_bytes, to_tensor
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
@@ -223,6 +223,11 @@ class Mail:
             buffers: list[Buffer] = [to_buffer(t) for t in letter.tensors]
             self._transport.send(node, key, buffers, letter.meta)
 
+    @property
+    def sent_bytes(self) -> Mapping[str, int]:
+        """What went to other nodes, headers too, by kind of letter."""
+        return self._transport.sent_bytes
+
     # ------------------------------------------------------------------ receiving
 
     def collect(self, timeout_s: float) -> int:
@@ -235,7 +240,7 @@ class Mail:
 
     def _deliver(self, key: MessageKey, letter: Letter | Delivered) -> None:
         if key.kind in ("want", "part"):
-            self.of_layers.append((key, _opened(letter)))
+            self.of_layers.append((key, _as_it_lies(letter)))
             return
         if isinstance(letter, Delivered) and letter.generation < self._era:
             return
@@ -249,7 +254,7 @@ class Mail:
                 self._deliver(part_key, part)
             return
         if key.kind in ("pull", "state", "stand"):
-            self.of_transfers.append((key, _opened(letter)))
+            self.of_transfers.append((key, _as_it_lies(letter)))
             return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:
@@ -289,6 +294,14 @@ class Mail:
             self._taken[slot] = {a for a in self._taken[slot] if a[1] >= bound}
         for known in [k for k in self.replica_hashes if k[1] < bound]:
             del self.replica_hashes[known]
+
+
+def _as_it_lies(letter: Letter | Delivered) -> Letter:
+    """State on its way: its bytes where they came, for who takes it copies them to their place."""
+    if isinstance(letter, Delivered):
+        tensors = tuple(map(to_bytes, letter.buffers))
+        return Letter(tensors=tensors, meta=letter.meta, generation=letter.generation)
+    return letter
 
 
 def _opened(letter: Letter | Delivered) -> Letter:

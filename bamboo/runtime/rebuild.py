@@ -10,9 +10,9 @@ layers that are not here are asked for, each from one who has it; what nobody ha
 checkpoint of that step, or is the state that every run begins with.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from bamboo.core.base import holders
@@ -29,7 +29,7 @@ from bamboo.core.state import Holding, Norm, Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.chunks import Gathering, bounds_of
+from bamboo.runtime.chunks import Gathering, bounds_of, slice_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -50,7 +50,8 @@ class Coming:
     """A layer on its way here."""
 
     source: NodeId
-    gathering: Gathering = field(default_factory=lambda: Gathering(WINDOW))
+    room: Mapping[str, Tensor]
+    gathering: Gathering
 
 
 class Rebuild:
@@ -76,8 +77,12 @@ class Rebuild:
         """The round that this node stops, or has stopped, for."""
         self._stopping = False
         self._stopped: list[SlotRun] = []
-        self._flat: dict[tuple[int, int], Tensor] = {}
-        """By (step, layer): what was sent here, or is sent from here."""
+        self._held: dict[tuple[int, int], Mapping[str, Tensor]] = {}
+        """By (step, layer): what was sent here, or read."""
+        self._views: dict[int, Mapping[str, Tensor]] = {}
+        """By layer, as of the base: tensors of runs that have stopped."""
+        self._given: set[int] = set()
+        """Layers whose tensors a run of the new layout has taken."""
         self._building = -1
         self._state: State | None = None
         self._coming: dict[int, Coming] = {}
@@ -141,7 +146,7 @@ class Rebuild:
             reach = run.step + 1 if run.owner and run.exchanged else run.step
             out.append(Holding(first=layers[0], stop=layers[-1] + 1, step=run.step, reach=reach))
         known = {(h.step, layer) for h in out for layer in range(h.first, h.stop)}
-        for step, layer in sorted(self._flat.keys() - known):
+        for step, layer in sorted(self._held.keys() - known):
             out.append(Holding(first=layer, stop=layer + 1, step=step, reach=step))
         return tuple(out)
 
@@ -166,6 +171,7 @@ class Rebuild:
         self._reach(reform)
         self._mail.begin_era(state.era, state.assignment, reform.base)
         self.owned, self.shadowed, self._coming = {}, {}, {}
+        self._views, self._given = {}, set()
         self._bytes = 0
         self._fetch(reform, state.assignment)
         self._build_if_whole()
@@ -191,7 +197,12 @@ class Rebuild:
         order = sorted(assignment.members()).index(self._me) if missing else 0
         for layer in (layer for layer in missing if layer in found):
             sources = found[layer]
-            coming = Coming(source=sources[(order + layer) % len(sources)])
+            room = self.builder.room_for((layer,))
+            coming = Coming(
+                source=sources[(order + layer) % len(sources)],
+                room=room,
+                gathering=Gathering(WINDOW, tuple(room.values())),
+            )
             self._coming[layer] = coming
             for chunk in range(WINDOW):
                 self._tell("want", coming.source, layer, chunk)
@@ -202,7 +213,7 @@ class Rebuild:
         return {layer for slot in slots for layer in placement.layers_of(slot.stage)}
 
     def _layers_here(self, base: int) -> set[int]:
-        here = {layer for step, layer in self._flat if step == base}
+        here = {layer for step, layer in self._held if step == base}
         for run in self._stopped:
             if run.step == base:
                 here.update(index for index, _ in run.stage.layers)
@@ -234,16 +245,19 @@ class Rebuild:
         assert self._state.reform is not None
         base = self._state.reform.base
         assert base is not None
-        names = {layer: self.builder.names_of(layer) for layer in self._stored}
+        rooms = {layer: self.builder.room_for((layer,)) for layer in self._stored}
         if not isinstance(outcome, StorageUnavailable):
-            lacking = {name for found in names.values() for name in found} - outcome.keys()
+            lacking = {name for found in rooms.values() for name in found} - outcome.keys()
             if lacking:
                 outcome = NotAsWritten(f"it has no {min(lacking)!r}")
         if isinstance(outcome, StorageUnavailable):
             self._not_read(base, outcome)
             return
-        for layer, found in names.items():
-            self._flat[(base, layer)] = torch.cat([outcome[name].reshape(-1) for name in found])
+        for layer, room in rooms.items():
+            for name, tensor in room.items():
+                # As all other state: in memory of torch's own, whatever it was read into.
+                tensor.copy_(outcome[name])
+            self._held[(base, layer)] = room
         self._build_if_whole()
 
     def _not_read(self, base: int, why: StorageUnavailable) -> None:
@@ -281,24 +295,28 @@ class Rebuild:
         self._outbox.event(LayoutBuilt(node=self._me, since=self._building, bytes=self._bytes))
 
     def _build(self, slot: Slot, base: int, *, owner: bool) -> SlotRun:
-        run = self.builder.build(slot, owner=owner)
-        here = self._layers_here(base)
-        layers = [index for index, _ in run.stage.layers]
-        if all(layer in here for layer in layers):
-            run.load_layers({layer: self._flat_of(base, layer) for layer in layers}, base)
-        return run
+        layers = self.builder.strategy.placement.layers_of(slot.stage)
+        if set(layers) - self._layers_here(base):
+            return self.builder.build(slot, owner=owner)
+        held: dict[str, Tensor] = {}
+        for layer in layers:
+            # Nothing steps before all go on, and then what stopped is forgotten: so one run may
+            # take the tensors themselves.
+            taken, found = layer in self._given, self._state_of(base, layer)
+            held |= {n: x.clone() for n, x in found.items()} if taken else found
+            self._given.add(layer)
+        return self.builder.build(slot, owner=owner, held=held, step=base)
 
-    def _flat_of(self, base: int, layer: int) -> Tensor:
-        """A layer's parameters and moments, one after the other."""
-        found = self._flat.get((base, layer))
+    def _state_of(self, base: int, layer: int) -> Mapping[str, Tensor]:
+        """A layer's parameters and moments, by name, in the order in which they are sent."""
+        found = self._held.get((base, layer)) or self._views.get(layer)
         if found is None:
             run = next(
                 r
                 for r in self._stopped
                 if r.step == base and any(index == layer for index, _ in r.stage.layers)
             )
-            found = torch.cat([x.reshape(-1) for x in run.tensors_of(layer).values()])
-            self._flat[(base, layer)] = found
+            found = self._views[layer] = run.tensors_of(layer)
         return found
 
     def finish(self) -> None:
@@ -316,7 +334,8 @@ class Rebuild:
         self.holding = self._stopping = False
         self._executor.frozen, self._executor.boundary = False, None
         self._end_reading()
-        self._stopped, self._flat, self._coming, self._state = [], {}, {}, None
+        self._stopped, self._held, self._coming, self._state = [], {}, {}, None
+        self._views, self._given = {}, set()
         self.owned, self.shadowed = {}, {}
 
     # ------------------------------------------------------------------ letters
@@ -347,13 +366,14 @@ class Rebuild:
         assert self._state.reform is not None
         base = self._state.reform.base
         assert base is not None
-        flat = self._flat_of(base, layer)
-        bounds = bounds_of(chunk, flat.numel())
+        tensors = self._state_of(base, layer).values()
+        elements = sum(tensor.numel() for tensor in tensors)
+        bounds = bounds_of(chunk, elements)
         if bounds is None:
             return
         key = MessageKey(kind="part", to=NOWHERE, source=NOWHERE, step=base, index=chunk)
-        about = {"since": self._building, "layer": layer, "elements": flat.numel()}
-        self._mail.post_to(to, key, (flat[slice(*bounds)],), about)
+        about = {"since": self._building, "layer": layer, "elements": elements}
+        self._mail.post_to(to, key, (slice_of(tensors, *bounds),), about)
 
     def _came(self, coming: Coming, layer: int, chunk: int, letter: Letter) -> None:
         gathering = coming.gathering
@@ -364,11 +384,10 @@ class Rebuild:
         if wanted is not None:
             self._tell("want", coming.source, layer, wanted)
         if gathering.whole:
-            assert gathering.flat is not None
             assert self._state is not None
             assert self._state.reform is not None
             assert self._state.reform.base is not None
-            self._flat[(self._state.reform.base, layer)] = gathering.flat
+            self._held[(self._state.reform.base, layer)] = coming.room
             del self._coming[layer]
             self._build_if_whole()
 

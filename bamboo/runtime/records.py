@@ -113,14 +113,15 @@ class Records:
         )
 
     def memory(self, executor: Executor, mail: Mail, device: Device) -> None:
-        """Record the operations done, the bytes of tensors at their peak, and what the device
-        did."""
+        """Record the operations done, the bytes of tensors at their peak and on the wire, and
+        what the device did."""
         self._outbox.metric(
             {
                 "kind": "memory",
                 "node": str(self._me),
                 "ops": dict(executor.operations.counts),
                 "peak_stash_bytes": mail.peak_stash_bytes,
+                "sent_bytes": dict(mail.sent_bytes),
                 "peak_tensor_bytes": peak_tensor_bytes(executor, mail),
                 "overruns": device.overruns,
                 "busy_s": dict(device.busy_s),

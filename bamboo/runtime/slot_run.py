@@ -5,10 +5,9 @@ it has computed ahead; promoting it changes its role and nothing else: it walks 
 from the start of its step, and what is computed already is only sent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
@@ -60,7 +59,14 @@ class SlotRun:
     how many steps its parameters have taken."""
 
     def __init__(
-        self, *, plan: ExchangePlan, batch: BatchShape, stage: Stage, moments: Moments, owner: bool
+        self,
+        *,
+        plan: ExchangePlan,
+        batch: BatchShape,
+        stage: Stage,
+        moments: Moments,
+        owner: bool,
+        step: int = 0,
     ) -> None:
         self.slot: Slot = plan.slot
         self.plan, self.stage, self.moments = plan, stage, moments
@@ -90,7 +96,7 @@ class SlotRun:
         self.graph_bytes = 0
         """What one microbatch keeps between forward and backward, measured on the first one."""
         self.peak_graphs = 0
-        self.step = -1
+        self.step = step - 1
         self.next_step()
 
     def next_step(self) -> None:
@@ -103,27 +109,9 @@ class SlotRun:
         self.exchange = Exchange(self.plan, self.step)
         self._losses: dict[int, Tensor] = {}
 
-    def load(self, flat: Tensor, step: int) -> None:
-        """Take over the state that another owner had before `step`: all of `tensors()`, flattened
-        one after the other. Raises ValueError when it has another size."""
-        _fill(self.tensors(), flat, f"slot {self.slot}")
-        self._stand_at(step)
-
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
-        """Parameters and moments of one layer, in the order of `SlotBuilder.names_of`."""
+        """Parameters and moments of one layer, in the order of `SlotBuilder.room_for`."""
         return {n: tensor for n, tensor in self.tensors().items() if layer_of(n) == layer}
-
-    def load_layers(self, flats: Mapping[int, Tensor], step: int) -> None:
-        """Take over each layer's state as it is before `step`: all of `tensors_of`, flattened one
-        after the other. Raises ValueError when a layer has another size."""
-        for layer, flat in flats.items():
-            _fill(self.tensors_of(layer), flat, f"layer {layer}")
-        self._stand_at(step)
-
-    def _stand_at(self, step: int) -> None:
-        self.history = {}
-        self.step = step - 1
-        self.next_step()
 
     def settle_losses(self) -> None:
         """Read the losses of this step from the device, once all backwards are issued."""
@@ -195,12 +183,3 @@ class SlotRun:
     def exchanged(self) -> bool:
         """Whether the exchange of this step is done and the squares are out."""
         return self.exchange.stand is Stand.DONE
-
-
-def _fill(targets: Mapping[str, Tensor], flat: Tensor, whose: str) -> None:
-    """Copy a flat tensor into these, one after the other. Raises ValueError for another size."""
-    sizes = [target.numel() for target in targets.values()]
-    if sum(sizes) != flat.numel():
-        raise ValueError(f"{whose} has {sum(sizes)} elements, not {flat.numel()}")
-    for target, part in zip(targets.values(), torch.split(flat, sizes), strict=True):
-        target.copy_(part.reshape(target.shape))

@@ -1,13 +1,17 @@
 """Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset
-from bamboo.models import ModelSpec, build_layer, named_parameters
+from bamboo.models import ModelSpec, build_shell, named_parameters
 from bamboo.runtime.exchange import ExchangePlan, Tie
-from bamboo.runtime.optimizer import AdamW
+from bamboo.runtime.optimizer import AdamW, Moments
 from bamboo.runtime.slot_run import KINDS, SlotRun
 from bamboo.runtime.stage import Stage
 from bamboo.topology.grid import Grid
@@ -54,15 +58,28 @@ class SlotBuilder:
             shares=shares,
         )
 
-    def names_of(self, layer: int) -> list[str]:
-        """The names of a layer's parameters and moments, in the order in which they are sent."""
-        built = build_layer(self.spec, layer, self.strategy.semantics.seed)
-        names = [name for name, _ in named_parameters([(layer, built)])]
-        return [f"{kind}/{name}" for kind in KINDS for name in names]
+    def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
+        """Memory for these layers' parameters and moments, by name, in the order in which they are
+        sent; what is in it is nothing yet."""
+        seed = self.strategy.semantics.seed
+        built = named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
+        return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
 
-    def build(self, slot: Slot, *, owner: bool) -> SlotRun:
-        """A run of `slot` with its initial parameters and zero moments."""
-        stage = Stage(self.spec, self.dataset, self.strategy, stage=slot.stage, tokens=self.tokens)
+    def build(
+        self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0
+    ) -> SlotRun:
+        """A run of `slot` with its initial parameters and zero moments; or with those that it has
+        before `step`, by name: they are taken, not copied. Raises ValueError when one of these has
+        another shape."""
+        values = None if held is None else _of_kind(held, KINDS[0])
+        stage = Stage(
+            self.spec,
+            self.dataset,
+            self.strategy,
+            stage=slot.stage,
+            tokens=self.tokens,
+            values=values,
+        )
         grid = self.strategy.placement.grid
         plan = ExchangePlan(
             slot=slot,
@@ -74,12 +91,16 @@ class SlotBuilder:
             counts_in_norm=tuple(stage.counts_in_norm),
             ties=self._ties(),
         )
+        if held is None:
+            moments = self.optimizer.new_state(stage.params)
+        else:
+            first, second = (_of_kind(held, kind) for kind in KINDS[1:])
+            moments = Moments(
+                exp_avg=[first[name] for name in stage.names],
+                exp_avg_sq=[second[name] for name in stage.names],
+            )
         return SlotRun(
-            plan=plan,
-            batch=self.batch,
-            stage=stage,
-            moments=self.optimizer.new_state(stage.params),
-            owner=owner,
+            plan=plan, batch=self.batch, stage=stage, moments=moments, owner=owner, step=step
         )
 
     def _ties(self) -> tuple[Tie, ...]:
@@ -101,3 +122,9 @@ class SlotBuilder:
         placement = self.strategy.placement
         stages = range(placement.grid.stages)
         return next(p for p in stages if layer in placement.layers_of(p))
+
+
+def _of_kind(held: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """The tensors of one kind, by the name of their parameter."""
+    prefix = f"{kind}/"
+    return {n.removeprefix(prefix): x for n, x in held.items() if n.startswith(prefix)}

@@ -5,13 +5,23 @@ run this same code on the same inputs, which is why their bits are the same.
 Shapes: inputs and outputs are whatever the layers say; stage 0 takes tokens_BT, int64.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bamboo.data.dataset import Dataset
-from bamboo.models import ModelSpec, build_layer, named_parameters, run_back, run_layers, tied_names
+from bamboo.models import (
+    ModelSpec,
+    build_layer,
+    build_shell,
+    named_parameters,
+    put_parameters,
+    run_back,
+    run_layers,
+    tied_names,
+)
 from bamboo.topology.strategy import Strategy
 
 
@@ -30,11 +40,20 @@ class Pending:
 class Stage:
     """The layers of one stage with their parameters, in global order.
 
-    `tokens`: tokens in a whole step, by which every loss is divided.
+    `tokens`: tokens in a whole step, by which every loss is divided. `values`: its parameters by
+    global name, if they are not those that a run begins with; they are taken, not copied. Raises
+    ValueError when one has another shape.
     """
 
     def __init__(
-        self, spec: ModelSpec, dataset: Dataset, strategy: Strategy, *, stage: int, tokens: int
+        self,
+        spec: ModelSpec,
+        dataset: Dataset,
+        strategy: Strategy,
+        *,
+        stage: int,
+        tokens: int,
+        values: Mapping[str, Tensor] | None = None,
     ) -> None:
         placement, semantics = strategy.placement, strategy.semantics
         self.stage = stage
@@ -43,9 +62,12 @@ class Stage:
         self._spec, self._data = spec, dataset
         self.seed = semantics.seed
         self._tokens = tokens
-        self.layers = [
-            (i, build_layer(spec, i, semantics.seed)) for i in placement.layers_of(stage)
-        ]
+        build = build_layer if values is None else build_shell
+        self.layers = [(i, build(spec, i, semantics.seed)) for i in placement.layers_of(stage)]
+        if values is not None:
+            for i, layer in self.layers:
+                own = {name: values[f"{i}.{name}"] for name, _ in layer.named_parameters()}
+                put_parameters(layer, own)
         named = named_parameters(self.layers)
         self.names = [name for name, _ in named]
         self.params = [parameter for _, parameter in named]

@@ -14,7 +14,7 @@ is safe, and a shadow that is to be replaced is sent nothing that the receiver d
 So whichever of them a loss finds in the log as the shadow can take over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,7 +24,7 @@ from bamboo.core.events import ReplicaJoined
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.chunks import Gathering, bounds_of
+from bamboo.runtime.chunks import CHUNK_ELEMENTS, Gathering, bounds_of, slice_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -44,8 +44,12 @@ class Outgoing:
     transfer: Transfer
     state: Sequence[Tensor] = ()
     """What is sent, from a step boundary on: the owner's tensors themselves until they are about
-    to change, then one flat copy of them."""
+    to change, then a flat copy of what is still to be sent of them."""
     elements: int = 0
+    before: int = 0
+    """Elements that come before `state`: they have been sent."""
+    asked: int = 0
+    """Chunks sent; they are asked for in order."""
     step: int = 0
     wanted: list[int] = field(default_factory=list)
     """Chunks asked for before there was a copy."""
@@ -59,7 +63,8 @@ class Incoming:
     """A transfer as its receiver sees it."""
 
     transfer: Transfer
-    gathering: Gathering = field(default_factory=lambda: Gathering(WINDOW))
+    room: Mapping[str, Tensor]
+    gathering: Gathering
     run: SlotRun | None = None
 
 
@@ -128,7 +133,10 @@ class Transfers:
                 del self._executor.shadowed[slot]
         for slot, transfer in coming.items():
             if slot not in self._in:
-                self._in[slot] = Incoming(transfer=transfer)
+                layers = self.builder.strategy.placement.layers_of(slot.stage)
+                room = self.builder.room_for(layers)
+                gathering = Gathering(WINDOW, tuple(room.values()))
+                self._in[slot] = Incoming(transfer=transfer, room=room, gathering=gathering)
                 self._executor.shadowed.pop(slot, None)
                 for chunk in range(WINDOW):
                     self._tell_source("pull", transfer, chunk)
@@ -140,7 +148,7 @@ class Transfers:
         found = self._out.get(run.slot)
         if found is None or found.state or run.cursor:
             return
-        found.state = [tensor.reshape(-1) for tensor in run.tensors().values()]
+        found.state = list(run.tensors().values())
         found.elements = sum(tensor.numel() for tensor in found.state)
         found.step = run.step
         self._mail.begin_joining(run.slot, found.transfer.receiver)
@@ -148,10 +156,11 @@ class Transfers:
             self._send_chunk(found, chunk)
 
     def freeze(self, run: SlotRun) -> None:
-        """The owner's tensors are about to change."""
+        """The owner's tensors are about to change: what has not been sent of them is kept."""
         found = self._out.get(run.slot)
         if found is not None and len(found.state) > 1:
-            found.state = [torch.cat(list(found.state))]
+            found.before = min(found.asked * CHUNK_ELEMENTS, found.elements)
+            found.state = [slice_of(found.state, found.before, found.elements).clone()]
 
     def _pulled(self, transfer: Transfer, chunk: int) -> None:
         found = self._out.get(transfer.slot)
@@ -166,7 +175,8 @@ class Transfers:
         bounds = bounds_of(chunk, found.elements)
         if bounds is None:
             return
-        part = _slice(found.state, *bounds)
+        found.asked = max(found.asked, chunk + 1)
+        part = slice_of(found.state, *(bound - found.before for bound in bounds))
         to, slot = found.transfer.receiver, found.transfer.slot
         key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
         about = {"since": found.transfer.since, "at_step": found.step}
@@ -214,10 +224,7 @@ class Transfers:
 
     def _load(self, found: Incoming, step: int) -> None:
         slot = found.transfer.slot
-        flat, found.gathering.flat = found.gathering.flat, None
-        assert flat is not None
-        found.run = self.builder.build(slot, owner=False)
-        found.run.load(flat, step)
+        found.run = self.builder.build(slot, owner=False, held=found.room, step=step)
         found.run.joining = True
         self._executor.shadowed[slot] = found.run
 
@@ -260,14 +267,3 @@ class Transfers:
     def _tell_source(self, kind: MessageKind, transfer: Transfer, index: int) -> None:
         key = MessageKey(kind=kind, to=transfer.slot, source=transfer.slot, step=0, index=index)
         self._mail.post_to(transfer.source, key, (), {"since": transfer.since})
-
-
-def _slice(tensors: Sequence[Tensor], start: int, stop: int) -> Tensor:
-    """Elements [start, stop) of flat tensors that stand one after the other."""
-    parts, before = [], 0
-    for tensor in tensors:
-        low, high = max(start - before, 0), min(stop - before, tensor.numel())
-        if low < high:
-            parts.append(tensor[low:high])
-        before += tensor.numel()
-    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])

@@ -11,7 +11,7 @@ import heapq
 import os
 import stat
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +145,7 @@ class ZmqTransport:
         self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
         self._closed = False
         self.malformed = 0
-        self.sent_bytes = 0
+        self.sent_bytes: Counter[str] = Counter()
 
     @property
     def endpoint(self) -> str:
@@ -229,7 +229,6 @@ class ZmqTransport:
         if socket is None:
             return False
         size_bytes = sum(b.data.nbytes for b in buffers)
-        self.sent_bytes += size_bytes
         due_s = 0.0
         if self._link is not None:
             due_s = self._link.due_s(node, size_bytes, time.monotonic())
@@ -241,6 +240,7 @@ class ZmqTransport:
             buffers=buffers,
             due_s=due_s,
         )
+        self.sent_bytes[key.kind] += len(frame)
         try:
             socket.send(frame, flags=zmq.NOBLOCK, copy=False)
         except zmq.Again:

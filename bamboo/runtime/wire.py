@@ -44,13 +44,19 @@ def to_buffer(tensor: torch.Tensor) -> Buffer:
     return Buffer(dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=flat.numpy().data)
 
 
+def to_bytes(buffer: Buffer) -> torch.Tensor:
+    """The bytes of a buffer, uint8, where they lie: to be copied, never to be computed with."""
+    if not buffer.data.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(buffer.data, dtype=torch.uint8)
+
+
 def to_tensor(buffer: Buffer) -> torch.Tensor:
     """A fresh tensor of the buffer's bytes: torch's own memory, so that its alignment, and with
     it the bits of what is computed from it, do not depend on how it came here."""
     out = torch.empty(buffer.shape, dtype=_DTYPES[buffer.dtype])
     if out.numel():
-        raw = torch.frombuffer(buffer.data, dtype=torch.uint8)
-        out.view(-1).view(torch.uint8).copy_(raw)
+        out.view(-1).view(torch.uint8).copy_(to_bytes(buffer))
     return out
 
 
@@ -62,7 +68,7 @@ def encode(
     meta: Mapping[str, Any],
     buffers: Sequence[Buffer],
     due_s: float = 0.0,
-) -> bytearray:
+) -> bytes:
     """The frame of a message. `due_s`: monotonic time before which a virtual link holds it."""
     header = [
         key.kind,
@@ -77,15 +83,7 @@ def encode(
         [[b.dtype, b.shape] for b in buffers],
     ]
     text = json.dumps(header).encode()
-    frame = bytearray(_LENGTH.size + len(text) + sum(b.data.nbytes for b in buffers))
-    _LENGTH.pack_into(frame, 0, len(text))
-    at = _LENGTH.size + len(text)
-    frame[_LENGTH.size : at] = text
-    into = memoryview(frame)
-    for buffer in buffers:
-        into[at : at + buffer.data.nbytes] = buffer.data
-        at += buffer.data.nbytes
-    return frame
+    return b"".join((_LENGTH.pack(len(text)), text, *(buffer.data for buffer in buffers)))
 
 
 def decode(frame: memoryview) -> tuple[Delivered, float]:

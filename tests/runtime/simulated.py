@@ -60,6 +60,7 @@ class SimulatedTransport:
         self._members: frozenset[NodeId] = frozenset()
         self.arrived: deque[Delivered] = deque()
         self.endpoint = f"sim://{me}"
+        self.sent_bytes: dict[str, int] = {}
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         self._generation, self._members = generation, frozenset(members)

@@ -1,10 +1,12 @@
 """The state of a slot in chunks; whole transfers run in the interleavings and end to end."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.runtime.transfer import _slice
+from bamboo.runtime import chunks
+from bamboo.runtime.chunks import CHUNK_ELEMENTS, Gathering, bounds_of, slice_of
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 12))
@@ -12,5 +14,53 @@ def test_chunks_put_together_are_the_whole(sizes: list[int], chunk: int) -> None
     numbers = torch.arange(float(sum(sizes)))
     tensors = list(torch.split(numbers, sizes))
     starts = range(0, numbers.numel(), chunk)
-    chunks = [_slice(tensors, at, min(at + chunk, numbers.numel())) for at in starts]
+    chunks = [slice_of(tensors, at, min(at + chunk, numbers.numel())) for at in starts]
     assert torch.equal(torch.cat([torch.empty(0), *chunks]), numbers)
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    chunk=st.integers(1, 12),
+    window=st.integers(1, 3),
+    rng=st.randoms(use_true_random=False),
+)
+def test_what_comes_in_any_order_lies_where_it_belongs(
+    as_bytes: bool, sizes: list[int], chunk: int, window: int, rng: object
+) -> None:
+    whole = torch.arange(1.0, 1.0 + sum(sizes))
+    into = [torch.zeros(size) for size in sizes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_ELEMENTS", chunk)
+        gathering = Gathering(window, into)
+        asked = list(range(window))
+        while (wanted := gathering.next_chunk()) is not None:
+            asked.append(wanted)
+        rng.shuffle(asked)  # type: ignore[attr-defined]
+        for number in asked:
+            bounds = bounds_of(number, whole.numel())
+            if bounds is None:
+                continue  # nobody answers: there is no such chunk
+            part = whole[slice(*bounds)]
+            part = part.view(torch.uint8) if as_bytes else part
+            assert not gathering.whole
+            assert gathering.take(number, part, elements=whole.numel())
+            assert not gathering.take(number, part, elements=whole.numel())
+        assert gathering.whole
+    assert torch.equal(torch.cat(into), whole)
+
+
+def test_state_of_another_size_is_refused() -> None:
+    elements = CHUNK_ELEMENTS + 3
+    gathering = Gathering(2, [torch.zeros(elements)])
+    with pytest.raises(ValueError, match=f"state of 7 elements came, not of {elements}"):
+        gathering.take(0, torch.zeros(7), elements=7)
+    with pytest.raises(ValueError, match="chunk 1 has 8 bytes, not 12"):
+        gathering.take(1, torch.zeros(2), elements=elements)
+    assert not gathering.whole
+
+
+def test_a_chunk_within_one_tensor_is_no_copy() -> None:
+    tensors = [torch.zeros(2, 3), torch.zeros(4)]
+    part = slice_of(tensors, 1, 5)
+    assert part.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr()

@@ -1,0 +1,353 @@
+"""What losing a node and laying a run out anew take, by bytes of state a stage and by nodes.
+
+    python -m benchmarks.recovery_at_size [--parts copy,sizes,nodes] [--mb 1,8,64,512] [--rounds 1]
+
+Real processes, two stages, one wide block in each: a stage's state is 12 bytes a parameter. The
+virtual device gives operations their figures, where it can; overruns are printed. Of each size:
+
+- `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
+  the victim's connection comes late where it had much memory), then the standby is sent both of
+  its slots while the two others train, and takes one at a step boundary.
+- `grow`: 1 x 2 -> 2 x 2. All stop at a step's end, two new nodes are sent a stage each, all go on.
+
+A stall is the longest time between two commits after the beginning, beyond the median of those
+around it. `copy` measures what the bytes are held against: `benchmarks.copy_bandwidth`. `nodes`
+does both with little state on 4 to 32 processes. Every run's losses and final bits are compared
+with the calm run's.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.coord.follow import Decision
+from bamboo.core.events import LayoutBuilt, ReplicaJoined
+from bamboo.core.state import Phase, State
+from bamboo.data.dataset import load_data
+from bamboo.models import build_model
+from bamboo.runtime.numerics import prepare
+from bamboo.runtime.reference import CalmRun
+from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
+from benchmarks.copy_bandwidth import shown, yardstick
+from benchmarks.report import write_result
+from tests.e2e.calm import samples_difference
+from tests.e2e.cluster import Cluster, cluster
+
+MB = 10**6
+STATE_BYTES = 12
+"""Of a parameter: itself and two moments."""
+WARM = 3
+"""Steps before anything is done to the run."""
+PATIENCE_S = 300.0
+PARTS = ("copy", "sizes", "nodes")
+
+
+def width_for(state_bytes: int) -> int:
+    """The width of a GPT whose block has about so many bytes of state: 12 C^2 + 13 C parameters
+    of 12 bytes each; a multiple of 8."""
+    parameters = state_bytes / STATE_BYTES
+    width = (-13 + (169 + 48 * parameters) ** 0.5) / 24
+    return max(8, round(width / 8) * 8)
+
+
+def sized_job(state_mb: int, *, steps: int, redundancy: str) -> JobConfig:
+    """Two stages of one block each; four microbatches of four tokens, for little arithmetic."""
+    slow = max(1.0, state_mb / 256)
+    return JobConfig(
+        model=ModelConfig(layers=2, width=width_for(state_mb * MB), heads=1, context=4),
+        data=DataConfig(max_bytes=200_000),
+        train=TrainConfig(steps=steps, batch=4, microbatch=1, virtual_nodes=2),
+        cluster=ClusterConfig(
+            stages=2,
+            max_pipelines=2 if redundancy == "peer" else 0,
+            redundancy=redundancy,
+            device="virtual",
+            virtual_forward_ms=(20.0 * slow,),
+            virtual_backward_ms=(40.0 * slow,),
+            step_timeout_s=120.0,
+        ),
+    )
+
+
+# ---------------------------------------------------------------- what a run says of itself
+
+
+def longest_gap_s(commits_s: Sequence[float], since_s: float, until_s: float) -> float:
+    """Between two commits, of those gaps that any of [since, until] falls into."""
+    gaps = [
+        after - before
+        for before, after in itertools.pairwise(sorted(commits_s))
+        if after >= since_s and before <= until_s
+    ]
+    return max(gaps, default=0.0)
+
+
+def commits_s(run: Cluster) -> list[float]:
+    """When each step was first reported, unix time."""
+    found: dict[int, float] = {}
+    for record in run.metrics("step"):
+        found.setdefault(record["step"], record["t_s"])
+    return sorted(found.values())
+
+
+def median_gap_s(commits: Sequence[float]) -> float:
+    return statistics.median(after - before for before, after in itertools.pairwise(commits))
+
+
+def bits_differ(run: Cluster) -> str:
+    """What differs from the calm run, "" when nothing does; one tensor at a time in memory."""
+    job, found = run.job, run.losses()
+    prepare(job.cluster)
+    calm = CalmRun(job, build_model(job), load_data(job))
+    for step in range(job.train.steps):
+        loss = calm.step().hex()
+        if found.get(step) != loss:
+            return f"loss of step {step}: {found.get(step)} is not {loss}"
+    expected = calm.tensors()
+    seen: set[str] = set()
+    for file in sorted((run.directory / "final").glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (it is no mapping)
+                seen.add(name)
+                if not torch.equal(tensors.get_tensor(name), expected[name]):
+                    return f"tensor {name}"
+    if seen != expected.keys():
+        return f"tensors {sorted(seen ^ expected.keys())[:3]}"
+    return samples_difference(job, run.metrics("step"))
+
+
+def ended(run: Cluster) -> dict[str, Any]:
+    """Let the run end; whether its bits are right, and how many operations overran."""
+    state = run.finish(timeout_s=PATIENCE_S)
+    if state.outcome != "done":
+        raise RuntimeError(f"the run ended {state.outcome}: {state.sentence}")
+    overruns = sum(int(record["overruns"]) for record in run.metrics("memory"))
+    return {"differs": bits_differ(run), "overruns": overruns}
+
+
+def first(decisions: Sequence[Decision], of: Any) -> Decision:
+    """The first decision after which `of` holds for its state."""
+    return next(d for d in decisions if of(d.state))
+
+
+# ---------------------------------------------------------------- the two things that are done
+
+
+def replaced(job: JobConfig, standbys: int = 1) -> dict[str, Any]:
+    """Kill the owner of the last stage beside a standby, and wait until all is as it was."""
+    grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
+    with cluster(job) as run:
+        run.start(grid.size + standbys)
+        run.wait_step(WARM, PATIENCE_S)
+        killed_ns = run.kill(run.owner(Slot(pipeline=0, stage=grid.stages - 1)))
+        killed_s = time.time() - (time.monotonic_ns() - killed_ns) / 1e9
+        run.wait(lambda s: s.failovers != () or s.phase is not Phase.RUNNING, 60, "a failover")
+        run.wait(lambda s: settled(s) and not s.failovers, PATIENCE_S, "all protected")
+        whole_s = time.time()
+        end = ended(run)
+        decisions = run.decisions()
+        failover = next(f for f in run.metrics("failover") if not f["planned"])
+        commits = commits_s(run)
+    joined = [d for d in decisions if isinstance(d.event, ReplicaJoined)]
+    if not joined:
+        raise RuntimeError("the run ended before the standby had a replica; give it more steps")
+    begun_s = first(decisions, lambda s: s.transfers).now_s
+    before = [t for t in commits if t <= killed_s]
+    steady_s = median_gap_s(before)
+    hit_s = next(t for t in commits if t > killed_s)
+    after = [t for t in commits if hit_s <= t <= max(d.now_s for d in joined) + steady_s]
+    sent = sum(d.event.bytes for d in joined if isinstance(d.event, ReplicaJoined))
+    took_s = max(d.now_s for d in joined) - begun_s
+    stamps = [killed_ns / 1e9, *(failover[n] for n in STAMPS)]
+    return {
+        "parts_ms": {
+            name: 1e3 * (b - a)
+            for name, (a, b) in zip(PAUSE, itertools.pairwise(stamps), strict=True)
+        },
+        "step_s": steady_s,
+        "hit_step_s": hit_s - before[-1],
+        "merged_step_s": median_gap_s(after) if len(after) > 2 else None,
+        "longest_step_s": longest_gap_s(commits, hit_s, max(after)),
+        "sent_bytes": sent,
+        "protected_s": took_s,
+        "whole_s": whole_s - killed_s,
+        **end,
+    }
+
+
+PAUSE = ("disconnect", "decision", "promotion", "first operation")
+STAMPS = ("seen_s", "decided_s", "promoted_s", "first_operation_s")
+
+
+def settled(state: State) -> bool:
+    """Whether nothing is to be sent or moved any more."""
+    finished = state.phase is Phase.FINISHED
+    return finished or (state.phase is Phase.RUNNING and not (state.transfers or state.moves))
+
+
+def grown(job: JobConfig) -> dict[str, Any]:
+    """One pipeline more, on as many new nodes."""
+    stages, pipelines = job.cluster.stages, job.cluster.pipelines
+    wanted = Grid(pipelines=pipelines + 1, stages=stages)
+    with cluster(job) as run:
+        run.start(pipelines * stages)
+        run.wait_step(WARM, PATIENCE_S)
+        run.start(stages)
+        run.wait(lambda s: s.grid == wanted and s.reform is None, PATIENCE_S, f"{wanted}")
+        end = ended(run)
+        decisions, commits = run.decisions(), commits_s(run)
+    begun = first(decisions, lambda s: s.reform is not None)
+    based = first(decisions, lambda s: s.reform is not None and s.reform.base is not None)
+    built = [d for d in decisions if isinstance(d.event, LayoutBuilt)]
+    sent = sum(d.event.bytes for d in built if isinstance(d.event, LayoutBuilt))
+    done_s = built[-1].now_s
+    steady_s = median_gap_s([t for t in commits if t <= begun.now_s])
+    return {
+        "step_s": steady_s,
+        "stall_s": longest_gap_s(commits, begun.now_s, done_s) - steady_s,
+        "sent_bytes": sent,
+        "sent_s": done_s - based.now_s,
+        "gb_per_s": sent / (done_s - based.now_s) / 1e9,
+        **end,
+    }
+
+
+# ---------------------------------------------------------------- tables
+
+
+def steps_for(state_mb: int) -> int:
+    """Of a run: a large one's are long, and its nodes' start is not."""
+    return 24 if state_mb < 256 else 14
+
+
+def counted_job(nodes: int, *, grows: bool) -> JobConfig:
+    """Little state on so many nodes: pipelines of four stages (of two for four nodes), with figures
+    that leave two cores time for all of them; `grows`: one pipeline less at first."""
+    stages = 2 if nodes == 4 else 4
+    pipelines = nodes // stages
+    slow = max(1.0, nodes / 8)
+    return JobConfig(
+        model=ModelConfig(layers=stages, width=64, heads=2, context=8),
+        data=DataConfig(max_bytes=200_000),
+        train=TrainConfig(steps=24, batch=32, microbatch=1, virtual_nodes=8),
+        cluster=ClusterConfig(
+            stages=stages,
+            pipelines=pipelines - grows,
+            max_pipelines=pipelines if grows else 0,
+            redundancy="stash",
+            device="virtual",
+            virtual_forward_ms=(10.0 * slow,),
+            virtual_backward_ms=(20.0 * slow,),
+        ),
+    )
+
+
+REPLACED = (
+    f"{'':>8} {'EOF':>6} {'decide':>6} {'promote':>7} {'1st op':>6} ms  {'hit step':>8} "
+    f"{'longest':>8} steps  {'sent MB':>8} {'protected':>9} s  {'steps':>6}  bits"
+)
+GROWN = (
+    f"{'':>8} {'stall':>7} s {'stall':>7} steps  {'sent MB':>8} {'in':>7} s {'GB/s':>6} "
+    f"{'of a copy':>9}  bits"
+)
+
+
+def replaced_row(found: dict[str, Any]) -> str:
+    """A line of the table REPLACED."""
+    parts = found["parts_ms"]
+    step_s = found["step_s"]
+    return (
+        f"{parts['disconnect']:6.0f} {parts['decision']:6.0f} {parts['promotion']:7.0f} "
+        f"{parts['first operation']:6.0f}     {found['hit_step_s'] / step_s:8.2f} "
+        f"{found['longest_step_s'] / step_s:8.2f}        {found['sent_bytes'] / MB:8.1f} "
+        f"{found['protected_s']:9.2f}    {found['protected_s'] / step_s:6.1f}  "
+        f"{found['differs'] or 'equal'}"
+    )
+
+
+def grown_row(found: dict[str, Any], copy_gb_per_s: float | None) -> str:
+    """A line of the table GROWN; `copy_gb_per_s` is the yardstick, where it was measured."""
+    share = f"{found['gb_per_s'] / copy_gb_per_s:9.0%}" if copy_gb_per_s else f"{'':9}"
+    return (
+        f"{found['stall_s']:7.2f}   {found['stall_s'] / found['step_s']:7.2f}        "
+        f"{found['sent_bytes'] / MB:8.1f} {found['sent_s']:7.2f}   {found['gb_per_s']:6.2f} "
+        f"{share}  {found['differs'] or 'equal'}"
+    )
+
+
+def rows(
+    names: Sequence[int],
+    jobs: dict[str, Any],
+    *,
+    rounds: int,
+    copy_gb_per_s: float | None = None,
+) -> dict[str, Any]:
+    """Play both for each size, round by round, and print each as it is done."""
+    body: dict[str, Any] = {}
+    for _ in range(rounds):
+        for name in names:
+            for what, job_for in jobs.items():
+                job = job_for(name)
+                found = replaced(job) if what == "replace" else grown(job)
+                is_grown = what == "grow"
+                print(GROWN if is_grown else REPLACED)
+                row = grown_row(found, copy_gb_per_s) if is_grown else replaced_row(found)
+                print(f"{what:>7} {name:4d} {row}", flush=True)
+                body.setdefault(what, {}).setdefault(str(name), []).append(found)
+    return body
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--mb", default="1,8,64,512", help="of state a stage")
+    parser.add_argument("--nodes", default="4,8,16,32")
+    parser.add_argument("--rounds", type=int, default=1)
+    arguments = parser.parse_args()
+    parts = arguments.parts.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    body: dict[str, Any] = {}
+    rate: float | None = None
+    if "copy" in parts:
+        found = yardstick(size_bytes=512 << 20, rounds=3)
+        best, rate = shown(found)
+        print(f"the yardstick: {best}, {rate:.2f} GB/s")
+        body["copy"] = {"gb_per_s": found, "yardstick": best}
+    if "sizes" in parts:
+        sizes = [int(word) for word in arguments.mb.split(",")]
+        print("by MB of state a stage")
+        body["sizes"] = rows(
+            sizes,
+            {
+                "replace": lambda mb: sized_job(mb, steps=steps_for(mb), redundancy="stash"),
+                "grow": lambda mb: sized_job(mb, steps=steps_for(mb), redundancy="peer"),
+            },
+            rounds=arguments.rounds,
+            copy_gb_per_s=rate,
+        )
+    if "nodes" in parts:
+        counts = [int(word) for word in arguments.nodes.split(",")]
+        print("by nodes, little state")
+        body["nodes"] = rows(
+            counts,
+            {
+                "replace": lambda nodes: counted_job(nodes, grows=False),
+                "grow": lambda nodes: counted_job(nodes, grows=True),
+            },
+            rounds=arguments.rounds,
+        )
+    command = f"python -m benchmarks.recovery_at_size --parts {arguments.parts}"
+    print(write_result("recovery-at-size", f"{command} --mb {arguments.mb}", body))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Layers whose parameters are known already are made without drawing any."""
+
+import pytest
+import torch
+from torch import nn
+
+from bamboo.config.tree import JobConfig, ModelConfig
+from bamboo.models import ModelSpec, build_layer, build_model, build_shell, put_parameters
+from bamboo.models.gpt import token_loss
+
+JOB = JobConfig(model=ModelConfig(layers=2, width=16, heads=2, context=8, vocabulary=32))
+TOKENS = torch.arange(8).view(1, 8)
+
+
+class _Counted(nn.Module):
+    """Has a buffer that is computed when it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+        self.register_buffer("scale", torch.arange(3.0) + 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.scale
+
+
+def test_a_shell_with_the_parameters_of_a_layer_computes_what_it_does() -> None:
+    spec = build_model(JOB)
+    assert spec.plain
+    x_real, x_shell = TOKENS, TOKENS
+    for index in range(len(spec.factories)):
+        layer, shell = build_layer(spec, index, 5), build_shell(spec, index, 5)
+        assert all(parameter.is_meta for parameter in shell.parameters())
+        own = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
+        put_parameters(shell, own)
+        assert [n for n, _ in shell.named_parameters()] == list(own)
+        for name, parameter in shell.named_parameters():
+            assert parameter.data_ptr() == own[name].data_ptr()
+            assert parameter.requires_grad
+        torch.manual_seed(1)
+        x_real = layer(x_real)
+        torch.manual_seed(1)
+        x_shell = shell(x_shell)
+        assert torch.equal(x_real, x_shell)
+
+
+def test_layers_of_a_plain_model_have_no_tensors_but_parameters() -> None:
+    spec = build_model(JOB)
+    for index in range(len(spec.factories)):
+        layer = build_layer(spec, index, 5)
+        held = {id(p) for p in layer.parameters()}
+        assert not list(layer.buffers())
+        for module in layer.modules():
+            values = [v for v in vars(module).values() if isinstance(v, torch.Tensor)]
+            assert all(id(value) in held for value in values)
+
+
+def test_a_model_that_is_not_plain_is_built_whole() -> None:
+    spec = ModelSpec(factories=(_Counted,), loss=token_loss)
+    shell = build_shell(spec, 0, 5)
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    put_parameters(shell, {"weight": weight})
+    assert torch.equal(shell(torch.ones(3)), torch.tensor([1.0, 4.0, 9.0]))
+
+
+def test_a_parameter_of_another_shape_is_refused() -> None:
+    shell = build_shell(ModelSpec(factories=(_Counted,), loss=token_loss), 0, 5)
+    with pytest.raises(ValueError, match=r"weight has shape \(3,\), not \(4,\)"):
+        put_parameters(shell, {"weight": torch.zeros(4)})
