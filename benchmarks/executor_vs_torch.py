@@ -1,7 +1,7 @@
 """Our executor beside torch's Schedule1F1B and ScheduleGPipe, and beside one plain process.
 
     python -m benchmarks.executor_vs_torch [--sizes 8x256,16x512] [--grids 1x4,1x2,2x2,2x4]
-                                           [--rounds N] [--contenders off,stash,1f1b,gpipe,single]
+                                           [--rounds N] [--contenders off,stash,gpipe,single]
 
 A GPT of 8 blocks, width 256, and one of 16 blocks, width 512; 128 tokens, dropout 0.1, a global
 batch of 8 microbatches of 4 sequences, so of 4 in each of two pipelines. One thread a process,
@@ -14,7 +14,8 @@ add their gradients in one bucket by Gloo, as DistributedDataParallel does.
 All contenders of a case live at once and take turns (benchmarks/turns.py): wall time per step on
 the cores that there are, and processor time per step of all processes, the store's included. Fewer
 cores than processes have no bubbles, so what counts is the ratio of turns of one round: 1f1b / it,
-above 1 it is faster than torch's Schedule1F1B.
+above 1 it is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the
+processors for each operation, beside the operation's own work.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ from bamboo.config.tree import (
 from benchmarks.report import median_with_interval, paired_ratios, write_result
 from benchmarks.stamped import ours
 from benchmarks.torch_pipeline import SINGLE, torchs
-from benchmarks.turns import Contender, Cost, take_turns
+from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
 
 REFERENCE = "1f1b"
 OURS = ("off", "stash")
@@ -51,7 +52,7 @@ CUTS = {
 """The embedding goes with the first blocks, the head with the last."""
 STEPS = {"8x256": 2, "16x512": 1}
 """In a turn."""
-WARM_UP_STEPS = 2
+WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
 ENDLESS_STEPS = 100_000
 PATIENCE_S = 3600.0
 """A contender stands still for most of the time."""
@@ -73,15 +74,16 @@ class Case:
 
 
 PIPELINES = (REFERENCE, *OURS, "gpipe")
+SHORT = (REFERENCE, *OURS)
 CASES = (
-    Case(size="8x256", pipelines=1, stages=4, rounds=9),
-    Case(size="8x256", pipelines=1, stages=2, rounds=5, contenders=PIPELINES),
-    Case(size="8x256", pipelines=2, stages=2, rounds=5, contenders=PIPELINES),
-    Case(size="8x256", pipelines=2, stages=4, rounds=5, contenders=PIPELINES),
-    Case(size="16x512", pipelines=1, stages=4, rounds=5, contenders=(REFERENCE, *OURS)),
-    Case(size="16x512", pipelines=1, stages=2, rounds=2, contenders=(REFERENCE, *OURS)),
+    Case(size="8x256", pipelines=1, stages=4, rounds=7),
+    Case(size="8x256", pipelines=1, stages=2, rounds=4, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=2, rounds=4, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=4, rounds=4, contenders=PIPELINES),
+    Case(size="16x512", pipelines=1, stages=4, rounds=5, contenders=SHORT),
+    Case(size="16x512", pipelines=1, stages=2, rounds=2, contenders=SHORT),
 )
-"""What fits 12 minutes; the others of both sizes are there by name."""
+"""What fits 12 minutes on two quiet cores; other grids of the larger model are there by name."""
 
 
 def job(case: Case, mode: str) -> JobConfig:
@@ -109,21 +111,27 @@ def contender(case: Case, name: str) -> AbstractContextManager[Contender]:
     return torchs(name, job(case, "off"), CUTS[case.size, case.stages])
 
 
-def played(case: Case) -> dict[str, list[Cost]]:
-    """By contender, what a step cost in each round."""
+def played(case: Case) -> tuple[dict[str, list[Cost]], dict[str, float]]:
+    """By contender, what a step cost in each round, and what an operation cost beside its work."""
     with contextlib.ExitStack() as stack:
         running = []
         for name in case.contenders:
             running.append(stack.enter_context(contender(case, name)))
-            running[-1].run(WARM_UP_STEPS)
-        return take_turns(running, rounds=case.rounds, steps=STEPS[case.size])
+            running[-1].run(WARM_UP_STEPS[case.size])
+        found = take_turns(running, rounds=case.rounds, steps=STEPS[case.size])
+        stamps = {one.name: read_stamps(one.folder) for one in running}
+        return found, {
+            name: beside_us(each, WARM_UP_STEPS[case.size]) for name, each in stamps.items()
+        }
 
 
-def rows_of(case: Case, found: dict[str, list[Cost]]) -> list[dict[str, Any]]:
-    """One row of the table for each contender, with every value."""
+def rows_of(case: Case) -> list[dict[str, Any]]:
+    """Play a case: one row of the table for each contender, with every value."""
+    found, beside = played(case)
     rows = []
     for name, each in found.items():
         row: dict[str, Any] = {"size": case.size, "grid": case.grid, "contender": name}
+        row["beside_us_per_operation"] = beside[name]
         for what in ("wall_s", "cpu_s"):
             values = [getattr(cost, what) for cost in each]
             reference = [getattr(cost, what) for cost in found[REFERENCE]]
@@ -141,28 +149,37 @@ def line(row: dict[str, Any]) -> str:
         for middle, low, high in (row["1f1b_over_it_wall_s"], row["1f1b_over_it_cpu_s"])
     )
     ms = f"{1e3 * row['wall_s'][0]:8.0f} {1e3 * row['cpu_s'][0]:8.0f}"
-    return f"{row['size']:7} {row['grid']:5} {row['contender']:7} {ms}  {ratios}"
+    beside_us = row["beside_us_per_operation"]
+    beside = f"{beside_us:6.0f}" if beside_us else ""
+    return f"{row['size']:7} {row['grid']:5} {row['contender']:7} {ms}  {ratios} {beside}"
 
 
-def chosen(arguments: argparse.Namespace) -> list[Case]:
-    """The cases of the defaults, or those that the arguments name."""
-    sizes, grids = arguments.sizes.split(","), arguments.grids.split(",")
-    named = arguments.contenders.split(",") if arguments.contenders else None
+def chosen(sizes: str, grids: str, contenders: str, *, rounds: int) -> list[Case]:
+    """The cases of these sizes and grids, of the defaults or beyond them; of everybody or of the
+    contenders that are named; for so many rounds, or as each case has it (0). The reference comes
+    first. What is empty is as the defaults have it."""
+    cases = [
+        _case(size, *map(int, grid.split("x")))
+        for size in (sizes or ",".join(STEPS)).split(",")
+        for grid in (grids or ",".join(_grids(size))).split(",")
+    ]
+    named = [name for name in contenders.split(",") if name]
     out = []
-    for case in CASES:
-        if case.size in sizes and case.grid in grids:
-            names = named or case.contenders
-            ordered = (REFERENCE, *(n for n in CONTENDERS if n in names and n != REFERENCE))
-            out.append(
-                Case(
-                    size=case.size,
-                    pipelines=case.pipelines,
-                    stages=case.stages,
-                    rounds=arguments.rounds or case.rounds,
-                    contenders=ordered,
-                )
-            )
+    for case in cases:
+        others = [n for n in CONTENDERS if n in (named or case.contenders) and n != REFERENCE]
+        changed = replace(case, rounds=rounds or case.rounds, contenders=(REFERENCE, *others))
+        out.append(changed)
     return out
+
+
+def _grids(size: str) -> list[str]:
+    return [case.grid for case in CASES if case.size == size]
+
+
+def _case(size: str, pipelines: int, stages: int) -> Case:
+    """That of the defaults, or a short one."""
+    own = Case(size=size, pipelines=pipelines, stages=stages, rounds=2, contenders=SHORT)
+    return next((case for case in CASES if (case.size, case.grid) == (size, own.grid)), own)
 
 
 def command_of(arguments: argparse.Namespace) -> str:
@@ -173,18 +190,19 @@ def command_of(arguments: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default=",".join(STEPS))
-    parser.add_argument("--grids", default="1x4,1x2,2x2,2x4", help="pipelines x stages")
+    parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--grids", default="", help="pipelines x stages: 1x2, 1x4, 2x2, 2x4")
     parser.add_argument("--rounds", type=int, default=0, help="0: as each case has it")
     parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
     head = f"{'model':7} {'grid':5} {'':7} {'wall ms':>8} {'cpu ms':>8}"
-    head += f"  {'1f1b / it: wall (95 %)':>22}  {'cpu (95 %)':>22}"
+    head += f"  {'1f1b / it: wall (95 %)':>22}  {'cpu (95 %)':>22}  us/op"
     rows: list[dict[str, Any]] = []
-    for case in chosen(arguments):
+    cases = chosen(arguments.sizes, arguments.grids, arguments.contenders, rounds=arguments.rounds)
+    for case in cases:
         print(f"{case.size} on {case.grid}: {case.rounds} rounds", flush=True)
-        found = rows_of(case, played(case))
+        found = rows_of(case)
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
     print("\n".join(["", head, *map(line, rows)]))

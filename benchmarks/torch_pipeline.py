@@ -29,8 +29,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
-from benchmarks.stamped import Stamps
-from benchmarks.turns import Contender
+from benchmarks.turns import Contender, Stamps
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 SINGLE = "single"

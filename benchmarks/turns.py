@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support import wait_until
 
@@ -25,6 +26,27 @@ class Cost:
     wall_s: float
     cpu_s: float
     """Of all processes together."""
+
+
+class Stamp(NamedTuple):
+    """The end of a step in one process, in monotonic seconds of the host."""
+
+    at_s: float
+    beside_s: float = 0.0
+    """Processor time of the training thread until then, beside the work of operations."""
+    operations: float = 0.0
+
+
+class Stamps:
+    """Writes one process's stamps."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"stamps-{name}"
+
+    def step(self, beside_s: float = 0.0, operations: int = 0) -> None:
+        """A step has ended now."""
+        with self._path.open("a") as file:
+            file.write(f"{time.monotonic():.6f} {beside_s:.6f} {operations}\n")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,12 +102,21 @@ def take_turns(
     return found
 
 
-def read_stamps(folder: Path) -> list[list[float]]:
-    """By process, when its steps ended."""
+def read_stamps(folder: Path) -> list[list[Stamp]]:
+    """By process, the ends of its steps."""
     return [
-        [float(line) for line in path.read_text().splitlines()]
+        [Stamp(*map(float, line.split())) for line in path.read_text().splitlines()]
         for path in sorted(folder.glob("stamps-*"))
     ]
+
+
+def beside_us(stamps: Sequence[Sequence[Stamp]], skipped: int) -> float:
+    """Processor microseconds that the training threads took for each operation beside its work,
+    after the first `skipped` steps; 0 where nothing is stamped but the time."""
+    ends = [(found[skipped - 1], found[-1]) for found in stamps]
+    operations = sum(last.operations - first.operations for first, last in ends)
+    spent_s = sum(last.beside_s - first.beside_s for first, last in ends)
+    return 1e6 * spent_s / operations if operations else 0.0
 
 
 def _clock_of(pid: int) -> int:
