@@ -1,27 +1,32 @@
-"""Our executor against torch's Schedule1F1B: same model, same data shapes, same box, interleaved.
+"""Our executor beside torch's Schedule1F1B and ScheduleGPipe, and beside one plain process.
 
-    python -m benchmarks.executor_vs_torch [--rounds 9] [--steps 10]
+    python -m benchmarks.executor_vs_torch [--sizes 8x256,16x512] [--grids 1x4,1x2,2x2,2x4]
+                                           [--rounds N] [--contenders off,stash,gpipe,single]
 
-Four processes of one thread each; GPT of 8 blocks, width 256, 128 tokens, 8 microbatches of 4
-sequences, dropout 0.1, fused AdamW on both sides. Ours, redundancy off, includes what the promise
-costs: keyed randomness, the squares for clipping, the loss record. The figure is wall time per
-step on contended cores, so only ratios of neighbouring rounds count: torch / ours, above 1 we are
-faster. `stash` and `eager` stand beside it.
+A GPT of 8 blocks, width 256, and one of 16 blocks, width 512; 128 tokens, dropout 0.1, a global
+batch of 8 microbatches of 4 sequences, so of 4 in each of two pipelines. One thread a process,
+AdamW fused, decay for matrices alone. Everybody clips the global norm at 1: ours by float64 squares
+per parameter that go to all slots, torch by its own norm of each stage and a number by Gloo. Ours
+pays for the promise beside: keyed randomness, the loss record, contiguous boundaries, and in
+`stash` (the default) the gradient to the shadow and the replica's step. Two pipelines of torch's
+add their gradients in one bucket by Gloo, as DistributedDataParallel does.
+
+All contenders of a case live at once and take turns (benchmarks/turns.py): wall time per step on
+the cores that there are, and processor time per step of all processes, the store's included. Fewer
+cores than processes have no bubbles, so what counts is the ratio of turns of one round: 1f1b / it,
+above 1 it is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the
+processors for each operation, beside the operation's own work.
 """
 
 import argparse
-import itertools
-import multiprocessing
+import contextlib
 import os
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bamboo.config.tree import (
     ClusterConfig,
@@ -30,114 +35,179 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from bamboo.data.dataset import load_data
-from bamboo.models import build_layer, build_model
-from benchmarks.local_run import SKIPPED_STEPS, step_times_s
-from benchmarks.report import median_and_quartiles, paired_ratios, write_result
+from benchmarks.report import median_with_interval, paired_ratios, write_result
+from benchmarks.stamped import ours
+from benchmarks.torch_pipeline import SINGLE, torchs
+from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
 
-STAGES = 4
-MICROBATCHES = 8
-CUT = (0, 3, 5, 7, 10)
-"""Embedding + 2 blocks, 2, 2, 2 blocks + head."""
+REFERENCE = "1f1b"
+OURS = ("off", "stash")
+CONTENDERS = (REFERENCE, *OURS, "gpipe", SINGLE)
+CUTS = {
+    ("8x256", 4): (0, 3, 5, 7, 10),
+    ("8x256", 2): (0, 5, 10),
+    ("16x512", 4): (0, 5, 9, 13, 18),
+    ("16x512", 2): (0, 9, 18),
+}
+"""The embedding goes with the first blocks, the head with the last."""
+STEPS = {"8x256": 2, "16x512": 1}
+"""In a turn."""
+WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
+ENDLESS_STEPS = 100_000
+PATIENCE_S = 3600.0
+"""A contender stands still for most of the time."""
 
 
-def job(mode: str, steps: int) -> JobConfig:
-    """The same job for every variant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Who competes with which model on which grid, for how many rounds."""
+
+    size: str
+    pipelines: int
+    stages: int
+    rounds: int
+    contenders: tuple[str, ...] = CONTENDERS
+
+    @property
+    def grid(self) -> str:
+        return f"{self.pipelines}x{self.stages}"
+
+
+PIPELINES = (REFERENCE, *OURS, "gpipe")
+SHORT = (REFERENCE, *OURS)
+CASES = (
+    Case(size="8x256", pipelines=1, stages=4, rounds=7),
+    Case(size="8x256", pipelines=1, stages=2, rounds=4, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=2, rounds=4, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=4, rounds=4, contenders=PIPELINES),
+    Case(size="16x512", pipelines=1, stages=4, rounds=5, contenders=SHORT),
+    Case(size="16x512", pipelines=1, stages=2, rounds=2, contenders=SHORT),
+)
+"""What fits 12 minutes on two quiet cores; other grids of the larger model are there by name."""
+
+
+def job(case: Case, mode: str) -> JobConfig:
+    """The same job for every contender."""
+    layers, width = map(int, case.size.split("x"))
     return JobConfig(
-        model=ModelConfig(layers=8, width=256, heads=8, context=128, dropout=0.1),
+        model=ModelConfig(layers=layers, width=width, heads=8, context=128, dropout=0.1),
         data=DataConfig(max_bytes=2_000_000),
-        train=TrainConfig(steps=steps, batch=4 * MICROBATCHES, microbatch=4),
-        cluster=ClusterConfig(stages=STAGES, cut=CUT[:-1], redundancy=mode),
+        train=TrainConfig(steps=ENDLESS_STEPS, batch=32, microbatch=4),
+        cluster=ClusterConfig(
+            pipelines=case.pipelines,
+            stages=case.stages,
+            cut=CUTS[case.size, case.stages][:-1],
+            redundancy=mode,
+            gone_s=PATIENCE_S,
+            step_timeout_s=PATIENCE_S,
+        ),
     )
 
 
-def torch_rank(rank: int, folder: str, steps: int, times: Any) -> None:
-    """One process of the torch baseline; rank 0 puts its step times into `times`."""
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", STAGES)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=STAGES)
-    config = job("off", steps)
-    spec, data = build_model(config), load_data(config)
-    module = nn.Sequential(
-        *(build_layer(spec, i, config.train.seed) for i in range(CUT[rank], CUT[rank + 1]))
+def contender(case: Case, name: str) -> AbstractContextManager[Contender]:
+    """A running contender."""
+    if name in OURS:
+        return ours(name, job(case, name))
+    return torchs(name, job(case, "off"), CUTS[case.size, case.stages])
+
+
+def played(case: Case) -> tuple[dict[str, list[Cost]], dict[str, float]]:
+    """By contender, what a step cost in each round, and what an operation cost beside its work."""
+    with contextlib.ExitStack() as stack:
+        running = []
+        for name in case.contenders:
+            running.append(stack.enter_context(contender(case, name)))
+            running[-1].run(WARM_UP_STEPS[case.size])
+        found = take_turns(running, rounds=case.rounds, steps=STEPS[case.size])
+        stamps = {one.name: read_stamps(one.folder) for one in running}
+        return found, {
+            name: beside_us(each, WARM_UP_STEPS[case.size]) for name, each in stamps.items()
+        }
+
+
+def rows_of(case: Case) -> list[dict[str, Any]]:
+    """Play a case: one row of the table for each contender, with every value."""
+    found, beside = played(case)
+    rows = []
+    for name, each in found.items():
+        row: dict[str, Any] = {"size": case.size, "grid": case.grid, "contender": name}
+        row["beside_us_per_operation"] = beside[name]
+        for what in ("wall_s", "cpu_s"):
+            values = [getattr(cost, what) for cost in each]
+            reference = [getattr(cost, what) for cost in found[REFERENCE]]
+            row[what] = median_with_interval(values)
+            row[f"every_{what}"] = values
+            row[f"1f1b_over_it_{what}"] = median_with_interval(paired_ratios(reference, values))
+        rows.append(row)
+    return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as text."""
+    ratios = "  ".join(
+        f"{middle:6.3f} ({low:.3f}-{high:.3f})"
+        for middle, low, high in (row["1f1b_over_it_wall_s"], row["1f1b_over_it_cpu_s"])
     )
-    tokens = config.train.batch * config.model.context
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        return spec.loss(output, target) / tokens
-
-    stage = PipelineStage(module, rank, STAGES, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=loss, scale_grads=False)
-    found = []
-    for step in range(steps):
-        start_s = time.perf_counter()
-        batch = [data.microbatch(step, m) for m in range(MICROBATCHES)]
-        optimizer.zero_grad()
-        losses: list[Tensor] = []
-        if rank == 0:
-            schedule.step(torch.cat([inputs for inputs, _ in batch]))
-        elif rank == STAGES - 1:
-            schedule.step(target=torch.cat([targets for _, targets in batch]), losses=losses)
-            sum(float(x.detach()) for x in losses)
-        else:
-            schedule.step()
-        optimizer.step()
-        found.append(time.perf_counter() - start_s)
-    if rank == 0:
-        times.put(found[SKIPPED_STEPS + 1 :])
-    dist.barrier()
-    dist.destroy_process_group()
+    ms = f"{1e3 * row['wall_s'][0]:8.0f} {1e3 * row['cpu_s'][0]:8.0f}"
+    beside_us = row["beside_us_per_operation"]
+    beside = f"{beside_us:6.0f}" if beside_us else ""
+    return f"{row['size']:7} {row['grid']:5} {row['contender']:7} {ms}  {ratios} {beside}"
 
 
-def torch_times_s(steps: int) -> list[float]:
-    """Step times of one run of the baseline."""
-    context = multiprocessing.get_context("fork")
-    times = context.SimpleQueue()
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(target=torch_rank, args=(rank, folder, steps, times))
-            for rank in range(STAGES)
-        ]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join(timeout=600)
-        if any(process.exitcode != 0 for process in ranks):
-            raise RuntimeError(f"torch ranks ended with {[p.exitcode for p in ranks]}")
-        return list(times.get())
+def chosen(sizes: str, grids: str, contenders: str, *, rounds: int) -> list[Case]:
+    """The cases of these sizes and grids, of the defaults or beyond them; of everybody or of the
+    contenders that are named; for so many rounds, or as each case has it (0). The reference comes
+    first. What is empty is as the defaults have it."""
+    cases = [
+        _case(size, *map(int, grid.split("x")))
+        for size in (sizes or ",".join(STEPS)).split(",")
+        for grid in (grids or ",".join(_grids(size))).split(",")
+    ]
+    named = [name for name in contenders.split(",") if name]
+    out = []
+    for case in cases:
+        others = [n for n in CONTENDERS if n in (named or case.contenders) and n != REFERENCE]
+        changed = replace(case, rounds=rounds or case.rounds, contenders=(REFERENCE, *others))
+        out.append(changed)
+    return out
 
 
-def main() -> None:
+def _grids(size: str) -> list[str]:
+    return [case.grid for case in CASES if case.size == size]
+
+
+def _case(size: str, pipelines: int, stages: int) -> Case:
+    """That of the defaults, or a short one."""
+    own = Case(size=size, pipelines=pipelines, stages=stages, rounds=2, contenders=SHORT)
+    return next((case for case in CASES if (case.size, case.grid) == (size, own.grid)), own)
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    """How to get the same again."""
+    words = [f"--{k} {v}" for k, v in vars(arguments).items() if v]
+    return " ".join(["python -m benchmarks.executor_vs_torch", *words])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=10)
-    arguments = parser.parse_args()
+    parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("--grids", default="", help="pipelines x stages: 1x2, 1x4, 2x2, 2x4")
+    parser.add_argument("--rounds", type=int, default=0, help="0: as each case has it")
+    parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
+    arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
-    variants = ("torch", "off", "stash", "eager")
-    found: dict[str, list[float]] = {variant: [] for variant in variants}
-    for number in range(arguments.rounds):
-        # The order turns, so that no variant always follows the same one.
-        shift = number % len(variants)
-        for variant in itertools.chain(variants[shift:], variants[:shift]):
-            times = (
-                torch_times_s(arguments.steps)
-                if variant == "torch"
-                else step_times_s(job(variant, arguments.steps))[0]
-            )
-            found[variant].append(1e3 * median_and_quartiles(times)[0])
-        row = "  ".join(f"{v} {found[v][-1]:7.0f}" for v in variants)
-        print(f"round {number + 1}: {row} ms/step  load {os.getloadavg()[0]:.1f}", flush=True)
-    rows = {}
-    print(f"{'variant':8} {'ms/step':>8} {'torch / it: median (quartiles)':>32}")
-    for variant in variants:
-        ratio = median_and_quartiles(paired_ratios(found["torch"], found[variant]))
-        middle = median_and_quartiles(found[variant])[0]
-        print(f"{variant:8} {middle:8.0f} {ratio[0]:14.3f} ({ratio[1]:.3f}-{ratio[2]:.3f})")
-        rows[variant] = {"ms_per_step": found[variant], "torch_over_it": ratio}
-    command = f"python -m benchmarks.executor_vs_torch --rounds {arguments.rounds}"
-    path = write_result("executor-vs-torch", command, {"variants": rows})
-    print(f"written: {Path(path).name}")
+    head = f"{'model':7} {'grid':5} {'':7} {'wall ms':>8} {'cpu ms':>8}"
+    head += f"  {'1f1b / it: wall (95 %)':>22}  {'cpu (95 %)':>22}  us/op"
+    rows: list[dict[str, Any]] = []
+    cases = chosen(arguments.sizes, arguments.grids, arguments.contenders, rounds=arguments.rounds)
+    for case in cases:
+        print(f"{case.size} on {case.grid}: {case.rounds} rounds", flush=True)
+        found = rows_of(case)
+        print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
+        rows += found
+    print("\n".join(["", head, *map(line, rows)]))
+    path = write_result("executor-vs-torch", command_of(arguments), {"rows": rows})
+    print(f"written: {path.name}")
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ def squares(grads: Iterable[Tensor]) -> list[float]:
     """The float64 sum of squares of each gradient."""
     out = []
     for grad in grads:
-        wide = grad.detach().double()
-        out.append(float((wide * wide).sum()))
+        wide = grad.detach().to(torch.float64, copy=True)
+        out.append(float(wide.mul_(wide).sum()))
     return out
 
 

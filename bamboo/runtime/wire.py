@@ -83,7 +83,8 @@ def encode(
         [[b.dtype, b.shape] for b in buffers],
     ]
     text = json.dumps(header).encode()
-    return b"".join((_LENGTH.pack(len(text)), text, *(buffer.data for buffer in buffers)))
+    # One pass over the tensors: memory that is zeroed first would be written twice.
+    return b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in buffers)))
 
 
 def decode(frame: memoryview) -> tuple[Delivered, float]:
@@ -94,7 +95,7 @@ def decode(frame: memoryview) -> tuple[Delivered, float]:
     body = frame[_LENGTH.size + length :]
     try:
         kind, to, source, step, index, sender, generation, due_s, meta, shapes = json.loads(
-            bytes(frame[_LENGTH.size : _LENGTH.size + length])
+            str(frame[_LENGTH.size : _LENGTH.size + length], "utf-8")
         )
         if kind not in _KINDS or not isinstance(meta, dict):
             raise Malformed(f"unknown kind {kind!r}")

@@ -34,7 +34,7 @@ from bamboo.runtime.transport import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
-from tests.e2e.forker import Process, shared_forker
+from tests.e2e.forker import ENTRY, Process, shared_forker
 from tests.store_server import StoreServer, start_store
 from tests.support import wait_until
 
@@ -46,8 +46,12 @@ LEAVE_TIMEOUT_S = 15.0
 class Cluster:
     """A run in `directory`; the store's state, records and processes are open to the test."""
 
-    def __init__(self, directory: Path, job: JobConfig, server: StoreServer) -> None:
+    def __init__(
+        self, directory: Path, job: JobConfig, server: StoreServer, entry: str = ENTRY
+    ) -> None:
         self.directory, self.job, self.server = directory, resolve(job), server
+        self.entry = entry
+        """What a worker process runs: `package.module:function`."""
         self.processes: dict[str, Process] = {}
         self.killed: set[str] = set()
         self.fenced: set[str] = set()
@@ -125,7 +129,7 @@ class Cluster:
             "fault": fault,
         }
         log = self.directory / f"{node}.log"
-        self.processes[node] = shared_forker().start(config, log)
+        self.processes[node] = shared_forker().start(config, log, self.entry)
         return node
 
     @property
@@ -262,12 +266,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(job: JobConfig) -> Iterator[Cluster]:
+def cluster(job: JobConfig, *, entry: str = ENTRY) -> Iterator[Cluster]:
     """A cluster for this job, with no node yet."""
     with tempfile.TemporaryDirectory(prefix="bt-") as name:
         server = start_store(Path(name))
         try:
-            made = Cluster(Path(name), job, server)
+            made = Cluster(Path(name), job, server, entry)
             try:
                 yield made
             finally:

@@ -114,6 +114,12 @@ def test_squares_and_norm() -> None:
     assert squares([torch.full((2,), 1e30)]) == [pytest.approx(2e60)]
 
 
+def test_squares_leave_wide_gradients_as_they_are() -> None:
+    grad = torch.tensor([3.0, -4.0], dtype=torch.float64)
+    assert squares([grad]) == [25.0]
+    assert grad.tolist() == [3.0, -4.0]
+
+
 def test_clip_factor() -> None:
     assert clip_factor([9.0, 16.0], 2.5) == 0.5
     assert clip_factor([9.0, 16.0], 5.0) == 1.0
