@@ -37,6 +37,7 @@ PARTS = {
     "executor": Part(module="executor_vs_torch", about="beside torch's 1F1B", minutes=6),
     "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=4),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
+    "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=15),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
