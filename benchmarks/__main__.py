@@ -38,6 +38,7 @@ PARTS = {
     "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=4),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
     "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=15),
+    "hit-step": Part(module="hit_step", about="the step that a loss hits, by mode", minutes=4),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
     "plan": Part(module="plan_vs_real", about="planned beside real steps", minutes=14),
