@@ -17,22 +17,16 @@ system without kills. The peers need an environment of their own: `benchmarks/pe
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from benchmarks import failover_ours as ours
-from benchmarks.failover_figures import (
-    Kill,
-    Play,
-    kills_every,
-    redone,
-    samples_per_s,
-    step_s,
-    until_next_commit_s,
-)
+from benchmarks.failover_claims import HEAD, Row, claims, row
+from benchmarks.failover_figures import Kill, kills_every, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
@@ -50,58 +44,7 @@ join does so too (it was tried: a step takes twice as long then, when nothing ha
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
 WARM_STEPS = 4
 QUIET_EVERY_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one system came to in one play."""
-
-    system: str
-    calm_step_s: float
-    kills: int
-    until_commit_s: tuple[float, ...]
-    discarded: int
-    redone: int
-    goodput: float
-    of_oracle: float
-    bits: str
-
-    @property
-    def stalls_s(self) -> list[float]:
-        """Of each kill."""
-        return [one - self.calm_step_s for one in self.until_commit_s]
-
-    def line(self) -> str:
-        """For the table."""
-        stalls = sorted(self.stalls_s)
-        middle = f"{statistics.median(stalls):7.2f} {stalls[-1]:7.2f}" if stalls else " " * 15
-        return (
-            f"{self.system:17} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle} "
-            f"{self.discarded:10d} {self.redone:7d} {self.goodput:8.3f} {self.of_oracle:10.3f}  "
-            f"{self.bits}"
-        )
-
-
-HEAD = (
-    f"{'system':17} {'ms/step':>8} {'kills':>6} {'stall s':>7} {'longest':>7} {'discarded':>10} "
-    f"{'redone':>7} {'goodput':>8} {'of oracle':>10}  bits"
-)
-
-
-def row(system: str, play: Play, *, calm_s: float, bits: str, bound: float) -> Row:
-    """The figures of a play; `bound` is the oracle's goodput with its kills."""
-    goodput = samples_per_s(play) * calm_s / ours.BATCH
-    return Row(
-        system=system,
-        calm_step_s=calm_s,
-        kills=len(play.kills_s),
-        until_commit_s=until_next_commit_s(play),
-        discarded=play.discarded,
-        redone=redone(play),
-        goodput=goodput,
-        of_oracle=goodput / bound,
-        bits=bits,
-    )
+QUIET = "bamboo, a minute"
 
 
 class Bench:
@@ -211,7 +154,7 @@ def said_of(best: Oracle, bench: Bench, arguments: argparse.Namespace) -> str:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=90.0, help="of each play of kills")
     parser.add_argument("--every", type=float, default=10.0, help="seconds from kill to kill")
@@ -233,14 +176,20 @@ def main() -> None:
         chosen = [name for name in chosen if name == "bamboo"]
     bench = Bench(arguments)
     print(said_of(bench.best, bench, arguments), flush=True)
-    rows = []
+    rows: list[Row] = []
+    failed: list[str] = []
     try:
         for name in chosen:
-            rows.append(bench.play(name))
+            try:
+                rows.append(bench.play(name))
+            except RuntimeError as error:
+                failed.append(name)
+                print(f"{name} did not play to its end: {error}", flush=True)
+                continue
             print(f"{HEAD}\n{rows[-1].line()}", flush=True)
         if "bamboo" in chosen and arguments.quiet_seconds:
             kills = kills_every(QUIET_EVERY_S, for_s=arguments.quiet_seconds, seed=arguments.seed)
-            rows.append(bench.bamboo(kills, arguments.quiet_seconds, "bamboo, a minute"))
+            rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
     finally:
         close_shared_forker()
     print(f"\n{len(bench.kills)} kills in {arguments.seconds:.0f} s\n{HEAD}")
@@ -248,6 +197,9 @@ def main() -> None:
         print(found.line())
         if found.system in bench.details and "failovers" in bench.details[found.system]:
             print(f"{'':17} {of_first_operation(bench.details[found.system])}")
+    ahead = [one["first_operation"] for one in bench.details.get("bamboo", {}).get("failovers", ())]
+    for claim in claims({found.system: found for found in rows}, first_operation_ms=ahead):
+        print(claim.line())
     command = (
         f"python -m benchmarks.failover_vs_peers --seconds {arguments.seconds:g} "
         f"--every {arguments.every:g} --seed {arguments.seed} --systems '{arguments.systems}'"
@@ -260,7 +212,8 @@ def main() -> None:
         "plays": bench.details,
     }
     print(f"written: {write_result('failover-vs-peers', command, body).name}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

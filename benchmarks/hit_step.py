@@ -29,7 +29,7 @@ FORWARD_S = (0.014, 0.018, 0.022, 0.026)
 MODES = ("stash", "eager")
 PROTECTED_S = 30.0
 SETTLED_STEPS = 2
-"""After every slot is protected again: steps that count as calm, the second one as before a kill."""
+"""After every slot is protected again, before the next kill: the last one counts as calm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
