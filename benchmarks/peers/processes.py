@@ -38,12 +38,16 @@ def surroundings(**more: str) -> dict[str, str]:
     return {**known, **here, "OMP_NUM_THREADS": "1", **more}
 
 
+WHILE_HEARD = '"$@" & child=$!; cat >/dev/null; kill -9 $child'
+"""Of a shell: a command that ends with the process that holds our end of its standard input."""
+
+
 @contextlib.contextmanager
 def running(command: list[str], log: Path, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process and all of its group, until the block ends."""
+    """A process and all of its group, until the block ends, or we do."""
     with log.open("ab") as out:
         process = subprocess.Popen(
-            command,
+            ["sh", "-c", WHILE_HEARD, "sh", *command],
             cwd=ROOT,
             env=surroundings(**more),
             stdin=subprocess.PIPE,
@@ -62,6 +66,8 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(DEADLINE_S)
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def free_port() -> int:
@@ -110,5 +116,7 @@ class Forks:
     def close(self) -> None:
         """End the server, which kills all that it forked."""
         assert self._server.stdin is not None
+        assert self._server.stdout is not None
         self._server.stdin.close()
         self._server.wait(DEADLINE_S)
+        self._server.stdout.close()
