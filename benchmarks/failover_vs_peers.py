@@ -43,6 +43,7 @@ TORCHFT = {
 join does so too (it was tried: a step takes twice as long then, when nothing happens)."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
 WARM_STEPS = 4
+LEAST_CALM_STEPS = 6
 QUIET_EVERY_S = 60.0
 QUIET = "bamboo, a minute"
 
@@ -109,7 +110,7 @@ class Bench:
         """Beside a calm run of as many steps: the first of them at their pace, the others as fast
         as they can, since only their bits are looked at."""
         steps = max(killed.digests) + 1
-        paced = max(self._calm_steps, WARM_STEPS + 2)
+        paced = self._calm_steps + WARM_STEPS
         beside = calm(replace(self._work, slow_steps=paced, steps=max(steps, paced)))
         calm_s = step_s([c for c in beside.play.commits if c.step < paced][WARM_STEPS:])
         unlike = [s for s in sorted(killed.digests) if killed.digests[s] != beside.digests.get(s)]
@@ -168,6 +169,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     arguments = parser.parse_args()
+    if arguments.calm_steps < LEAST_CALM_STEPS:
+        parser.error(f"--calm-steps {arguments.calm_steps} are too few; give {LEAST_CALM_STEPS}")
     chosen = [name.strip() for name in arguments.systems.split(",")]
     if unknown := [name for name in chosen if name not in SYSTEMS]:
         parser.error(f"there is no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
