@@ -1,6 +1,7 @@
-"""A recorded spot market, replayed for Bamboo and for checkpoint-restart.
+"""A recorded spot market, replayed for Bamboo, checkpoint-restart and torchft.
 
     python -m benchmarks.trace_replay --trace bamboo-p3.csv [--settings spare-60] [--rounds 2]
+                                      [--systems bamboo,torchft]
 
 Real processes through `bamboo launch --trace`, on the virtual device, at most 8 nodes, one system
 after the other: side by side, two systems of sixteen processes would be each other's load. The
@@ -11,6 +12,12 @@ Checkpoint-restart: redundancy "off". All stop for every change of membership an
 newest checkpoint, or from the boundary that they agreed on. Its processes stay warm, its standbys
 are as many, its checkpoints are written behind its back, and its own time to stop and go on counts
 once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
+
+torchft (where `benchmarks/peers/setup.sh` was run), with its best settings: a replica is a pipeline
+that lives while all of its nodes do (`benchmarks.trace_torchft`).
+
+Dollars are modelled, and the same for all systems of a setting: the node hours of the trace, at the
+price of an hour that stands in our receipt.
 
 Each setting (`SETTINGS`, and more `BY_NAME`): Bamboo, then checkpoint-restart with three checkpoint
 intervals, of which the one that serves it best is played in every further round too; in the first
@@ -24,11 +31,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bamboo.config.load import load_job
+from benchmarks.failover_vs_peers import TORCHFT
+from benchmarks.peers.processes import at_hand, missing
 from benchmarks.report import write_result
+from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
+from cli.market import Replayed, settle
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8
@@ -41,6 +54,7 @@ CONSTANTS_S = {
     "Varuna, the longest published restart": 701.0,
 }
 MAIN = "Varuna, the geometric middle of the published ones"
+SYSTEMS = ("bamboo", "restart", "torchft")
 LIMIT_S = 1800.0
 """Beyond this a run is stuck."""
 
@@ -107,6 +121,22 @@ class Played:
     steps_done_again: int
     overruns: int
     """Operations that took longer than the virtual device's figures."""
+    samples: int
+    usd_per_node_hour: float
+    """That the run's own bill was made with, on average."""
+
+
+def keys_of(setting: Setting) -> list[str]:
+    """Of the job, in every system."""
+    return [
+        "train.steps=100000",
+        f"cluster.pipelines={setting.pipelines}",
+        f"cluster.max_pipelines={setting.pipelines}",
+        f"cluster.stages={setting.stages}",
+        f"cluster.standbys={setting.standbys}",
+        f"cluster.virtual_forward_ms=[{setting.forward_ms}]",
+        f"cluster.virtual_backward_ms=[{2 * setting.forward_ms}]",
+    ]
 
 
 def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
@@ -115,13 +145,7 @@ def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
     keys = [
         f"cluster.redundancy={play.redundancy}",
         f"checkpoint.every_steps={play.every_steps}",
-        "train.steps=100000",
-        f"cluster.pipelines={setting.pipelines}",
-        f"cluster.max_pipelines={setting.pipelines}",
-        f"cluster.stages={setting.stages}",
-        f"cluster.standbys={setting.standbys}",
-        f"cluster.virtual_forward_ms=[{setting.forward_ms}]",
-        f"cluster.virtual_backward_ms=[{2 * setting.forward_ms}]",
+        *keys_of(setting),
     ]
     command = [sys.executable, "-m", "cli.main", "launch", str(JOB), "--run", run]
     command += ["--trace", str(trace), "--max-nodes", str(MAX_NODES)]
@@ -170,7 +194,16 @@ def result_of(play: Play, run: str, home: Path) -> Played:
         restores=sum(one["checkpoint"] for one in relaid),
         steps_done_again=sum(one["steps_again"] for one in relaid),
         overruns=sum(node["overruns"] for node in receipt["nodes"]),
+        samples=receipt["step"] * load_job(JOB, keys_of(play.setting)).train.batch,
+        usd_per_node_hour=price_in(receipt["bill"]),
     )
+
+
+def price_in(bill: Mapping[str, Any]) -> float:
+    """USD of a node hour, on average over the seconds that instances were there."""
+    lines = bill["instances"]
+    seconds = sum(line["seconds"] for line in lines)
+    return float(sum(line["usd_per_hour"] * line["seconds"] for line in lines) / seconds)
 
 
 def proofs(run: str, home: Path) -> dict[str, bool]:
@@ -188,8 +221,13 @@ def proofs(run: str, home: Path) -> dict[str, bool]:
 class Bench:
     """The plays, printed and kept as they end."""
 
-    def __init__(self, trace: Path, home: Path, command: str) -> None:
+    def __init__(
+        self, trace: Path, home: Path, command: str, systems: Collection[str] = SYSTEMS
+    ) -> None:
         self._trace, self._home, self._command = trace, home, command
+        self._systems = systems
+        self._value: list[dict[str, Any]] = []
+        """Samples and modelled dollars of each play."""
         self._plays: list[dict[str, Any]] = []
         self._ratios: dict[str, list[float]] = {}
         self._best: dict[str, int] = {}
@@ -199,6 +237,10 @@ class Bench:
         """Bamboo once, and checkpoint-restart as often as this round has it."""
         setting = BY_NAME[name]
         ours = self._play(f"{name}-{number}-bamboo", Play(setting, "stash", 6))
+        if "torchft" in self._systems:
+            self._torchft(name, number)
+        if "restart" not in self._systems:
+            return
         theirs: dict[int, int] = {}
         for every in INTERVALS if number == 0 else (self._best[name],):
             theirs[every] = self._beside(name, number, ours, every, CONSTANTS_S[MAIN])
@@ -206,6 +248,51 @@ class Bench:
             self._best[name] = max(INTERVALS, key=lambda every: theirs[every])
             for restart_s in setting.constants:
                 self._beside(name, number, ours, self._best[name], restart_s)
+
+    def _torchft(self, name: str, number: int) -> None:
+        """The same trace, nodes and standbys, with replicas of torchft."""
+        setting, job = BY_NAME[name], load_job(JOB, keys_of(BY_NAME[name]))
+        trace = self._settled(setting)
+        found = samples_on_trace(
+            work_of(job, pipelines=setting.pipelines, stages=setting.stages),
+            TORCHFT["torchft best"],
+            scaled(trace.events, setting.time_scale),
+            size=setting.stages,
+            most=setting.pipelines,
+            begin_s=trace.terms.begin_s / setting.time_scale,
+            end_s=trace.end_s / setting.time_scale,
+        )
+        run = f"{name}-{number}-torchft"
+        self._plays.append({"load_before": round(os.getloadavg()[0], 2), "run": run, **found})
+        before = next(v for v in self._value if v["run"] == f"{name}-{number}-bamboo")
+        self._worth(run, found["samples"], before["usd"])
+        print(f"{run}: {found['steps']} steps, {found['kills']} replicas killed", flush=True)
+        self.write()
+
+    def _settled(self, setting: Setting) -> Replayed:
+        return settle(
+            self._trace,
+            time_scale=setting.time_scale,
+            restart_s=None,
+            max_nodes=MAX_NODES,
+            hours=setting.hours,
+            needed=setting.pipelines * setting.stages,
+        )
+
+    def _worth(self, run: str, samples: int, usd: float) -> None:
+        value = samples / usd
+        self._value.append({"run": run, "samples": samples, "usd": usd, "samples_per_usd": value})
+        print(
+            f"  {run}: {samples:,} samples for {usd:.2f} USD (modelled), {value:,.0f} samples per "
+            "USD",
+            flush=True,
+        )
+
+    def _usd(self, setting: Setting, usd_per_node_hour: float) -> float:
+        """Modelled: what all nodes of the trace cost while it was played."""
+        trace = self._settled(setting)
+        hours = node_hours(trace.events, begin_s=trace.terms.begin_s, end_s=trace.end_s)
+        return hours * usd_per_node_hour
 
     def _beside(self, name: str, number: int, ours: int, every: int, restart_s: float) -> int:
         run = f"{name}-{number}-every-{every}-restart-{restart_s:g}"
@@ -226,6 +313,7 @@ class Bench:
             f"failovers, {done.restarts} restarts, {done.steps_done_again} steps again; {verified}",
             flush=True,
         )
+        self._worth(run, done.samples, self._usd(play.setting, done.usd_per_node_hour))
         self.write()
         return done.steps
 
@@ -237,6 +325,7 @@ class Bench:
             "constants_s": CONSTANTS_S,
             "best_interval_steps": self._best,
             "ratios": {about: spread(ratios) for about, ratios in self._ratios.items()},
+            "value_modelled": self._value,
             "plays": self._plays,
         }
         return write_result("trace-replay", self._command, body)
@@ -247,9 +336,18 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="bamboo is always played")
     arguments = parser.parse_args()
+    systems = arguments.systems.split(",")
+    if "torchft" in systems and not at_hand():
+        print(missing())
+        systems.remove("torchft")
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
-    bench = Bench(arguments.trace, home, "python -m benchmarks.trace_replay")
+    command = (
+        f"python -m benchmarks.trace_replay --settings {arguments.settings} "
+        f"--rounds {arguments.rounds} --systems {arguments.systems}"
+    )
+    bench = Bench(arguments.trace, home, command, systems)
     for number in range(arguments.rounds):
         for name in arguments.settings.split(","):
             bench.round(name, number)

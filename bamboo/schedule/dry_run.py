@@ -23,7 +23,7 @@ from bamboo.topology.slots import Slot
 Budgets: TypeAlias = Mapping[Slot, Mapping[int, int]]
 """Of each shadowed slot: cursor of the host's program -> redundant forwards that fit there."""
 
-_Key: TypeAlias = tuple[str, Slot, int, int]
+Key: TypeAlias = tuple[str, Slot, int, int]
 """Kind of message, the slot it is for, step, microbatch or -1."""
 
 
@@ -49,10 +49,10 @@ def dry_run(
     """
     if steps < 1:
         raise ValueError(f"a dry run needs at least 1 step, not {steps}")
-    return _Run(layout, costs, steps, budgets or {}).run()
+    return DryRun(layout, costs, steps, budgets or {}).run()
 
 
-class _Run:
+class DryRun:
     """The event loop of one dry run: a heap of things that happen at a time, in order."""
 
     def __init__(self, layout: Layout, costs: Costs, steps: int, budgets: Budgets) -> None:
@@ -62,10 +62,10 @@ class _Run:
         self._budgets = budgets
         self._modes = layout.modes
         self._costs = costs
-        self._have: set[_Key] = set()
+        self._have: set[Key] = set()
         self._parts: dict[tuple[str, Slot, int], int] = {}
         self._acks: dict[int, int] = {}
-        self._links: Links[_Key | Ran] = Links(
+        self._links: Links[Key | Ran] = Links(
             latency_s=costs.latency_s, bytes_per_s=costs.bytes_per_s, far=costs.far
         )
         self._ran: list[Ran] = []
@@ -359,7 +359,7 @@ class _Run:
         self,
         source: NodeId,
         to: NodeId,
-        key: _Key,
+        key: Key,
         size_bytes: float,
         *,
         hops: int = 1,
@@ -368,7 +368,7 @@ class _Run:
         if self._links.carry(source, to, key, size_bytes, hops=hops, yields=yields):
             self._arrive(key)
 
-    def _arrive(self, key: _Key) -> None:
+    def _arrive(self, key: Key) -> None:
         kind, slot, step, _ = key
         self._changed[self._owners[slot]] = None
         if kind == "ack":

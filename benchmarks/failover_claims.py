@@ -1,0 +1,125 @@
+"""The table of the plays of kills, and what it says of what was to be reached. Pure.
+
+Rule: a claim that cannot be made of what was played is left out, never taken for reached.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks import failover_ours as ours
+from benchmarks.failover_figures import Play, redone, samples_per_s, until_next_commit_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one system came to in one play."""
+
+    system: str
+    calm_step_s: float
+    kills: int
+    until_commit_s: tuple[float, ...]
+    discarded: int
+    redone: int
+    goodput: float
+    of_oracle: float
+    bits: str
+
+    @property
+    def stalls_s(self) -> list[float]:
+        """Of each kill."""
+        return [one - self.calm_step_s for one in self.until_commit_s]
+
+    def line(self) -> str:
+        """For the table."""
+        stalls = sorted(self.stalls_s)
+        middle = f"{statistics.median(stalls):7.2f} {stalls[-1]:7.2f}" if stalls else " " * 15
+        return (
+            f"{self.system:17} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle} "
+            f"{self.discarded:10d} {self.redone:7d} {self.goodput:8.3f} {self.of_oracle:10.3f}  "
+            f"{self.bits}"
+        )
+
+
+HEAD = (
+    f"{'system':17} {'ms/step':>8} {'kills':>6} {'stall s':>7} {'longest':>7} {'discarded':>10} "
+    f"{'redone':>7} {'goodput':>8} {'of oracle':>10}  bits"
+)
+
+
+def row(system: str, play: Play, *, calm_s: float, bits: str, bound: float) -> Row:
+    """The figures of a play; `bound` is the oracle's goodput with its kills."""
+    goodput = samples_per_s(play) * calm_s / ours.BATCH
+    return Row(
+        system=system,
+        calm_step_s=calm_s,
+        kills=len(play.kills_s),
+        until_commit_s=until_next_commit_s(play),
+        discarded=play.discarded,
+        redone=redone(play),
+        goodput=goodput,
+        of_oracle=goodput / bound,
+        bits=bits,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One figure, and its limit."""
+
+    about: str
+    found: float
+    limit: float
+    at_most: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limit is kept."""
+        return self.found <= self.limit if self.at_most else self.found >= self.limit
+
+    def line(self) -> str:
+        """For people."""
+        bound = "at most" if self.at_most else "at least"
+        verdict = "reached" if self.holds else "NOT REACHED"
+        return f"{self.about:56} {self.found:8.3f}  {bound} {self.limit:.3f}  {verdict}"
+
+
+def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> list[Claim]:
+    """What is to be reached, of the systems that were played."""
+    out: list[Claim] = []
+    mine = rows.get("bamboo")
+    if mine is not None and mine.kills:
+        stall_s = statistics.median(mine.stalls_s)
+        out += [
+            Claim(
+                about="kill to commit of the hit step, median s",
+                found=statistics.median(mine.until_commit_s),
+                limit=1.3 * mine.calm_step_s + 0.1,
+            ),
+            Claim(
+                about="goodput, of the oracle's", found=mine.of_oracle, limit=0.95, at_most=False
+            ),
+            Claim(about="steps lost or redone", found=mine.discarded + mine.redone, limit=0),
+        ]
+        if first_operation_ms:
+            at_s = max(first_operation_ms) / 1e3
+            out.append(
+                Claim(about="lost stage's first operation, longest s", found=at_s, limit=0.15)
+            )
+        for system, share in (("torchft 1 s", 1 / 3), ("torchft best", 1.0)):
+            if system in rows:
+                theirs_s = statistics.median(rows[system].stalls_s)
+                about = f"stall, median s, beside {theirs_s:.2f} of {system}"
+                out.append(Claim(about=about, found=stall_s, limit=share * theirs_s))
+    quiet = rows.get("bamboo, a minute")
+    if quiet is not None:
+        about = "goodput with a kill a minute, of failure-free"
+        out.append(Claim(about=about, found=quiet.goodput, limit=0.98, at_most=False))
+    for found in rows.values():
+        if found.system.startswith("bamboo"):
+            out.append(
+                Claim(
+                    about=f"{found.system}: bits that differ", found=found.bits != "equal", limit=0
+                )
+            )
+    return out

@@ -1,0 +1,222 @@
+"""A SIGKILL every few seconds: Bamboo, torchft and torchrun elastic side by side, and the oracle.
+
+    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems bamboo,oracle,...]
+
+The same GPT and global batch, five processes each (four train, one is a warm spare), the same kills
+at the same instants, and a killed process is followed at once by a new one. Ours run on the virtual
+device: four stages, eight microbatches, 20 ms forward and 40 ms backward, so that a step takes
+660 ms at best; a step of the others' replicas sleeps to these 660 ms. What each protects is not the
+same: ours is one pipeline of a model that needs four nodes, of which any may go; a replica of the
+others is a whole model on one node. Where it needs a pipeline of P nodes, one loss takes all P.
+
+Stall: from the kill to the next new step, less a step of the same system that nothing hit. Goodput:
+new samples by time, as a share of the same system's own when nothing hit it, and of the oracle's
+(`benchmarks.failover_oracle`). Bits: the weights after every step beside those of a run of the same
+system without kills. The peers need an environment of their own: `benchmarks/peers/setup.sh`.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from bamboo.config.load import job_to_json
+from bamboo.config.resolve import resolve
+from benchmarks import failover_ours as ours
+from benchmarks.failover_claims import HEAD, Row, claims, row
+from benchmarks.failover_figures import Kill, kills_every, step_s
+from benchmarks.failover_oracle import Device, Oracle, oracle
+from benchmarks.peers import torchft_group, torchrun_agents
+from benchmarks.peers.processes import at_hand, missing
+from benchmarks.peers.torchft_group import Settings, Theirs, Work
+from benchmarks.report import write_result
+from tests.e2e.forker import close_shared_forker
+
+TORCHFT = {
+    "torchft 1 s": Settings(heartbeat_ms=1000, join_ms=1000, tick_ms=20, collective_s=1.0),
+    "torchft best": Settings(heartbeat_ms=500, join_ms=700, tick_ms=20, collective_s=0.4),
+    "torchft defaults": Settings(heartbeat_ms=5000, join_ms=60000, tick_ms=100, collective_s=60.0),
+}
+"""Best: a quorum needs all that train, or they fall out of step with each other; a shorter time to
+join does so too (it was tried: a step takes twice as long then, when nothing happens)."""
+SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
+WARM_STEPS = 4
+LEAST_CALM_STEPS = 6
+QUIET_EVERY_S = 60.0
+QUIET = "bamboo, a minute"
+
+
+class Bench:
+    """The plays, printed as they end."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._for_s, self._calm_steps = arguments.seconds, arguments.calm_steps
+        self.kills = kills_every(arguments.every, for_s=arguments.seconds, seed=arguments.seed)
+        device = Device(forward_s=ours.FORWARD_S, backward_s=ours.BACKWARD_S, microbatches=8)
+        self.best = oracle(device)
+        self._work = Work(
+            job=job_to_json(resolve(ours.job())),
+            active=ours.STAGES,
+            each=ours.BATCH // ours.STAGES,
+            microbatch=1,
+            step_s=self.best.step_s,
+        )
+        self._calm_s = 0.0
+        self.details: dict[str, Any] = {}
+
+    def bamboo(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
+        """Ours."""
+        if not self._calm_s:
+            self._calm_s = ours.calm_step_s(self._calm_steps)
+        found = ours.killed(kills, for_s)
+        self.details[name] = {
+            "failovers": found.failovers,
+            "merged_steps": found.merged_steps,
+            "overruns": found.overruns,
+            "play": asdict(found.play),
+        }
+        bits = f"differ: {found.difference}" if found.difference else "equal"
+        bound = self.best.goodput(_stages(kills), for_s=for_s)
+        return row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
+
+    def torchft(self, name: str) -> Row:
+        """With one of the settings."""
+        settings = TORCHFT[name]
+        killed = torchft_group.killed(
+            self._work, settings, self.kills, self._for_s, spares=ours.STANDBYS, warm=WARM_STEPS
+        )
+        return self._theirs(
+            name,
+            killed,
+            lambda work: torchft_group.calm(work, settings, spares=ours.STANDBYS),
+        )
+
+    def torchrun(self, name: str) -> Row:
+        """With checkpoints."""
+        killed = torchrun_agents.played(
+            self._work, self.kills, self._for_s, spares=ours.STANDBYS, warm=WARM_STEPS
+        )
+        return self._theirs(
+            name,
+            killed,
+            lambda work: torchrun_agents.played(
+                work, (), 120.0 + work.steps, spares=ours.STANDBYS, warm=WARM_STEPS
+            ),
+        )
+
+    def _theirs(self, name: str, killed: Theirs, calm: Callable[[Work], Theirs]) -> Row:
+        """Beside a calm run of as many steps: the first of them at their pace, the others as fast
+        as they can, since only their bits are looked at."""
+        steps = max(killed.digests) + 1
+        paced = self._calm_steps + WARM_STEPS
+        beside = calm(replace(self._work, slow_steps=paced, steps=max(steps, paced)))
+        calm_s = step_s([c for c in beside.play.commits if c.step < paced][WARM_STEPS:])
+        unlike = [s for s in sorted(killed.digests) if killed.digests[s] != beside.digests.get(s)]
+        bits = f"differ from step {unlike[0]} on" if unlike else "equal"
+        self.details[name] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
+        bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
+        return row(name, killed.play, calm_s=calm_s, bits=bits, bound=bound)
+
+    def play(self, system: str) -> Row:
+        """One of SYSTEMS."""
+        if system == "bamboo":
+            return self.bamboo(self.kills, self._for_s, system)
+        return self.torchft(system) if system in TORCHFT else self.torchrun(system)
+
+
+def _stages(kills: Sequence[Kill]) -> list[int]:
+    return [int(kill.share * ours.STAGES) for kill in kills]
+
+
+def of_first_operation(details: dict[str, Any]) -> str:
+    """From the kill to the lost stage's first operation on its shadow."""
+    found = sorted(one["first_operation"] for one in details["failovers"])
+    if not found:
+        return "no failover"
+    return (
+        f"kill to the lost stage's first operation: median {statistics.median(found):.0f} ms, "
+        f"longest {found[-1]:.0f} ms; steps with a merged node after the hit one: "
+        f"{list(details['merged_steps'])}"
+    )
+
+
+def said_of(best: Oracle, bench: Bench, arguments: argparse.Namespace) -> str:
+    """The oracle in words."""
+    extra = statistics.fmean(hit.extra_s for hit in best.hits)
+    until = statistics.fmean(hit.to_commit_s for hit in best.hits)
+    later = statistics.fmean(best.merged_s) - best.step_s
+    bound = best.goodput(_stages(bench.kills), for_s=arguments.seconds)
+    return (
+        f"oracle: a step takes {1e3 * best.step_s:.0f} ms, a hit one {1e3 * extra:.0f} ms more "
+        f"({1e3 * until:.0f} ms from the loss to its commit), a later one with a merged node "
+        f"{1e3 * later:.0f} ms more; with these kills its goodput is {bound:.3f}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=90.0, help="of each play of kills")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds from kill to kill")
+    parser.add_argument(
+        "--quiet-seconds",
+        type=float,
+        default=180.0,
+        help="ours with a kill a minute; 0: not played",
+    )
+    parser.add_argument("--calm-steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--systems", default=",".join(SYSTEMS))
+    arguments = parser.parse_args()
+    if arguments.calm_steps < LEAST_CALM_STEPS:
+        parser.error(f"--calm-steps {arguments.calm_steps} are too few; give {LEAST_CALM_STEPS}")
+    chosen = [name.strip() for name in arguments.systems.split(",")]
+    if unknown := [name for name in chosen if name not in SYSTEMS]:
+        parser.error(f"there is no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
+    if not at_hand():
+        print(missing())
+        chosen = [name for name in chosen if name == "bamboo"]
+    bench = Bench(arguments)
+    print(said_of(bench.best, bench, arguments), flush=True)
+    rows: list[Row] = []
+    failed: list[str] = []
+    try:
+        for name in chosen:
+            try:
+                rows.append(bench.play(name))
+            except RuntimeError as error:
+                failed.append(name)
+                print(f"{name} did not play to its end: {error}", flush=True)
+                continue
+            print(f"{HEAD}\n{rows[-1].line()}", flush=True)
+        if "bamboo" in chosen and arguments.quiet_seconds:
+            kills = kills_every(QUIET_EVERY_S, for_s=arguments.quiet_seconds, seed=arguments.seed)
+            rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
+    finally:
+        close_shared_forker()
+    print(f"\n{len(bench.kills)} kills in {arguments.seconds:.0f} s\n{HEAD}")
+    for found in rows:
+        print(found.line())
+        if found.system in bench.details and "failovers" in bench.details[found.system]:
+            print(f"{'':17} {of_first_operation(bench.details[found.system])}")
+    ahead = [one["first_operation"] for one in bench.details.get("bamboo", {}).get("failovers", ())]
+    for claim in claims({found.system: found for found in rows}, first_operation_ms=ahead):
+        print(claim.line())
+    command = (
+        f"python -m benchmarks.failover_vs_peers --seconds {arguments.seconds:g} "
+        f"--every {arguments.every:g} --seed {arguments.seed} --systems '{arguments.systems}'"
+    )
+    body = {
+        "oracle": asdict(bench.best),
+        "kills": [asdict(kill) for kill in bench.kills],
+        "torchft_settings": {name: asdict(found) for name, found in TORCHFT.items()},
+        "rows": [asdict(found) for found in rows],
+        "plays": bench.details,
+    }
+    print(f"written: {write_result('failover-vs-peers', command, body).name}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

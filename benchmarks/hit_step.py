@@ -1,0 +1,167 @@
+"""By how much the step that a loss hits is longer, with `stash` and with `eager`.
+
+    python -m benchmarks.hit_step [--rounds 2] [--kills 8]
+
+Four later-heavier stages on the virtual device (14, 18, 22, 26 ms forward and twice that back),
+eight microbatches, a warm standby. The modes take turns; in a round both lose the same stages at
+the same shares of a step. The extra time is that from the commit before to the commit of the hit
+step, less the median of the run's calm steps. Beside it stands what the planner's own dry run says
+(`benchmarks.failover_oracle`).
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bamboo.core.state import Phase, State
+from benchmarks import failover_ours as ours
+from benchmarks.failover_oracle import Device, oracle
+from benchmarks.report import median_with_interval, write_result
+from tests.e2e.calm import difference
+from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.forker import close_shared_forker
+
+FORWARD_S = (0.014, 0.018, 0.022, 0.026)
+MODES = ("stash", "eager")
+PROTECTED_S = 30.0
+SETTLED_STEPS = 2
+"""After every slot is protected again, before the next kill: the last one counts as calm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Of a stage, at this share of a step."""
+
+    stage: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One run of one mode."""
+
+    extra_s: tuple[float, ...]
+    calm_s: float
+    difference: str
+
+
+def losses(count: int, seed: int) -> tuple[Loss, ...]:
+    """Every stage in turn, at shares that are spread over the step."""
+    rng = random.Random(seed)
+    shares = [(number + rng.random()) / count for number in range(count)]
+    rng.shuffle(shares)
+    return tuple(Loss(stage=i % ours.STAGES, share=share) for i, share in enumerate(shares))
+
+
+def whole(state: State) -> bool:
+    """Every slot has a node of its own and a shadow, and nothing is under way."""
+    if state.phase is not Phase.RUNNING or state.assignment is None:
+        return False
+    busy = state.failovers or state.transfers or state.moves
+    return not busy and len(set(state.assignment.owners)) == ours.STAGES
+
+
+def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
+    """Lose the stages one after the other, each once all is protected again."""
+    stamps: list[float] = []
+    with cluster(ours.job(mode, FORWARD_S)) as run:
+        run.start(ours.STAGES + ours.STANDBYS)
+        run.wait_step(ours.WARM_STEPS)
+        for loss in todo:
+            run.wait(whole, PROTECTED_S, "protection")
+            run.wait_step(max(run.losses()) + SETTLED_STEPS)
+            time.sleep(loss.share * step_s)
+            stamps.append(_strike(run, loss))
+            run.start_one()
+        run.wait(whole, PROTECTED_S, "protection")
+        run.wait_step(max(run.losses()) + SETTLED_STEPS)
+        ours.stop(run)
+        commits = [commit.at_s for commit in ours.commits_of(run)]
+        unlike = difference(run, len(run.losses()))
+    calm_s = _calm_s(commits, stamps)
+    extra = tuple(_hit_s(commits, at_s) - calm_s for at_s in stamps)
+    return Found(extra_s=extra, calm_s=calm_s, difference=unlike)
+
+
+def _strike(run: Cluster, loss: Loss) -> float:
+    assignment = run.state().assignment
+    assert assignment is not None, "training has begun"
+    at_s = time.time()
+    run.kill(assignment.owners[loss.stage])
+    return at_s
+
+
+def _hit_s(commits: Sequence[float], at_s: float) -> float:
+    """Of the step that was under way then."""
+    return next(after - before for before, after in pairwise(commits) if after > at_s)
+
+
+def _calm_s(commits: Sequence[float], stamps: Sequence[float]) -> float:
+    """The median of the steps before which nothing had happened for a step."""
+    steps = list(pairwise(commits))
+    before_hit = [
+        steps[i - 1][1] - steps[i - 1][0]
+        for at_s in stamps
+        for i, (begin_s, end_s) in enumerate(steps)
+        if begin_s <= at_s < end_s and i
+    ]
+    return statistics.median(before_hit)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=8, help="of each mode in a round")
+    arguments = parser.parse_args()
+    expected = {
+        mode: oracle(
+            Device(
+                forward_s=FORWARD_S,
+                backward_s=tuple(2 * x for x in FORWARD_S),
+                microbatches=ours.BATCH,
+                mode=mode,
+            )
+        )
+        for mode in MODES
+    }
+    extra: dict[str, list[float]] = {mode: [] for mode in MODES}
+    calm: dict[str, list[float]] = {mode: [] for mode in MODES}
+    try:
+        for number in range(arguments.rounds):
+            todo = losses(arguments.kills, seed=number)
+            for mode in MODES:
+                found = played(mode, todo, expected[mode].step_s)
+                if found.difference:
+                    raise RuntimeError(f"{mode}: not the calm run's bits: {found.difference}")
+                extra[mode] += found.extra_s
+                calm[mode].append(found.calm_s)
+                print(f"round {number}, {mode}: {_ms(found.extra_s)} ms more", flush=True)
+    finally:
+        close_shared_forker()
+    print(
+        f"\n{'mode':6} {'calm ms':>8} {'hit: ms more':>13} {'95 %':>12} {'mean':>6} {'dry run':>8}"
+    )
+    for mode in MODES:
+        middle, low, high = (1e3 * x for x in median_with_interval(extra[mode]))
+        dry = statistics.fmean(hit.extra_s for hit in expected[mode].hits)
+        print(
+            f"{mode:6} {1e3 * statistics.median(calm[mode]):8.0f} {middle:13.0f} "
+            f"{low:6.0f} -{high:5.0f} {1e3 * statistics.fmean(extra[mode]):6.0f} {1e3 * dry:8.0f}"
+        )
+    ratio = statistics.fmean(extra["eager"]) / statistics.fmean(extra["stash"])
+    print(f"eager over stash, means over all instants: {ratio:.2f}; bits equal in every run")
+    command = f"python -m benchmarks.hit_step --rounds {arguments.rounds} --kills {arguments.kills}"
+    body = {"extra_s": extra, "calm_s": calm, "ratio_of_means": ratio}
+    print(f"written: {write_result('hit-step', command, body).name}")
+
+
+def _ms(seconds: Sequence[float]) -> str:
+    return ", ".join(f"{1e3 * one:.0f}" for one in seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Processes of the peers' environment, started and ended by the harness on our side.
+
+Rule: every process has a deadline to come up, is killed by the id that it was started with, and
+none outlives the `with` block that it was started in.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv-peers" / "bin"
+MAKE_IT = "benchmarks/peers/setup.sh"
+DEADLINE_S = 120.0
+
+
+def at_hand() -> bool:
+    """Whether the peers' environment has been made."""
+    return (BIN.parent / "made").exists()
+
+
+def missing() -> str:
+    """What is said where it has not been."""
+    return f"the peers are not installed in {BIN.parent.name}; make it with `{MAKE_IT}`"
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """Of a process of the peers: our layers can be imported, sockets stay on this machine."""
+    known = {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
+    here = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "PATH": f"{BIN}:{known['PATH']}"}
+    return {**known, **here, "OMP_NUM_THREADS": "1", **more}
+
+
+WHILE_HEARD = '"$@" & child=$!; cat >/dev/null; kill -9 $child'
+"""Of a shell: a command that ends with the process that holds our end of its standard input."""
+
+
+@contextlib.contextmanager
+def running(command: list[str], log: Path, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process and all of its group, until the block ends, or we do."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            ["sh", "-c", WHILE_HEARD, "sh", *command],
+            cwd=ROOT,
+            env=surroundings(**more),
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            process_group=0,
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process with its group, and wait for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(DEADLINE_S)
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Forks:
+    """A fork server (`benchmarks.peers.forks`) with one peer's module imported."""
+
+    def __init__(self, module: str, directory: Path) -> None:
+        self._directory = directory
+        with (directory / "forks.log").open("ab") as errors:
+            self._server = subprocess.Popen(
+                [str(BIN / "python"), "-m", "benchmarks.peers.forks", module],
+                cwd=ROOT,
+                env=surroundings(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,
+                text=True,
+            )
+        self._line()
+
+    def start(self, name: str, config: Mapping[str, Any]) -> int:
+        """A new process, at once; its id."""
+        assert self._server.stdin is not None
+        log = str(self._directory / f"{name}.log")
+        self._server.stdin.write(json.dumps({**config, "log": log}) + "\n")
+        self._server.stdin.flush()
+        return int(self._line())
+
+    def _line(self) -> str:
+        assert self._server.stdout is not None
+        readable, _, _ = select.select([self._server.stdout], [], [], DEADLINE_S)
+        line: str = self._server.stdout.readline() if readable else ""
+        if not line:
+            said = (self._directory / "forks.log").read_text()[-800:]
+            raise RuntimeError(f"the peers' fork server says nothing: {said}")
+        return line.strip()
+
+    def close(self) -> None:
+        """End the server, which kills all that it forked."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.close()
+        self._server.wait(DEADLINE_S)
+        self._server.stdout.close()
