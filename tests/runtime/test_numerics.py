@@ -1,5 +1,6 @@
 """A process that is prepared keeps the memory that a step frees for the next one."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -28,13 +29,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how: str) -> int:
+    # What glibc keeps by itself follows from what else was freed: here it is told to keep nothing.
+    env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=131072"}
     words = [sys.executable, "-c", FAULTS, how]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100, env=env)
     return int(done.stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc: mallopt")
 def test_what_a_step_frees_is_there_for_the_next_one() -> None:
-    # 128 MiB a step: 32,768 pages of 4 KiB. More than glibc keeps at most by itself.
-    assert faults("prepared") < 1000
-    assert faults("as it comes") > 50_000
+    # 128 MiB a step: 32,768 pages of 4 KiB, or 64 huge ones.
+    assert 10 * faults("prepared") < faults("as it comes")
