@@ -29,6 +29,7 @@ from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from benchmarks.report import median_with_interval, write_result
 from benchmarks.stamped import whole_run
+from benchmarks.thin_layers import BUILD
 from benchmarks.turns import Stamp, beside_us
 
 SKIPPED_STEPS = 2
@@ -70,10 +71,11 @@ CASES = (
 
 
 def job(case: Case, mode: str, steps: int) -> JobConfig:
-    """A layer for each stage but the two ends, which have the embedding and the head too."""
+    """A layer for each stage but the two ends, which have the embedding and the head too; a model
+    that hardly computes, as stages in step would else wait for each other's arithmetic."""
     batch = case.microbatches * case.pipelines
     return JobConfig(
-        model=ModelConfig(layers=max(case.stages, 4), width=32, heads=2, context=16),
+        model=ModelConfig(model=BUILD, layers=max(case.stages, 4), width=32, context=16),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=steps, batch=batch, microbatch=1),
         cluster=ClusterConfig(

@@ -113,14 +113,15 @@ class Mail:
     ) -> None:
         """Send to the owner of `key.to` (and its shadow) and keep it in the stash."""
         letter = Letter(tensors=tuple(t.detach().contiguous() for t in tensors), meta=meta or {})
-        self._stash[key.step][key] = letter
-        self.stash_bytes += letter.size_bytes()
-        self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
+        # Sent before it is kept: the other side waits for it.
         self._route(self.assignment.owner(key.to), key, letter)
         if also_shadow:
             shadow = self.assignment.shadow(key.to)
             if shadow is not None:
                 self._route(shadow, key, letter)
+        self._stash[key.step][key] = letter
+        self.stash_bytes += letter.size_bytes()
+        self.peak_stash_bytes = max(self.peak_stash_bytes, self.stash_bytes)
 
     def post_to(
         self,
