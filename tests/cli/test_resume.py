@@ -1,6 +1,7 @@
 """`bamboo resume` for real: launcher and cloud are killed, another grid goes on from a checkpoint,
 and what comes out is bit for bit the calm run."""
 
+import contextlib
 import json
 import os
 import signal
@@ -52,7 +53,8 @@ def lose_everything(launched: Launched) -> None:
     kept(2)
     launched.process.kill()
     for pid in members(launched.cloud_pid):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with one that was before it
+            os.kill(pid, signal.SIGKILL)
     launched.process.wait(timeout=30)
     wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
     # Nobody was left to say so: there is no receipt, and no instance has an end.
