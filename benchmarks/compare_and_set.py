@@ -37,11 +37,11 @@ from bamboo.coord.codec import decode_state, encode_state
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store
-from bamboo.core.events import Event, NodeJoined
+from bamboo.core.events import Event
 from bamboo.core.machine import transition
-from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
+from bamboo.ids import RunId
 from bamboo.ports import Store
-from benchmarks.control_plane import Run, formed, repair
+from benchmarks.control_plane import Run, formed, joined, repair
 from benchmarks.report import median_and_quartiles, write_result
 from tests.store_server import start_store
 
@@ -146,14 +146,7 @@ def storm_ms(url: str, told: Told, members: int) -> float:
     begin = threading.Barrier(members + 1)
 
     def join(index: int) -> None:
-        name = f"i-{told.nodes + index:06}"
-        event = NodeJoined(
-            node=NodeId(f"{name}.1"),
-            instance=InstanceId(name),
-            zone=ZoneId("a"),
-            endpoint=f"tcp://{name}:4000",
-            pid=1,
-        )
+        event = joined(told.nodes + index)
         begin.wait()
         drivers[index].append(event, deadline_s=60.0)
 
@@ -235,14 +228,7 @@ def decide_ms(told: Told) -> list[float]:
     """The part of an append that is no waiting: decode, decide a join, encode."""
     out, text = [], encode_state(told.state)
     for number in range(20):
-        name = f"i-{told.nodes + number:06}"
-        event = NodeJoined(
-            node=NodeId(f"{name}.1"),
-            instance=InstanceId(name),
-            zone=ZoneId("a"),
-            endpoint=f"tcp://{name}:4000",
-            pid=1,
-        )
+        event = joined(told.nodes + number)
         begin_s = time.perf_counter()
         encode_state(transition(decode_state(text), event, now_s=0.0, policy=told.policy).state)
         out.append(1e3 * (time.perf_counter() - begin_s))

@@ -80,17 +80,8 @@ class Run:
         self.times_us[kind].append(1e6 * took_s / len(events))
 
     def join(self) -> None:
-        name = f"i-{self.nodes:06}"
         self.nodes += 1
-        self.say(
-            NodeJoined(
-                node=NodeId(f"{name}.1"),
-                instance=InstanceId(name),
-                zone=ZoneId("a"),
-                endpoint=f"tcp://{name}:4000",
-                pid=1,
-            )
-        )
+        self.say(joined(self.nodes - 1))
 
     def settle(self) -> None:
         """Members do all that was begun."""
@@ -123,6 +114,18 @@ class Run:
             move = state.moves[0]
             return Yielded(node=move.source, slot=move.slot, since=move.since, step=4)
         return None
+
+
+def joined(number: int) -> NodeJoined:
+    """What a new node says, the `number`th of its run."""
+    name = f"i-{number:06}"
+    return NodeJoined(
+        node=NodeId(f"{name}.1"),
+        instance=InstanceId(name),
+        zone=ZoneId("a"),
+        endpoint=f"tcp://{name}:4000",
+        pid=1,
+    )
 
 
 def formed(members: int) -> Run:

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bamboo.core.state import Phase, State
+from bamboo.core.state import State
+from bamboo.topology.slots import Slot
 from benchmarks import failover_ours as ours
 from benchmarks.failover_oracle import Device, oracle
 from benchmarks.report import median_with_interval, write_result
 from tests.e2e.calm import difference
-from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.cluster import Cluster, cluster, protected
 from tests.e2e.forker import close_shared_forker
 
 FORWARD_S = (0.014, 0.018, 0.022, 0.026)
@@ -59,10 +60,9 @@ def losses(count: int, seed: int) -> tuple[Loss, ...]:
 
 def whole(state: State) -> bool:
     """Every slot has a node of its own and a shadow, and nothing is under way."""
-    if state.phase is not Phase.RUNNING or state.assignment is None:
-        return False
-    busy = state.failovers or state.transfers or state.moves
-    return not busy and len(set(state.assignment.owners)) == ours.STAGES
+    assignment = state.assignment
+    alone = assignment is not None and len(set(assignment.owners)) == ours.STAGES
+    return alone and protected(state)
 
 
 def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
@@ -88,10 +88,11 @@ def played(mode: str, todo: Sequence[Loss], step_s: float) -> Found:
 
 
 def _strike(run: Cluster, loss: Loss) -> float:
-    assignment = run.state().assignment
-    assert assignment is not None, "training has begun"
+    """SIGKILL, and its time; once the run knows of it, what is protected is so again."""
+    victim = run.owner(Slot(pipeline=0, stage=loss.stage))
     at_s = time.time()
-    run.kill(assignment.owners[loss.stage])
+    run.kill(victim)
+    run.wait_lost(victim)
     return at_s
 
 

@@ -11,7 +11,8 @@ import select
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-peers" / "bin"
 MAKE_IT = "benchmarks/peers/setup.sh"
 DEADLINE_S = 120.0
+POLL_S = 0.02
 
 
 def at_hand() -> bool:
@@ -59,6 +61,15 @@ def running(command: list[str], log: Path, **more: str) -> Iterator["subprocess.
         yield process
     finally:
         end(process)
+
+
+def wait_for(there: Callable[[], bool], complaint: Callable[[], str], timeout_s: float) -> None:
+    """Look until it is there. Raises RuntimeError with the complaint when it does not come."""
+    give_up_s = time.monotonic() + timeout_s
+    while not there():
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(complaint())
+        time.sleep(POLL_S)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.failover_figures import Commit, Kill, Play
-from benchmarks.peers.processes import BIN, Forks, free_port, running
+from benchmarks.peers.processes import BIN, Forks, free_port, running, wait_for
 
 MODULE = "benchmarks.peers.torchft_replica"
 FOREVER = 1_000_000
-POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +117,11 @@ class Group:
 
     def wait_step(self, step: int, timeout_s: float = 180.0) -> None:
         """Until somebody has committed that step."""
-        give_up_s = time.monotonic() + timeout_s
-        while not any(r["committed"] and r["step"] >= step for r in self.records()):
-            if time.monotonic() > give_up_s:
-                raise RuntimeError(f"torchft did not come to step {step}: {self.said()}")
-            time.sleep(POLL_S)
+        wait_for(
+            lambda: any(r["committed"] and r["step"] >= step for r in self.records()),
+            lambda: f"torchft did not come to step {step}: {self.said()}",
+            timeout_s,
+        )
 
     def said(self) -> str:
         """The end of the replicas' logs."""

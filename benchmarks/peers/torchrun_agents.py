@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.failover_figures import Commit, Kill, Play
-from benchmarks.peers.processes import BIN, end, free_port, running, surroundings
+from benchmarks.peers.processes import BIN, end, free_port, running, surroundings, wait_for
 from benchmarks.peers.torchft_group import Theirs, Work
 
 EVERY_STEPS = 5
 """Between two checkpoints: they are small, so more of them would cost next to nothing."""
-POLL_S = 0.05
 STORE = (
     "import sys, time, torch.distributed as d\n"
     "s = d.TCPStore('localhost', int(sys.argv[1]), is_master=True, wait_for_workers=False)\n"
@@ -101,11 +100,11 @@ class Agents:
 
     def wait_step(self, step: int, timeout_s: float = 180.0) -> None:
         """Until that step was committed."""
-        give_up_s = time.monotonic() + timeout_s
-        while not any(c.step >= step for c in self.records()):
-            if time.monotonic() > give_up_s:
-                raise RuntimeError(f"torchrun did not come to step {step}: {self.logs()}")
-            time.sleep(POLL_S)
+        wait_for(
+            lambda: any(c.step >= step for c in self.records()),
+            lambda: f"torchrun did not come to step {step}: {self.logs()}",
+            timeout_s,
+        )
 
     def logs(self) -> str:
         """The end of each agent's log."""

@@ -24,13 +24,15 @@ def verdicts(*rows: Row, first_ms: tuple[float, ...] = (40.0, 90.0)) -> dict[str
 
 
 def test_all_is_reached_by_a_good_play_beside_worse_ones() -> None:
-    found = verdicts(played("bamboo", 0.1), played("torchft 1 s", 0.9), played("torchft best", 0.2))
+    found = verdicts(
+        played("bamboo", 0.1), played("torchft 1 s", 0.9), played("torchft tight", 0.2)
+    )
     assert len(found) == 7
     assert all(found.values())
 
 
 def test_each_shortcoming_is_said() -> None:
-    slow = verdicts(played("bamboo", 0.4), played("torchft 1 s", 0.9), played("torchft best", 0.2))
+    slow = verdicts(played("bamboo", 0.4), played("torchft 1 s", 0.9), played("torchft tight", 0.2))
     assert sum(not holds for holds in slow.values()) == 3
     assert not all(verdicts(played("bamboo", 0.1, bits="differ: a loss")).values())
     assert not all(verdicts(played("bamboo", 0.1, redone=1)).values())

@@ -24,7 +24,7 @@ from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.open import open_store
 from bamboo.core.events import Event, PeerLost
-from bamboo.core.state import Phase, State, initial_state
+from bamboo.core.state import NodeStatus, Phase, State, initial_state
 from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, RunId
@@ -41,6 +41,13 @@ from tests.support import wait_until
 RUN = RunId("test")
 LEAVE_TIMEOUT_S = 15.0
 """How long after the end of a run its processes may still be there."""
+
+
+def protected(state: State) -> bool:
+    """Every slot has an owner and a shadow, and nothing is under way."""
+    busy = state.failovers or state.transfers or state.moves
+    whole = state.assignment is not None and None not in state.assignment.shadows
+    return state.phase is Phase.RUNNING and whole and not busy
 
 
 class Cluster:
@@ -223,6 +230,14 @@ class Cluster:
             return wait_until(look, what=what, timeout_s=timeout_s)
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *unread, self.report()])) from error
+
+    def wait_lost(self, node: str, timeout_s: float = 20.0) -> None:
+        """Wait until the run counts that node as gone."""
+        self.wait(
+            lambda s: any(n.id == node and n.status is NodeStatus.GONE for n in s.nodes),
+            timeout_s,
+            f"the loss of {node}",
+        )
 
     def wait_step(self, step: int, timeout_s: float = 60.0) -> None:
         """Wait until the loss of that step was reported, or the run has ended."""

@@ -12,7 +12,7 @@ import pytest
 
 from bamboo.coord.replay import verify_decisions
 from bamboo.core.events import PeerLost, StoreRefilled
-from bamboo.core.state import NodeStatus, State
+from bamboo.core.state import State
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId
 from tests.e2e.calm import assert_calm
@@ -91,7 +91,7 @@ def test_a_store_that_was_killed_comes_back_with_its_log() -> None:
         back_s = time.time()
         assert run.store.read().store_id == before.store_id
         run.kill(VICTIM)
-        run.wait(lambda s: s.node(VICTIM).status is NodeStatus.GONE, 20, "the loss")
+        run.wait_lost(VICTIM)
         assert_calm(run)
         assert between(run.metrics("step"), away_s, back_s), "steps went on without the store"
         assert len(losses(run)) == 1
@@ -107,7 +107,7 @@ def test_a_loss_while_the_store_is_dead() -> None:
         run.kill(VICTIM)
         pass_s(SHORT_S / 2)
         run.start_store_again()
-        run.wait(lambda s: s.node(VICTIM).status is NodeStatus.GONE, 20, "the loss")
+        run.wait_lost(VICTIM)
         assert_calm(run)
         assert len(losses(run)) == 1
 
@@ -153,7 +153,7 @@ def test_a_loss_while_the_store_has_nothing() -> None:
         run.kill(VICTIM)
         run.lose_store()
         refilled(run)
-        run.wait(lambda s: s.node(VICTIM).status is NodeStatus.GONE, 30, "the loss")
+        run.wait_lost(VICTIM, 30)
         assert_calm(run)
         assert len(losses(run)) <= 1
         report = verify_decisions(run.store)

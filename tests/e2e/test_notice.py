@@ -74,7 +74,7 @@ def test_the_shadow_goes_before_the_hand_over() -> None:
         inside_a_step(run)
         notice(run, "i-02.1")
         run.kill("i-01.1")
-        run.wait(lambda s: s.node(NodeId("i-01.1")).status is NodeStatus.GONE, 10, "the loss")
+        run.wait_lost("i-01.1", 10)
         assert_calm(run)
         assert run.owner(Slot(pipeline=0, stage=2)) == "i-03.1"
         drained = run.state().node(NodeId("i-02.1"))

@@ -8,10 +8,10 @@ import pytest
 from bamboo.coord.driver import read_begin
 from bamboo.core.events import CaughtUp, PeerLost, ReplicaJoined, Yielded
 from bamboo.core.machine import transition
-from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.state import Phase, State
 from bamboo.topology.slots import Slot
 from tests.e2e.calm import assert_calm
-from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.cluster import Cluster, cluster, protected
 from tests.e2e.jobs import job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -22,18 +22,10 @@ PACED = {"device": "virtual", "virtual_forward_ms": (8.0,), "virtual_backward_ms
 """A step takes about 0.3 s: a claim in steps is not one about how busy this machine is."""
 
 
-def protected(state: State) -> bool:
-    """Every slot has an owner and a shadow, and nothing is under way."""
-    busy = state.failovers or state.transfers or state.moves
-    return state.phase is Phase.RUNNING and not busy
-
-
 def lose(run: Cluster, node: str) -> State:
     """Kill a node and wait until every slot is protected again."""
     run.kill(node)
-    run.wait(
-        lambda s: any(n.id == node and n.status is NodeStatus.GONE for n in s.nodes), 20, "the loss"
-    )
+    run.wait_lost(node)
     return run.wait(lambda s: protected(s) or s.phase is Phase.FINISHED, 30, "protection")
 
 

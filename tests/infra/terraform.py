@@ -4,6 +4,7 @@ All but the format need the AWS provider, which is not fetched here: BAMBOO_TERR
 names a directory for `terraform init -plugin-dir`, or a script beside the checkout prints one.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FINDER = ROOT.parent / "shared" / "tools" / "terraform-plugin-dir"
+FINDER_S = 240
+"""It looks through the whole disk, which takes minutes where that is cold and others use it too."""
 
 MOTO_OVERRIDE = """
 provider "aws" {
@@ -37,13 +40,16 @@ def program() -> str:
     return found
 
 
+@functools.cache
 def plugin_dir() -> str:
     """Where the provider is, or a skip that says what to give."""
     given = os.environ.get("BAMBOO_TERRAFORM_PLUGIN_DIR")
     if given:
         return given
     if FINDER.exists():
-        found = subprocess.run([FINDER], capture_output=True, text=True, timeout=60, check=False)
+        found = subprocess.run(
+            [FINDER], capture_output=True, text=True, timeout=FINDER_S, check=False
+        )
         if found.returncode == 0:
             return found.stdout.strip()
     pytest.skip("no AWS provider at hand: set BAMBOO_TERRAFORM_PLUGIN_DIR to a plugin directory")

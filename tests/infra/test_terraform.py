@@ -10,6 +10,9 @@ from moto.server import ThreadedMotoServer
 
 from tests.infra.terraform import MOTO_OVERRIDE, ROOT, copy_stack, program, run, said_by
 
+pytestmark = pytest.mark.timeout(400)
+"""The first one also finds the provider."""
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -34,7 +37,6 @@ def test_stack_keeps_its_promises(stack: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(400)
 def test_stack_comes_stays_and_goes(stack: Path) -> None:
     """Applied to a mock account, a second plan finds nothing to do, and destroy leaves nothing."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
