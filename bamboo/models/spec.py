@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bamboo.errors import InputError
 from bamboo.topology.keys import keyed_seed
@@ -75,8 +76,28 @@ def build_shell(spec: ModelSpec, index: int, seed: int) -> nn.Module:
     has no memory yet; of another one it is the layer with its initial values."""
     if not spec.plain:
         return build_layer(spec, index, seed)
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         return spec.factories[index]().train()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Initial values are not drawn. Without memory they would be nothing, and the first draw on the
+    meta device imports 800 modules: a second or two in the middle of a recovery."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS or getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+_DRAWS = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)
 
 
 def put_parameters(layer: nn.Module, values: Mapping[str, Tensor]) -> None:

@@ -1,5 +1,8 @@
 """Layers whose parameters are known already are made without drawing any."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,16 @@ from bamboo.models.gpt import token_loss
 
 JOB = JobConfig(model=ModelConfig(layers=2, width=16, heads=2, context=8, vocabulary=32))
 TOKENS = torch.arange(8).view(1, 8)
+IMPORTS_OF_A_SHELL = """
+import sys
+from bamboo.config.tree import JobConfig, ModelConfig
+from bamboo.models import build_model, build_shell
+spec = build_model(JobConfig(model=ModelConfig(layers=1, width=16, heads=2, context=8)))
+before = set(sys.modules)
+for index in range(len(spec.factories)):
+    build_shell(spec, index, 5)
+print(len(set(sys.modules) - before))
+"""
 
 
 class _Counted(nn.Module):
@@ -67,3 +80,15 @@ def test_a_parameter_of_another_shape_is_refused() -> None:
     shell = build_shell(ModelSpec(factories=(_Counted,), loss=token_loss), 0, 5)
     with pytest.raises(ValueError, match=r"weight has shape \(3,\), not \(4,\)"):
         put_parameters(shell, {"weight": torch.zeros(4)})
+
+
+def test_the_first_shell_of_a_process_imports_next_to_nothing() -> None:
+    """It is made in the middle of a recovery, where a second of imports is a second of all."""
+    said = subprocess.run(
+        [sys.executable, "-c", IMPORTS_OF_A_SHELL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert int(said.stdout) < 20
