@@ -16,6 +16,7 @@ from bamboo.runtime.operations import Listener, Operations, act_key
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.picker import ReadyOp, next_op
+from bamboo.schedule.redundancy import left_for_the_drain
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import stage_modes
 
@@ -126,9 +127,7 @@ class Executor:
         ready = []
         for slot, run in self.owned.items():
             head = run.head
-            if self.frozen and head.kind not in ("X", "S"):
-                continue
-            if self._can(run, head):
+            if (not self.frozen or head.kind in ("X", "S")) and self._can(run, head):
                 ready.append(ReadyOp(slot, run.step, head, run.recovering))
         for slot, run in self.shadowed.items():
             ahead = self._ready_ahead(run)
@@ -167,10 +166,17 @@ class Executor:
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
         if mode == "full" and graded:
             return run.ahead_backward[back]
-        if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
+        left = self._left_for_the_drain(mode)
+        if len(run.microbatches) - local <= left or (mode == "gap" and not self._gap_fits()):
             return None
         fed = run.stage.is_first or self.mail.kept(act_key(run, local)) is not None
         return run.ahead_forward[local] if fed else None
+
+    def _left_for_the_drain(self, mode: str) -> int:
+        if mode != "eager" or not self.owned:
+            return 0
+        host = next(iter(self.owned.values()))
+        return left_for_the_drain(host.slot.stage, host.head.kind in ("X", "S"))
 
     def _gap_fits(self) -> bool:
         if len(self.owned) != 1:

@@ -15,7 +15,7 @@ from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Links
 from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.schedule.redundancy import ahead_of_need
+from bamboo.schedule.redundancy import ahead_of_need, left_for_the_drain
 from bamboo.schedule.states import NodeState, ShadowState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
@@ -44,8 +44,7 @@ def dry_run(
     """Run `steps` optimizer steps of `layout`.
 
     For stages in mode `gap`, `budgets` says which redundant forwards fit (`figures.gap_budgets`);
-    without it none does. Raises Deadlock, naming the operations that wait, when not everything can
-    run.
+    without it none does. Raises Deadlock, naming what waits, when not everything can run.
     """
     if steps < 1:
         raise ValueError(f"a dry run needs at least 1 step, not {steps}")
@@ -264,11 +263,12 @@ class DryRun:
         return ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0) in self._have
 
     def _fits(self, shadow: ShadowState) -> bool:
-        if self._modes[shadow.slot.stage] != "gap":
-            return True
-        cursor = shadow.host.cursor
-        budget = self._budgets.get(shadow.slot, {}).get(cursor, 0)
-        return shadow.used.get(cursor, 0) < budget
+        mode, cursor = self._modes[shadow.slot.stage], shadow.host.cursor
+        if mode == "eager":
+            left = left_for_the_drain(shadow.host.slot.stage, cursor >= len(shadow.host.program))
+            return len(shadow.forwards) > left
+        fitting = self._budgets.get(shadow.slot, {})
+        return mode != "gap" or shadow.used.get(cursor, 0) < fitting.get(cursor, 0)
 
     # -------------------------------------------------------------- what an operation changes
 

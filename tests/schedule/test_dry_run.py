@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.schedule.dry_run import Deadlock, dry_run
-from bamboo.schedule.figures import bound_s, figures, gap_budgets, plan_run, step_time_s
+from bamboo.schedule.figures import (
+    bound_s,
+    computed_ahead,
+    figures,
+    gap_budgets,
+    plan_run,
+    step_time_s,
+)
 from bamboo.schedule.layout import Costs, Layout, layout_of, merged
 from bamboo.schedule.one_f_one_b import Program, one_f_one_b
 from bamboo.schedule.render import figures_text, grid_text
@@ -98,6 +105,15 @@ def test_the_ideal_step_of_the_measured_case() -> None:
     assert [s.peak_in_flight for s in found.stages] == [4, 3, 2, 1]
 
 
+def test_redundant_forwards_fill_the_bubbles_of_later_heavier_stages() -> None:
+    """The stage before the heaviest has no wait that a whole forward fits, but the drain."""
+    forward_s = (0.014, 0.018, 0.022, 0.026)
+    later = Costs.of(4, forward_s=forward_s, backward_s=[2 * f for f in forward_s])
+    found = plan_run(layout("eager"), later)
+    assert step_time_s(found) <= 1.03 * step_time_s(plan_run(layout("stash"), later))
+    assert all(forwards == 1.0 for forwards, _ in computed_ahead(found))
+
+
 def test_a_merged_node_adds_about_what_was_measured() -> None:
     after = step_time_s(plan_run(merged(layout("stash"), NodeId("0.2")), EQUAL))
     assert after - 0.66 == pytest.approx(0.4)
@@ -107,17 +123,18 @@ def test_stash_costs_nothing_and_redundant_forwards_cost_where_b_is_not_2f() -> 
     uneven = Costs.of(4, forward_s=[0.02], backward_s=[0.03])
     times = {mode: step_time_s(plan_run(layout(mode), uneven)) for mode in REDUNDANCY_MODES}
     assert times["off"] == times["stash"] == times["gap"] == pytest.approx(0.55)
-    assert times["eager"] > 1.1 * times["off"]
+    assert times["eager"] > 1.05 * times["off"]
     assert times["full"] > times["off"]
 
 
 def test_greedy_redundancy_costs_what_was_measured_once_messages_take_time() -> None:
-    """A prototype measured about +17 % (FR) and +40 % (BR as well) on real processes: messages
-    arrive a little after an operation began that cannot be interrupted. A gap budget avoids it."""
+    """A prototype measured about +17 % (FR, none left for the drain) and +40 % (BR as well) on real
+    processes: messages arrive a little after an operation began that cannot be interrupted. Three
+    of eight forwards left for the drain are worth 3 %; a gap budget avoids it."""
     late = Costs.of(4, forward_s=[0.02], backward_s=[0.04], latency_s=0.0005)
     times = {mode: step_time_s(plan_run(layout(mode), late)) for mode in REDUNDANCY_MODES}
     assert times["gap"] == times["stash"] == times["off"]
-    assert times["eager"] / times["off"] == pytest.approx(1.17, abs=0.02)
+    assert times["eager"] / times["off"] == pytest.approx(1.14, abs=0.02)
     assert times["full"] / times["off"] == pytest.approx(1.4, abs=0.05)
 
 
