@@ -44,6 +44,22 @@ def test_a_module_is_run_with_its_arguments_and_its_status(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (7, "False True ['a', 'b']\n"), done.stderr
 
 
+@pytest.mark.parametrize(("call", "said"), [("", "looked for\n"), ("until_the_end()", "")])
+def test_at_the_end_nobody_looks_for_cycles(call: str, said: str) -> None:
+    program = (
+        "import bamboo.loading\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.own = self\n"
+        "    def __del__(self): print('looked for')\n"
+        "Cycle()\n"
+        f"{call and 'bamboo.loading.' + call}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
+
+
 def test_a_backward_with_a_gradient_loads_nothing_more_and_has_the_bits_of_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=100
