@@ -1,10 +1,12 @@
 """Modules that stay loaded are loaded without the collector of cycles, which would look through all
-of them again and again: a quarter of the time that torch or the mock cloud takes.
+of them again and again: a quarter of the time that torch or the mock cloud takes. Nor are they
+looked through when their process ends: a fifth of the time of a short command.
 
 `python -P -m bamboo.loading MODULE ARGUMENT…` calls `MODULE.main` with the arguments; its result is
 the exit status.
 """
 
+import atexit
 import gc
 import importlib
 import sys
@@ -24,8 +26,15 @@ def for_good() -> Iterator[None]:
         gc.enable()
 
 
+def until_the_end() -> None:
+    """What this process has when it ends is left to the kernel without a last look for cycles in
+    it. So what must be written is written by who closes it, never by the collector."""
+    atexit.register(gc.freeze)
+
+
 def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
+    until_the_end()
     with for_good():
         module = importlib.import_module(arguments[0])
     status: int = module.main(arguments[1:])

@@ -57,6 +57,7 @@ def terms_of(job: JobConfig, policy: Policy) -> ScalerTerms:
         begin=nodes_at_begin(job),
         max_usd=job.budget.max_usd,
         pool_out_s=job.cloud.pool_out_s,
+        again_s=job.autoscale.again_s,
     )
 
 

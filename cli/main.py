@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from bamboo import __version__
+from bamboo import __version__, loading
 from bamboo.errors import BambooError
 from cli.echo import echo
 
@@ -124,6 +124,7 @@ def report_unforeseen(
 def main() -> int:
     """Entry point of the script `bamboo`."""
     sys.excepthook = report_unforeseen
+    loading.until_the_end()
     return run()
 
 

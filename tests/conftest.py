@@ -2,6 +2,7 @@
 those of a terminal, and what lies in the user's own home (runs, profiles, prices, the account) is
 not seen."""
 
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # A launch is a dozen processes, each of which would compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all that they import stay to the end: whoever looks for cycles in what
+    a test makes need not look through these each time, which takes a quarter of the time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -131,6 +131,7 @@ RANGES: dict[str, Range] = {
     "autoscale.marginal": Range(least=0, most=1, open_most=True),
     "autoscale.utility_usd": Range(least=0, most=1e12),
     "autoscale.deadline_hours": _HOURS,
+    "autoscale.again_s": Range(least=0, most=DAY_S),
 }
 
 

@@ -224,6 +224,9 @@ class AutoscaleConfig:
     utility_usd: float = 0.0
     deadline_hours: float = 0.0
     """After the start of the run."""
+    again_s: float = 60.0
+    """A wish for nodes that was in vain is not repeated for so long, or for `cloud.pool_out_s`
+    where that is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

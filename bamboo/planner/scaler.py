@@ -25,8 +25,6 @@ SETTLING = 2
 """So many steps after a new layout do not count."""
 LEAST_WAIT_S = 5.0
 """So long more nodes are waited for at least, whatever `ScalerTerms.pool_out_s`."""
-LEAST_BAR_S = 60.0
-"""And so long at least they are not wished for again."""
 DIGITS = 6
 """Of a step's seconds: instants have no more."""
 
@@ -122,6 +120,8 @@ class ScalerTerms:
     """Of [budget]; 0: no limit."""
     pool_out_s: float = 0.0
     """So long a pool without capacity is not asked again."""
+    again_s: float = 60.0
+    """And so long at least more nodes are not wished for again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class Scaler:
             self._short_since_s = now_s
         if now_s < self._short_since_s + self._patience_s:
             return None
-        until_s = now_s + max(self.terms.pool_out_s, LEAST_BAR_S)
+        until_s = now_s + max(self.terms.pool_out_s, self.terms.again_s)
         before = self.scaling.nodes
         self.scaling, reason = without_capacity(
             self.scaling, self.terms.rule, here=size, now_s=now_s, until_s=until_s

@@ -6,13 +6,14 @@ Rule: it reads and changes nothing; what is not there is a value, what could not
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from cloud.ec2 import requests
 from cloud.ec2.calls import code_and_message, status_of, translated
-from cloud.ec2.clients import clients_of
+from cloud.ec2.clients import client_of, session_of
 from cloud.ec2.errors import Meaning, meaning
 from cloud.ec2.requests import Ec2Settings
 from cloud.provider import LaunchSpec
@@ -36,29 +37,33 @@ class Caller:
 
 
 class Ec2Account:
-    """One region of the account whose credentials this process has."""
+    """One region of the account whose credentials this process has. `client` makes that of a
+    service, when it is asked for the first time: a client of EC2 alone costs more than a question.
+    """
 
-    def __init__(self, *, sts: Any, iam: Any, ec2: Any, ssm: Any) -> None:
-        self._sts, self._iam, self._ec2, self._ssm = sts, iam, ec2, ssm
+    def __init__(self, client: Callable[[str], Any]) -> None:
+        self._client = client
+        self._clients: dict[str, Any] = {}
 
     @classmethod
     def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Account":
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
         with translated("reading the AWS settings", service="AWS"):
-            sts, iam, ec2, ssm = clients_of(
-                ("sts", "iam", "ec2", "ssm"),
-                region=region,
-                read_timeout_s=READ_TIMEOUT_S,
-                attempts=ATTEMPTS,
-                endpoint_url=endpoint_url,
-            )
-        return cls(sts=sts, iam=iam, ec2=ec2, ssm=ssm)
+            session = session_of(region)
+        client = partial(
+            client_of,
+            session,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            endpoint_url=endpoint_url,
+        )
+        return cls(client)
 
     def caller(self) -> Caller:
         """Who asks. Raises the errors of a Provider, as all that follow."""
         with translated("GetCallerIdentity", service="AWS"):
-            answer = self._sts.get_caller_identity()
+            answer = self._of("sts").get_caller_identity()
         date = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
         try:
             now_s = parsedate_to_datetime(date).timestamp()
@@ -69,13 +74,13 @@ class Ec2Account:
     def zones(self, region: str) -> tuple[str, ...]:
         """Those of the region, by name; none where it is no region of this account."""
         with translated("DescribeAvailabilityZones"):
-            answer = self._ec2.describe_availability_zones(**requests.zones(region))
+            answer = self._of("ec2").describe_availability_zones(**requests.zones(region))
         return tuple(sorted(str(zone["ZoneName"]) for zone in answer["AvailabilityZones"]))
 
     def has_spot_role(self) -> bool:
         """Whether the role is there in whose name EC2 starts and ends spot instances."""
         return (
-            _unless_missing("GetRole", "IAM", lambda: self._iam.get_role(RoleName=SPOT_ROLE))
+            _unless_missing("GetRole", "IAM", lambda: self._of("iam").get_role(RoleName=SPOT_ROLE))
             is not None
         )
 
@@ -85,7 +90,7 @@ class Ec2Account:
         found = _unless_missing(
             "DescribeLaunchTemplateVersions",
             "EC2",
-            lambda: self._ec2.describe_launch_template_versions(
+            lambda: self._of("ec2").describe_launch_template_versions(
                 **requests.template_version(template)
             ),
         )
@@ -97,32 +102,33 @@ class Ec2Account:
         if image.startswith(PARAMETER):
             name = image.removeprefix(PARAMETER)
             found = _unless_missing(
-                "GetParameter", "SSM", lambda: self._ssm.get_parameter(Name=name)
+                "GetParameter", "SSM", lambda: self._of("ssm").get_parameter(Name=name)
             )
             if found is None:
                 return None
             image = str(found["Parameter"]["Value"])
         with translated("DescribeImages"):
-            images = self._ec2.describe_images(**requests.image(image))["Images"]
+            images = self._of("ec2").describe_images(**requests.image(image))["Images"]
         return str(images[0]["State"]) if images else None
 
     def subnet_zones(self, subnets: Sequence[str]) -> Mapping[str, str]:
         """Subnet -> zone, of those that are there."""
         with translated("DescribeSubnets"):
-            found = self._ec2.describe_subnets(**requests.subnets(subnets))["Subnets"]
+            found = self._of("ec2").describe_subnets(**requests.subnets(subnets))["Subnets"]
         return {str(one["SubnetId"]): str(one["AvailabilityZone"]) for one in found}
 
     def default_subnet_zones(self) -> tuple[str, ...]:
         """The zones that have a default subnet."""
         with translated("DescribeSubnets"):
-            found = self._ec2.describe_subnets(**requests.default_subnets())["Subnets"]
+            found = self._of("ec2").describe_subnets(**requests.default_subnets())["Subnets"]
         return tuple(sorted(str(one["AvailabilityZone"]) for one in found))
 
     def refusal_of(self, spec: LaunchSpec, settings: Ec2Settings) -> str:
         """Why EC2 would refuse these credentials this launch, or "": it is asked by the call of the
         launch itself, as one that is not carried out."""
         call, arguments = requests.launch_call(spec, settings)
-        ask = {"CreateFleet": self._ec2.create_fleet, "RunInstances": self._ec2.run_instances}[call]
+        ec2 = self._of("ec2")
+        ask = {"CreateFleet": ec2.create_fleet, "RunInstances": ec2.run_instances}[call]
         with translated(call):
             try:
                 ask(**arguments, DryRun=True)
@@ -137,8 +143,14 @@ class Ec2Account:
 
     def close(self) -> None:
         """Close the connections."""
-        for client in (self._sts, self._iam, self._ec2, self._ssm):
+        for client in self._clients.values():
             client.close()
+
+    def _of(self, service: str) -> Any:
+        if service not in self._clients:
+            with translated("reading the AWS settings", service="AWS"):
+                self._clients[service] = self._client(service)
+        return self._clients[service]
 
 
 def _unless_missing(action: str, service: str, ask: Callable[[], Any]) -> Any:

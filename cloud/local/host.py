@@ -368,6 +368,7 @@ def main() -> int:
     """Start, say Ready, serve, stop. 0 after an orderly end, 1 when a part did not come up."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    loading.until_the_end()
     config = read_config()
     directory = make_directory()
     lifeline, _held_until_exit = os.pipe()

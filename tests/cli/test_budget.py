@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_launch import Bench
+from tests.cli.test_resume import QUICK
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -70,7 +71,7 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     assert "beside them, $0.03" in refused.stderr
     assert "spent before (modelled: " in refused.stderr
 
-    done = bench.run("resume", "dear", "--max-cost", "1", "--set", "chaos.kill=[]")
+    done = bench.run("resume", "dear", "--max-cost", "1", "--set", "chaos.kill=[]", *QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"dear goes on from the checkpoint of step {step}" in done.stdout
     receipt = json.loads((folder / "receipt.json").read_text())

@@ -144,7 +144,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
-    with detached(bench, "calm", "train.steps=60") as run:
+    with detached(bench, "calm", "train.steps=36") as run:
         assert run.launcher_pid != os.getpid()
         assert [row["phase"] for row in bench.json("list")] == ["running"]
         done = bench.run("attach", "calm")
@@ -153,7 +153,7 @@ def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
         assert "receipt (modelled dollars" in done.stdout
         run.assert_gone()
         assert run.receipt()["outcome"] == "done"
-        assert run.steps() == list(range(60))
+        assert run.steps() == list(range(36))
     again = bench.run("attach", "calm")
     assert (again.returncode, "run calm has ended" in again.stderr) == (0, True)
     assert "receipt (modelled dollars" in again.stdout
@@ -205,14 +205,14 @@ def test_a_killed_launcher_is_followed_by_another_and_nothing_is_lost_or_doubled
 
 
 def test_a_launcher_killed_while_the_cluster_forms(bench: Bench) -> None:
-    with detached(bench, "young", "train.steps=30", first_step=False) as run:
+    with detached(bench, "young", "train.steps=12", first_step=False) as run:
         run.kill_launcher()
         done = bench.run("attach", "young")
         assert done.returncode == 0, done.stdout + done.stderr
         run.assert_gone()
         assert len(run.receipt()["bill"]["instances"]) == 4
         assert sum(i["count"] for i in intents(run.folder) if i["intent"] == "launch") == 4
-        assert run.steps() == list(range(30))
+        assert run.steps() == list(range(12))
 
 
 def test_two_attach_at_once_and_there_is_one_launcher(bench: Bench) -> None:
@@ -252,13 +252,13 @@ def test_a_terminated_launcher_leaves_the_run_alone(bench: Bench) -> None:
 
 
 def test_a_run_that_ends_without_a_launcher_is_settled_by_the_next(bench: Bench) -> None:
-    with detached(bench, "late", "train.steps=40") as run:
+    with detached(bench, "late", "train.steps=32") as run:
         run.kill_launcher()
         wait_until(lambda: run.status()["phase"] == "finished", what="the end", timeout_s=60.0)
         assert not (run.folder / "receipt.json").exists()
         assert bench.run("attach", "late").returncode == 0
         run.assert_gone()
-        assert run.steps() == list(range(40))
+        assert run.steps() == list(range(32))
         assert run.receipt()["outcome"] == "done"
 
 

@@ -11,6 +11,7 @@ import pytest
 from cloud.local.session import is_member, members
 from tests.cli.test_detach import GONE_S, Detached, detached
 from tests.cli.test_launch import Bench, Launched
+from tests.cli.test_resume import QUICK
 from tests.full_disk import fill, small_disk
 from tests.support import wait_until
 
@@ -92,7 +93,7 @@ def test_a_run_that_ended_on_a_full_disk_says_what_to_do_and_is_settled_then(ben
         assert body["outcome"] == "fault"
         assert run.steps() == list(range(body["step"]))
         assert [p.name for p in run.folder.glob(".*")] == []
-        done = bench.run("resume", "ends")
+        done = bench.run("resume", "ends", *QUICK)
         assert done.returncode == 0, done.stderr
     assert run.receipt()["outcome"] == "done"
 
@@ -109,5 +110,5 @@ def test_an_attached_run_that_is_ended_on_a_full_disk_names_it(bench: Bench) -> 
         assert "a fault of ours" not in said
         assert [p.name for p in run.folder.rglob(".*")] == []
         filler.unlink()
-        done = bench.run("resume", "breaks")
+        done = bench.run("resume", "breaks", *QUICK)
         assert done.returncode == 0, done.stderr

@@ -111,7 +111,7 @@ class Launched:
         endpoint = json.loads(path.read_text())
         self.cloud_pid = endpoint["cloud"]["pid"]
         self.socket_dir = Path(endpoint["cloud"]["socket_dir"])
-        assert len(members(self.cloud_pid)) >= 8
+        assert len(members(self.cloud_pid)) >= 6  # of two nodes, one may be lost just now
 
     def wait(self) -> int:
         return self.process.wait(timeout=60)
@@ -131,7 +131,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
     kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=1}]'
-    sets = ["--set", "train.steps=400", "--set", f"chaos.kill={kills}"]
+    sets = ["--set", "train.steps=300", "--set", f"chaos.kill={kills}"]
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finished, generation " in done.stdout
@@ -146,15 +146,15 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     notes = [item["note"] for item in receipt["bill"]["instances"]]
     assert notes.count("interrupted by the cloud in its first hour: free") == 2
     metrics = (bench.home / "proof" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in metrics] == list(range(400))
+    assert [json.loads(line)["step"] for line in metrics] == list(range(300))
     verified = bench.json("verify", "last")
     assert (verified["equal"], verified["first_difference"]) == (True, None)
     assert bench.json("verify", "proof", "--decisions")["equal"] is True
     used = bench.json("verify", "proof", "--samples")
-    assert (used["equal"], used["steps"], used["samples"]) == (True, 400, 3200)
-    assert (used["epochs"], used["undone_steps"]) == (3200 // used["samples_in_epoch"], 0)
+    assert (used["equal"], used["steps"], used["samples"]) == (True, 300, 2400)
+    assert (used["epochs"], used["undone_steps"]) == (2400 // used["samples_in_epoch"], 0)
     status = bench.json("status", "pro")
-    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 400, "done")
+    assert (status["phase"], status["step"], status["outcome"]) == ("finished", 300, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
     _flip_one_bit(bench.home / "proof" / "final" / "stage-02.safetensors")

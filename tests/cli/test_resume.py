@@ -28,7 +28,12 @@ KEYS = (
     "cluster.virtual_forward_ms=[15.0]",
     "cluster.virtual_backward_ms=[30.0]",
 )
-OTHER_GRID = ("--set", "cluster.stages=2")
+QUICK = (
+    *("--set", "cluster.virtual_forward_ms=[1.0]"),
+    *("--set", "cluster.virtual_backward_ms=[1.0]"),
+)
+"""What goes on is not killed any more."""
+OTHER_GRID = (*QUICK, "--set", "cluster.stages=2")
 
 
 @pytest.fixture
@@ -137,7 +142,7 @@ def test_of_a_store_that_cannot_be_read_it_is_said_what_may_be_missing(bench: Be
         logs = list((launched.folder / "store").rglob("*.aof"))
         for path in logs:
             path.write_bytes(b"*1\r\n$9\r\nnonsense!\r\n" + path.read_bytes())
-        done = bench.run("resume", "gone")
+        done = bench.run("resume", "gone", *QUICK)
     assert logs
     assert done.returncode == 0, done.stdout + done.stderr
     assert "its store cannot be read any more" in done.stdout

@@ -37,7 +37,7 @@ def test_a_trace_from_its_begin_to_the_proof(bench: Bench) -> None:
         "checkpoint.every_steps=5",
     )  # fmt: skip
     sets = [part for key in keys for part in ("--set", key)]
-    scale = ("--time-scale", "30", "--restart-seconds", "0", "--max-nodes", "3", "--hours", "0.2")
+    scale = ("--time-scale", "30", "--restart-seconds", "0", "--max-nodes", "3", "--hours", "0.17")
     done = bench.run("launch", "job.toml", "--run", "t", "--trace", "market.csv", *scale, *sets)
     assert done.returncode == 130, done.stdout + done.stderr
     assert "nodes as in the trace market.csv, modelled: 3 at the begin" in done.stdout

@@ -12,17 +12,14 @@ from bamboo import loading
 
 def test_the_collector_rests_while_modules_load_and_works_after() -> None:
     frozen = gc.get_freeze_count()
-    try:
-        with loading.for_good():
-            assert not gc.isenabled()
-            kept = [[] for _ in range(100)]
-        assert gc.isenabled()
-        assert gc.get_freeze_count() >= frozen + len(kept)
-        with pytest.raises(ImportError), loading.for_good():
-            raise ImportError("no such module")
-        assert gc.isenabled()
-    finally:
-        gc.unfreeze()
+    with loading.for_good():
+        assert not gc.isenabled()
+        kept = [[] for _ in range(100)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= frozen + len(kept)
+    with pytest.raises(ImportError), loading.for_good():
+        raise ImportError("no such module")
+    assert gc.isenabled()
 
 
 def test_a_module_is_run_with_its_arguments_and_its_status(tmp_path: Path) -> None:
@@ -42,6 +39,22 @@ def test_a_module_is_run_with_its_arguments_and_its_status(tmp_path: Path) -> No
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (7, "False True ['a', 'b']\n"), done.stderr
+
+
+@pytest.mark.parametrize(("call", "said"), [("", "looked for\n"), ("until_the_end()", "")])
+def test_at_the_end_nobody_looks_for_cycles(call: str, said: str) -> None:
+    program = (
+        "import bamboo.loading\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.own = self\n"
+        "    def __del__(self): print('looked for')\n"
+        "Cycle()\n"
+        f"{call and 'bamboo.loading.' + call}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
 
 
 def test_a_backward_with_a_gradient_loads_nothing_more_and_has_the_bits_of_torch() -> None:
