@@ -44,7 +44,7 @@ from bamboo.core.transition import live_members
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
-from tests.core.build import afresh, joined, lost
+from tests.core.build import afresh, joined, lost, prepared_by
 from tests.core.plain_aim import aims_plainly
 
 LAYERS = 12
@@ -82,6 +82,8 @@ class World(RuleBasedStateMachine):
         grid = Grid(pipelines=pipelines, stages=stages)
         self.state = initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)
         self.held: dict[NodeId, dict[int, int]] = {}
+        self.fed: dict[NodeId, set[int]] = {}
+        """What was sent ahead, and lies elsewhere too."""
         self.lost_some = False
         """Whether anything that a node held went with it since all began, or went on, last."""
         self.stored: dict[int, set[int]] = {}
@@ -108,6 +110,8 @@ class World(RuleBasedStateMachine):
         assert check(after) == []
         assert check_step(before, after) == []
         self.state = after
+        if after.preparing is not None or (after.reform is None and before.reform is None):
+            self.fed = {}
         self.forget_the_dead()
         if before.assignment is None and after.assignment is not None:
             self.give_all(0)
@@ -124,7 +128,8 @@ class World(RuleBasedStateMachine):
     def forget_the_dead(self) -> None:
         """And what others have given away: whoever shadows a slot no more drops its replica."""
         live = {node.id for node in self.state.live_nodes()}
-        self.lost_some |= any(self.held[node] for node in self.held.keys() - live)
+        alone = {node: held.keys() - self.fed.get(node, set()) for node, held in self.held.items()}
+        self.lost_some |= any(alone[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
         if self.state.assignment is not None and self.state.reform is None:
             for node, held in self.held.items():
@@ -317,6 +322,9 @@ class World(RuleBasedStateMachine):
                 step=self.step,
                 bytes=12,
             )
+        if state.preparing is not None:
+            left = state.preparing.receivers.difference(dict(state.preparing.prepared))
+            return prepared_by(state, min(left))
         if state.moves:
             move = state.moves[0]
             return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
@@ -340,7 +348,19 @@ class World(RuleBasedStateMachine):
             for node in members & self.held.keys():
                 at = self.step + 1
                 self.held[node] = {x: at for x, s in self.held[node].items() if s >= self.step}
+            if not reform.reports:
+                self.give_ahead()
         return self.quiesce(left[0], reform.since)
+
+    def give_ahead(self) -> None:
+        """What was sent ahead stands where its sources stand."""
+        ahead = None if self.state.reform is None else self.state.reform.ahead
+        for feed in () if ahead is None else ahead.feeds:
+            if feed.receiver in self.living():
+                self.fed.setdefault(feed.receiver, set()).update(feed.layers)
+                self.held.setdefault(feed.receiver, {}).update(
+                    dict.fromkeys(feed.layers, self.step + 1)
+                )
 
     def quiesce(self, node: NodeId, since: int) -> Quiesced:
         held = self.held.get(node, {})
