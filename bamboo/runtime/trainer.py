@@ -123,6 +123,7 @@ class Trainer:
             builder=builder,
             outbox=outbox,
             vault=checkpoints,
+            ahead=self.transfers.ahead,
         )
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, keep=keep_final)
         self._goodbye: Goodbye | None = None
