@@ -78,6 +78,16 @@ def whole_of(preparing: Preparing) -> Preparing | None:
     return replace(preparing, feeds=feeds) if feeds else None
 
 
+def feeds_under_way(state: State) -> tuple[Feed, ...]:
+    """While a layout is prepared, and until all have stopped for it."""
+    reform = state.reform
+    if state.preparing is not None:
+        return state.preparing.feeds
+    if reform is None or reform.ahead is None or not reform.planned or reform.base is not None:
+        return ()
+    return reform.ahead.feeds
+
+
 def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
     """What was sent ahead to a node, which others hold too."""
     feeds = () if preparing is None else _of(preparing.feeds, node)

@@ -124,11 +124,10 @@ def lose_while_reforming(
             after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
             return changed(after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
-        held = report is not None and _held_alone(
-            reform, report
-        )  # else it came later, with nothing
-        if not held and not needed:
+        asked_of = report is not None and bool(report.holdings)  # else it came later, with nothing
+        if not asked_of and not needed:
             return changed(state, effects, f"{words}; it held nothing and gets nothing")
+        held = report is not None and _held_alone(reform, report)
     after, orders = begin_reform(
         state,
         why=reform.why,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from bamboo.checkpoint.manifest import layer_of
+from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Prepared
 from bamboo.core.state import Feed, State
 from bamboo.ids import NodeId
@@ -74,7 +75,7 @@ class Ahead:
         """Begin and end feeds as the newest state has them. While all is laid out anew, what came
         whole stays until it is said to be here."""
         self._version = state.version
-        feeds = _under_way(state)
+        feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
         self._out = {feed: self._out.get(feed) or Copying() for feed in mine}
         for run in self._executor.owned.values():
@@ -235,16 +236,6 @@ class Ahead:
         key = MessageKey(kind=kind, to=feed.slot, source=feed.slot, step=0, index=index)
         name = {"to": str(feed.receiver), "first": feed.first, "since": feed.since}
         self._mail.post_to(to, key, tensors, {**name, **(about or {})})
-
-
-def _under_way(state: State) -> tuple[Feed, ...]:
-    """Feeds that go on: while a layout is prepared, and until all have stopped for it."""
-    reform = state.reform
-    if state.preparing is not None:
-        return state.preparing.feeds
-    if reform is None or reform.ahead is None or not reform.planned or reform.base is not None:
-        return ()
-    return reform.ahead.feeds
 
 
 def _named(feed: Feed) -> tuple[object, ...]:
