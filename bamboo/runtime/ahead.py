@@ -1,6 +1,6 @@
 """Layers that a new layout will need, sent and followed while everybody trains.
 
-    receiver  ask 0, ask 1           asks for the copy, two chunks at a time
+    receiver  ask 0, ask 1, ...      asks for the copy, some chunks at a time
     source    copy 0, copy 1, ...    parameters and moments at a step boundary
     source    follow t, t+1, ...     their part of every gradient reduced since, and the norm
     receiver  (event) Prepared       it has all of its feeds, and all gradients that came
@@ -31,8 +31,9 @@ from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.slot_run import KINDS, SlotRun
 from bamboo.runtime.slots import SlotBuilder, of_kind
 
-WINDOW = 2
-"""Chunks of one feed asked for and not here yet."""
+WINDOW = 4
+"""Chunks of one feed asked for and not here yet. An owner answers between two operations, and one
+that is in the middle of a long one answers nobody."""
 
 
 @dataclass(slots=True, kw_only=True)
