@@ -165,6 +165,9 @@ MessageKind: TypeAlias = Literal[
     "stand",
     "want",
     "part",
+    "ask",
+    "copy",
+    "follow",
 ]
 
 
@@ -178,7 +181,8 @@ class MessageKey:
     reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
     shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
     new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
-    a layer's state for a new layout, asked for and sent in chunks.
+    a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow: the same
+    ahead of it, and the layers' part of each reduced gradient since.
     """
 
     kind: MessageKind

@@ -8,7 +8,8 @@ virtual device gives operations their figures, where it can; overruns are printe
 - `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
   the victim's connection comes late where it had much memory), then the standby is sent both of
   its slots while the two others train, and takes one at a step boundary.
-- `grow`: 1 x 2 -> 2 x 2. All stop at a step's end, two new nodes are sent a stage each, all go on.
+- `grow`: 1 x 2 -> 2 x 2. Two new nodes are sent a stage each while the others train, and follow
+  them; then all stop at a step's end, and go on.
 
 A stall is the longest time between two commits after the beginning, beyond the median of those
 around it. `copy` measures what the bytes are held against: `benchmarks.copy_bandwidth`. `nodes`
@@ -28,7 +29,7 @@ from safetensors import safe_open
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.coord.follow import Decision
-from bamboo.core.events import LayoutBuilt, ReplicaJoined
+from bamboo.core.events import LayoutBuilt, Prepared, ReplicaJoined
 from bamboo.core.state import Phase, State
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
@@ -209,13 +210,22 @@ def grown(job: JobConfig) -> dict[str, Any]:
     built = [d for d in decisions if isinstance(d.event, LayoutBuilt)]
     sent = sum(d.event.bytes for d in built if isinstance(d.event, LayoutBuilt))
     done_s = built[-1].now_s
+    assert begun.state.reform is not None
+    prepares_s = first(decisions, lambda s: s.preparing is not None).now_s
+    said = [d.event for d in decisions if isinstance(d.event, Prepared)]
+    ahead = begun.state.reform.ahead
+    ahead_bytes = 0 if ahead is None else sum(size for _, size in ahead.prepared)
+    ahead_s = begun.now_s - prepares_s
     steady_s = median_gap_s([t for t in commits if t <= begun.now_s])
     return {
         "step_s": steady_s,
         "stall_s": longest_gap_s(commits, begun.now_s, done_s) - steady_s,
         "sent_bytes": sent,
         "sent_s": done_s - based.now_s,
-        "gb_per_s": sent / (done_s - based.now_s) / 1e9,
+        "ahead_bytes": ahead_bytes,
+        "followed_bytes": sum(event.followed_bytes for event in said),
+        "ahead_s": ahead_s,
+        "gb_per_s": ahead_bytes / ahead_s / 1e9,
         **end,
     }
 
@@ -223,9 +233,11 @@ def grown(job: JobConfig) -> dict[str, Any]:
 # ---------------------------------------------------------------- tables
 
 
-def steps_for(state_mb: int) -> int:
-    """Of a run: a large one's are long, and its nodes' start is not."""
-    return 24 if state_mb < 256 else 14
+def steps_for(state_mb: int, *, grows: bool = False) -> int:
+    """Of a run: a large one's are long, and its nodes' start is not; but what is sent ahead of
+    growing takes as many steps as there is of it."""
+    large = 40 if grows else 14
+    return 24 if state_mb < 256 else large
 
 
 def counted_job(nodes: int, *, grows: bool) -> JobConfig:
@@ -255,8 +267,8 @@ REPLACED = (
     f"{'longest':>8} steps  {'sent MB':>8} {'protected':>9} s  {'steps':>6}  bits"
 )
 GROWN = (
-    f"{'':>8} {'stall':>7} s {'stall':>7} steps  {'sent MB':>8} {'in':>7} s {'GB/s':>6} "
-    f"{'of a copy':>9}  bits"
+    f"{'':>8} {'stall':>7} s {'stall':>7} steps  {'sent MB':>8} {'in':>7} s  {'ahead MB':>8} "
+    f"{'gradients':>9} {'in':>7} s {'GB/s':>6} {'of a copy':>9}  bits"
 )
 
 
@@ -278,7 +290,9 @@ def grown_row(found: dict[str, Any], copy_gb_per_s: float | None) -> str:
     share = f"{found['gb_per_s'] / copy_gb_per_s:9.0%}" if copy_gb_per_s else f"{'':9}"
     return (
         f"{found['stall_s']:7.2f}   {found['stall_s'] / found['step_s']:7.2f}        "
-        f"{found['sent_bytes'] / MB:8.1f} {found['sent_s']:7.2f}   {found['gb_per_s']:6.2f} "
+        f"{found['sent_bytes'] / MB:8.1f} {found['sent_s']:7.2f}    "
+        f"{found['ahead_bytes'] / MB:8.1f} {found['followed_bytes'] / MB:9.1f} "
+        f"{found['ahead_s']:7.2f}   {found['gb_per_s']:6.2f} "
         f"{share}  {found['differs'] or 'equal'}"
     )
 
@@ -329,7 +343,9 @@ def main() -> None:
             sizes,
             {
                 "replace": lambda mb: sized_job(mb, steps=steps_for(mb), redundancy="stash"),
-                "grow": lambda mb: sized_job(mb, steps=steps_for(mb), redundancy="peer"),
+                "grow": lambda mb: sized_job(
+                    mb, steps=steps_for(mb, grows=True), redundancy="peer"
+                ),
             },
             rounds=arguments.rounds,
             copy_gb_per_s=rate,

@@ -59,6 +59,8 @@ def relaid_by(
         return None
     newest = max((h.step for r in reform.reports for h in r.holdings), default=0)
     sent = sum(one.bytes for one in reform.rebuilt)
+    if reform.ahead is not None:
+        sent += sum(size for _, size in reform.ahead.prepared)
     if isinstance(event, events.LayoutBuilt):
         sent += event.bytes
     return Relaid(

@@ -34,6 +34,7 @@ def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] =
         failovers=(),
         transfers=(),
         moves=(),
+        preparing=None,
         reform=None,
     )
     leave = tuple(End(to=node.id) for node in over.live_nodes())

@@ -182,6 +182,19 @@ class LayoutBuilt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """By one that is sent state ahead of a reconfiguration: it has all, as its sources have it."""
+
+    node: NodeId
+    since: int
+    """The newest of its feeds'."""
+    bytes: int
+    """Of the state that was sent to it."""
+    followed_bytes: int
+    """Of the reduced gradients since."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reconsider:
     """Whoever sees that no more nodes come for now, or that better is to be had: lay out anew for
     those that are there, if another layout would suit them better."""
@@ -310,6 +323,7 @@ Event: TypeAlias = (
     | BoundaryReady
     | Quiesced
     | LayoutBuilt
+    | Prepared
     | Reconsider
     | NodesReleased
     | Stalled

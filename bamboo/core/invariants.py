@@ -18,6 +18,7 @@ def check(state: State) -> list[str]:
             wrong += _check_assignment(state, state.assignment)
         wrong += _check_failovers(state)
         wrong += _check_transfers(state)
+        wrong += _check_preparing(state)
         wrong += _check_end_reports(state)
     return wrong
 
@@ -153,6 +154,29 @@ def _check_transfers(state: State) -> list[str]:
     for move in state.moves:
         if state.assignment.shadow(move.slot) != move.receiver:
             wrong.append(f"slot {move.slot} moves to {move.receiver}, which does not shadow it")
+    return wrong
+
+
+def _check_preparing(state: State) -> list[str]:
+    preparing = state.preparing
+    if preparing is None:
+        return []
+    busy = (state.reform, state.failovers, state.transfers, state.moves, state.stop_reason)
+    if any(busy) or state.assignment is None:
+        return ["state is sent ahead while something else is under way"]
+    wrong = []
+    nodes = {node.id: node for node in state.nodes}
+    for feed in preparing.feeds:
+        where = f"what is sent ahead to {feed.receiver}"
+        if state.assignment.owner(feed.slot) != feed.source or feed.source == feed.receiver:
+            wrong.append(f"{where} has a source that does not own it, or is itself the source")
+        if not _has_status(nodes.get(feed.receiver), (NodeStatus.READY, *_MEMBER)):
+            wrong.append(f"{where} goes to a node that is not live")
+    said = [node for node, _ in preparing.prepared]
+    if len(set(said)) != len(said) or not preparing.receivers > set(said):
+        wrong.append(
+            "everybody has what was sent ahead, or one twice, or one that was sent nothing"
+        )
     return wrong
 
 

@@ -17,6 +17,7 @@ Every decision ends with `protect`: new replicas and moves are begun as soon as 
 import math
 from dataclasses import replace
 
+from bamboo.core.ahead import note_prepared
 from bamboo.core.assignment import assign
 from bamboo.core.checkpointing import complete, give_up, order_completion, reject, save_shard
 from bamboo.core.effects import Drain, End, Start
@@ -44,6 +45,7 @@ from bamboo.core.events import (
     NoticeReceived,
     PaceMeasured,
     PeerLost,
+    Prepared,
     Quiesced,
     RebalanceAdvised,
     Reconsider,
@@ -151,6 +153,8 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return note_holdings(state, event)
         case LayoutBuilt():
             return note_built(state, event)
+        case Prepared():
+            return note_prepared(state, event)
         case Reconsider():
             return reconsider(state, event, policy)
         case NodesReleased():

@@ -9,25 +9,29 @@ from bamboo.core.events import Event, Reconsider, RunFailed
 from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
+AHEAD = 10
 
 
 class Patience:
     """Told every state of a run, with the time.
 
     `patience_s`: so long lost nodes are waited for before those who are left are laid out anew;
-    `park_s`: so long a run without enough nodes waits before it ends.
+    `park_s`: so long a run without enough nodes waits before it ends. For what is sent ahead of a
+    new layout AHEAD times the patience: all train on meanwhile.
     """
 
     def __init__(self, *, patience_s: float, park_s: float) -> None:
         self._patience_s, self._park_s = patience_s, park_s
         self._short_since_s: float | None = None
         self._parked_since_s: float | None = None
+        self._prepares_since_s: float | None = None
         self._said_at: int | None = None
         """The generation in which it was said last."""
 
     def due(self, state: State, *, now_s: float) -> Event | None:
         """What is to be said now, if anything; again and again until `said`."""
-        return self._parked(state, now_s) or self._short(state, now_s)
+        parked, prepares = self._parked(state, now_s), self._prepares(state, now_s)
+        return parked or prepares or self._short(state, now_s)
 
     def said(self, event: Event, state: State) -> None:
         """The run has heard it; to be told of every `event` that was due in `state`."""
@@ -40,6 +44,8 @@ class Patience:
         times_s = []
         if self._parked_since_s is not None:
             times_s.append(self._parked_since_s + self._park_s)
+        if self._prepares_since_s is not None and self._said_at != state.generation:
+            times_s.append(self._prepares_since_s + AHEAD * self._patience_s)
         if self._short_since_s is not None and self._said_at != state.generation:
             times_s.append(self._short_since_s + self._patience_s)
         return min(times_s, default=None)
@@ -47,7 +53,8 @@ class Patience:
     def _short(self, state: State, now_s: float) -> Event | None:
         here = len(state.roll.usable)
         waits = parked(state)
-        if not waits and (state.phase not in _TRAINING or here >= state.grid.size):
+        trains = state.phase in _TRAINING and state.preparing is None
+        if not waits and (not trains or here >= state.grid.size):
             self._short_since_s = None
             return None
         if self._short_since_s is None:
@@ -58,6 +65,20 @@ class Patience:
         return Reconsider(
             reporter="launcher",
             reason=f"no further node came within cluster.patience_s = {self._patience_s:g}",
+        )
+
+    def _prepares(self, state: State, now_s: float) -> Event | None:
+        if state.preparing is None:
+            self._prepares_since_s = None
+            return None
+        if self._prepares_since_s is None:
+            self._prepares_since_s = now_s
+        waited_s = now_s - self._prepares_since_s
+        if waited_s < AHEAD * self._patience_s or self._said_at == state.generation:
+            return None
+        return Reconsider(
+            reporter="launcher",
+            reason=f"not all was sent ahead within {waited_s:.0f} s",
         )
 
     def _parked(self, state: State, now_s: float) -> Event | None:

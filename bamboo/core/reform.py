@@ -12,7 +12,9 @@ node that is gone.
 """
 
 from dataclasses import replace
+from itertools import chain
 
+from bamboo.core.ahead import fed_layers
 from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
@@ -36,6 +38,7 @@ from bamboo.core.state import (
     NodeStatus,
     Outcome,
     Phase,
+    Preparing,
     Rebuilt,
     Reform,
     Report,
@@ -54,10 +57,16 @@ from bamboo.ids import NodeId
 
 
 def begin_reform(
-    state: State, *, why: str, planned: bool, forced: bool = False, intact: bool = False
+    state: State,
+    *,
+    why: str,
+    planned: bool,
+    forced: bool = False,
+    intact: bool = False,
+    ahead: Preparing | None = None,
 ) -> tuple[State, tuple[Effect, ...]]:
     """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
-    planned one."""
+    planned one. `ahead`: what was sent for it already."""
     since = state.version + 1
     asked = tuple(node.id for node in state.live_nodes())
     draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
@@ -70,6 +79,7 @@ def begin_reform(
         failovers=(),
         transfers=(),
         moves=(),
+        preparing=None,
         finished=(),
         stop_ready=(),
         stop_at_step=None,
@@ -81,6 +91,7 @@ def begin_reform(
             intact=planned or intact,
             asked=asked,
             forced=forced,
+            ahead=ahead,
         ),
     )
     kind = AgreeBoundary if planned else Quiesce
@@ -103,7 +114,8 @@ def lose_while_reforming(
     needed = state.assignment is not None and state.assignment.roles.has(node)
     report = next((r for r in reform.reports if r.node == node), None)
     if reform.base is None:
-        held = needed if report is None else bool(report.holdings)
+        # Before a planned one who has no slot has only what was sent ahead, which others have too.
+        held = needed if report is None or reform.planned else _held_alone(reform, report)
         if not reform.planned:
             after = replace(state, reform=replace(reform, intact=reform.intact and not held))
             return changed(after, effects, words)  # `settle` goes on without it
@@ -112,15 +124,17 @@ def lose_while_reforming(
             after, orders, more = _fix_boundary(state, replace(reform, asked=asked))
             return changed(after, (*effects, *orders), f"{words}; it held nothing{more}")
     else:
-        held = report is not None and bool(report.holdings)  # else it came later, with nothing
-        if not held and not needed:
+        asked_of = report is not None and bool(report.holdings)  # else it came later, with nothing
+        if not asked_of and not needed:
             return changed(state, effects, f"{words}; it held nothing and gets nothing")
+        held = report is not None and _held_alone(reform, report)
     after, orders = begin_reform(
         state,
         why=reform.why,
         planned=False,
         forced=reform.forced,
         intact=reform.intact and not held,
+        ahead=reform.ahead,
     )
     return changed(after, (*effects, *orders), f"{words}; everybody stops where he is")
 
@@ -196,6 +210,8 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
         f"all go on from step {reform.base} on {grid_words(after)}: {reform.why}; "
         f"{moved / 1e6:.1f} MB were sent"
     )
+    if reform.ahead is not None:
+        reason += f", {sum(size for _, size in reform.ahead.prepared) / 1e6:.1f} MB before"
     return changed(after, effects, reason)
 
 
@@ -318,6 +334,12 @@ def at_rest(state: State) -> bool:
     busy = (state.reform, state.failovers, state.transfers, state.moves, state.finished)
     training = state.phase in (Phase.RUNNING, Phase.DEGRADED)
     return training and not any(busy) and state.stop_reason is None
+
+
+def _held_alone(reform: Reform, report: Report) -> bool:
+    """Whether a node held anything that was not sent to it ahead."""
+    held = (range(holding.first, holding.stop) for holding in report.holdings)
+    return not fed_layers(reform.ahead, report.node).issuperset(chain.from_iterable(held))
 
 
 def _is_live(state: State, node: NodeId) -> bool:

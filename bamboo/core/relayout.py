@@ -1,19 +1,30 @@
 """When another layout is wanted: nobody comes any more, more have come, or nothing moves.
 
 Rule: here is only found that everything is to be laid out anew, and in which way all stop for it;
-what comes of it is decided in `reform` once they have.
+what comes of it is decided in `reform` once they have. Where nobody is in a hurry, what will be
+lacking is sent `ahead` first, so that nobody stands still for it.
 """
 
 from dataclasses import replace
 
+from bamboo.core.ahead import prepare, whole_of
+from bamboo.core.answers import answers
 from bamboo.core.ending import end
 from bamboo.core.events import Reconsider, Stalled
 from bamboo.core.place import grid_for, layout_for
 from bamboo.core.policy import Policy
-from bamboo.core.reform import at_rest, begin_reform, grid_words, usable_number, void_member
-from bamboo.core.state import NodeStatus, Outcome, State
+from bamboo.core.reform import (
+    at_rest,
+    begin_reform,
+    grid_words,
+    usable_nodes,
+    usable_number,
+    void_member,
+)
+from bamboo.core.state import Node, NodeStatus, Outcome, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.strategy import BARE_MODES
 
 WORTH = 0.97
@@ -33,9 +44,17 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     if not at_rest(state):
         return stale(state, "something else is under way; say it again")
     better = layout_for(usable_number(state), policy)
-    if (better.grid, better.cut) == (state.grid, state.cut or better.cut):
+    ahead = state.preparing
+    if ahead is None and not _differs(state, better):
         return stale(state, f"{grid_words(state)} suits the {len(state.roll.live)} nodes best")
-    after, orders = begin_reform(state, why=event.reason, planned=True, forced=True)
+    if ahead is None:
+        ahead = _prepared_for(state, better, policy, why=event.reason, forced=True)
+        if ahead.feeds and not _leaving(state):
+            after = replace(state, preparing=ahead)
+            return changed(after, (), f"{event.reason}: {_ahead_words(ahead)}")
+    after, orders = begin_reform(
+        state, why=ahead.why, planned=True, forced=True, ahead=whole_of(ahead)
+    )
     return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
 
 
@@ -56,17 +75,73 @@ def break_stall(state: State, event: Stalled, policy: Policy) -> Transition:
 
 def improve(before: State, decided: Transition, policy: Policy) -> Transition:
     """Begin a reconfiguration when there are nodes for another pipeline or for all stages, or when
-    nodes with a notice can go that have no shadows to hand over to."""
+    nodes with a notice can go that have no shadows to hand over to. Who will hold more is sent it
+    first, unless somebody is about to go."""
     state = decided.state
-    if state is before or not policy.elastic or not at_rest(state):
+    if state is before or not policy.elastic:
         return decided
-    why = _wanted(state, policy)
-    if not why:
-        return decided
-    after, orders = begin_reform(state, why=why, planned=True)
+    known = state.preparing
+    if not at_rest(state):
+        return _without_preparing(decided)
+    same = state.nodes is before.nodes and state.assignment is before.assignment
+    if known is None or not same:
+        forced = _is_forced(state, policy)
+        why = known.why if known is not None and forced else _wanted(state, policy)
+        if not why:
+            return _without_preparing(decided)
+        better = layout_for(usable_number(state), policy)
+        ahead = _prepared_for(state, better, policy, why=why, forced=forced)
+        if ahead.feeds and ahead == known:
+            return decided
+    else:
+        ahead = known
+    if not _leaving(state) and answers(ahead.prepared).silent(ahead.receivers):
+        if ahead is known:
+            return decided
+        reason = f"{decided.reason}; {ahead.why}: {_ahead_words(ahead)}"
+        return replace(decided, state=replace(state, preparing=ahead), reason=reason)
+    after, orders = begin_reform(
+        state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
+    )
     after = replace(after, generation=before.generation + 1)
-    reason = f"{decided.reason}; {why}: a new layout at the next boundary"
+    reason = f"{decided.reason}; {ahead.why}: a new layout at the next boundary"
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
+
+
+def _prepared_for(
+    state: State, layout: ModelLayout, policy: Policy, *, why: str, forced: bool
+) -> Preparing:
+    return prepare(state, usable_nodes(state), layout, policy, why=why, forced=forced)
+
+
+def _without_preparing(decided: Transition) -> Transition:
+    """Nothing is sent ahead any more."""
+    if decided.state.preparing is None:
+        return decided
+    state = replace(decided.state, preparing=None)
+    return replace(decided, state=state, reason=f"{decided.reason}; nothing is sent ahead now")
+
+
+def _ahead_words(ahead: Preparing) -> str:
+    count = len(ahead.receivers)
+    nodes = f"{count} node{'' if count == 1 else 's'}"
+    return f"a new layout once {nodes} {'has' if count == 1 else 'have'} been sent what it needs"
+
+
+def _differs(state: State, better: ModelLayout) -> bool:
+    """Whether another layout than the one of now is meant."""
+    return (better.grid, better.cut) != (state.grid, state.cut or better.cut)
+
+
+def _is_forced(state: State, policy: Policy) -> bool:
+    """Whether the layout that is being prepared was asked for, and is another one still."""
+    asked = state.preparing is not None and state.preparing.forced
+    return asked and _differs(state, layout_for(usable_number(state), policy))
+
+
+def _leaving(state: State) -> list[Node]:
+    """Nodes with a part in the run that are about to go."""
+    return [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
 
 
 def _wanted(state: State, policy: Policy) -> str:
@@ -79,7 +154,7 @@ def _wanted(state: State, policy: Policy) -> str:
     if _is_merged(state) and usable_number(state) >= state.grid.size:
         # No shadow of the newcomer's ever takes a slot over: without any, it would stay idle.
         return f"there are nodes for every stage of {state.grid.pipelines} x {state.grid.stages}"
-    leaving = [n for n in state.roll.aside if n.status is not NodeStatus.READY and not n.usable]
+    leaving = _leaving(state)
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""
 
 

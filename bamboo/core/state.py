@@ -13,6 +13,7 @@ from bamboo.topology.slots import Slot
 __all__ = [
     "Checkpoint",
     "Failover",
+    "Feed",
     "Holding",
     "Move",
     "Node",
@@ -20,6 +21,7 @@ __all__ = [
     "Norm",
     "Outcome",
     "Phase",
+    "Preparing",
     "Rebuilt",
     "Reform",
     "Report",
@@ -94,6 +96,49 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """Layers [first, stop) on their way to one that will hold them in the next layout: the source
+    sends them as they are at a step boundary, and then their part of every reduced gradient."""
+
+    slot: Slot
+    """That the layers belong to now."""
+    source: NodeId
+    """The owner of the slot."""
+    receiver: NodeId
+    first: int
+    stop: int
+    since: int
+    """Version of the state that decided it."""
+
+    @property
+    def layers(self) -> range:
+        """Which they are."""
+        return range(self.first, self.stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing:
+    """A reconfiguration that will be: it begins once every receiver has all and follows."""
+
+    since: int
+    """Version of the state that decided on it."""
+    why: str
+    forced: bool = False
+    """As the reconfiguration will be."""
+    feeds: tuple[Feed, ...] = ()
+    prepared: tuple[tuple[NodeId, int], ...] = ()
+    """Receivers that have all of theirs, each with the bytes of it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prepared", answers(self.prepared))
+
+    @property
+    def receivers(self) -> frozenset[NodeId]:
+        """Who is sent anything."""
+        return frozenset(feed.receiver for feed in self.feeds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A node has the state of layers [first, stop) as it is before `step`. It could take the step
     at once, and so stand at `reach`, if it knew the gradient norm of the whole model."""
@@ -152,6 +197,8 @@ class Reform:
     """Virtual nodes of each pipeline, where the grid stays and only they are to change."""
     forced: bool = False
     """Go on with however few nodes there are."""
+    ahead: Preparing | None = None
+    """What was sent for it ahead."""
     base: int | None = None
     """The step that all go on from; None until it is decided."""
     checkpoint: bool = False
@@ -217,6 +264,8 @@ class State:
     stalled_step: int | None = None
     """The step in which a stall was broken last: a second one there would be broken in vain."""
     reform: Reform | None = None
+    preparing: Preparing | None = None
+    """What is being sent ahead of a reconfiguration."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """Complete ones, oldest first."""
     saving: tuple[Saving, ...] = ()
@@ -281,11 +330,12 @@ class State:
         return self.participants() == before.participants()
 
     def _receivers(self) -> frozenset[NodeId]:
-        """Who is being sent a replica and has no place in the assignment."""
+        """Who is being sent state and has no place in the assignment."""
+        ahead = () if self.preparing is None else self.preparing.receivers
         return frozenset(
-            transfer.receiver
-            for transfer in self.transfers
-            if self.assignment is None or not self.assignment.roles.has(transfer.receiver)
+            receiver
+            for receiver in (*(transfer.receiver for transfer in self.transfers), *ahead)
+            if self.assignment is None or not self.assignment.roles.has(receiver)
         )
 
 

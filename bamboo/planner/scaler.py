@@ -53,7 +53,7 @@ class Watch:
 
     def decided(self, state: State, at_s: float) -> None:
         """A decision at `at_s` led to this state."""
-        trains = state.phase is Phase.RUNNING and at_rest(state)
+        trains = state.phase is Phase.RUNNING and _stays(state)
         layout = (state.era, trained_size(state)) if trains else None
         if layout == self._layout:
             return
@@ -88,6 +88,11 @@ class Watch:
             if window.from_s <= from_s and until_s <= window.until_s:
                 return window
         return None
+
+
+def _stays(state: State) -> bool:
+    """Whether all nodes that are there have the part that they will have."""
+    return at_rest(state) and state.preparing is None
 
 
 def trained_size(state: State) -> int:
@@ -193,7 +198,7 @@ class Scaler:
             if nodes in self.terms.rule.sizes:
                 self.scaling = with_times(self.scaling, nodes, [took_s])
         resize, kept = None, False
-        if state.assignment is not None and at_rest(state):
+        if state.assignment is not None and _stays(state):
             size, booting = trained_size(state), len(self._booting(state, hired))
             resize = self._without_capacity(standing, size, booting=booting, now_s=now_s)
             if resize is None and size == self.scaling.nodes and state.phase is Phase.RUNNING:

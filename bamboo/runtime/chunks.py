@@ -37,6 +37,50 @@ def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
 
 
+class Copying:
+    """State as it is at a step boundary, given out in chunks while its owner goes on: its tensors
+    themselves until they are about to change, then a flat copy of what is still to be sent."""
+
+    def __init__(self) -> None:
+        self._state: Sequence[Tensor] = ()
+        self.elements = 0
+        self._before = 0
+        """Elements that come before `_state`: they have been sent."""
+        self._asked = 0
+        """Chunks sent; they are asked for in order."""
+        self.step = 0
+        """That the state is as it is before."""
+        self.begun = False
+        self._early: list[int] = []
+
+    def begin(self, tensors: Sequence[Tensor], step: int) -> list[int]:
+        """This is the state; the chunks that were asked for before it was there."""
+        self._state, self.step, self.begun = tensors, step, True
+        self.elements = sum(tensor.numel() for tensor in tensors)
+        early, self._early = self._early, []
+        return early
+
+    def freeze(self) -> None:
+        """The tensors are about to change: what has not been sent of them is kept."""
+        if len(self._state) > 1:
+            self._before = min(self._asked * CHUNK_ELEMENTS, self.elements)
+            self._state = [slice_of(self._state, self._before, self.elements).clone()]
+
+    def chunk(self, number: int) -> Tensor | None:
+        """One that is asked for, uncopied; None where there is none, or none yet."""
+        if not self.begun:
+            self._early.append(number)
+            return None
+        bounds = bounds_of(number, self.elements)
+        if bounds is None:
+            return None
+        self._asked = max(self._asked, number + 1)
+        part = slice_of(self._state, *(bound - self._before for bound in bounds))
+        if bounds[1] == self.elements:
+            self._state = ()
+        return part
+
+
 class Gathering:
     """Tensors, one after the other, of which the first `window` chunks have been asked for; what
     comes goes into `into`, contiguous and all of one type."""

@@ -70,6 +70,8 @@ class Mail:
         """Letters about the state of slots: they belong to no step and are taken by who waits."""
         self.of_layers: deque[tuple[MessageKey, Letter]] = deque()
         """Letters of reconfigurations."""
+        self.of_feeds: deque[tuple[MessageKey, Letter]] = deque()
+        """Letters about what is sent ahead of them."""
         self._era = 0
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Letter]] = []
@@ -92,6 +94,7 @@ class Mail:
         self._taken.clear()
         self.joining.clear()
         self.of_transfers = deque(x for x in self.of_transfers if x[1].generation >= era)
+        self.of_feeds = deque(x for x in self.of_feeds if x[1].generation >= era)
         self.replica_hashes.clear()
         self._bundle, self.stash_bytes = [], 0
         self.safe = dict.fromkeys(assignment.grid.slots(), step)
@@ -256,6 +259,12 @@ class Mail:
             return
         if key.kind in ("pull", "state", "stand"):
             self.of_transfers.append((key, _as_it_lies(letter)))
+            return
+        if key.kind in ("ask", "copy"):
+            self.of_feeds.append((key, _as_it_lies(letter)))
+            return
+        if key.kind == "follow":
+            self.of_feeds.append((key, _opened(letter)))
             return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:

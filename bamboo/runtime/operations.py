@@ -5,7 +5,7 @@ when it met a gradient that is not finite, and has changed nothing then.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from bamboo.ports import MessageKey
 from bamboo.runtime.device import Device
 from bamboo.runtime.mail import Mail
-from bamboo.runtime.optimizer import AdamW, clip_factor
+from bamboo.runtime.optimizer import AdamW, Moments, clip_factor
 from bamboo.runtime.slot_run import Reduced, SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.strategy import stage_modes
@@ -161,6 +161,24 @@ class Operations:
     def _update(self, run: SlotRun, gradient: list[Tensor], factor: float) -> None:
         self._optimizer.step(
             run.stage.params, gradient, run.moments, step=run.step, clip_factor=factor
+        )
+
+    def follow(
+        self,
+        params: Sequence[Tensor],
+        moments: Moments,
+        gradient: Sequence[Tensor],
+        *,
+        stage: int,
+        step: int,
+        total_square: float,
+    ) -> None:
+        """Take the step of layers that this node follows, of a slot of this stage."""
+        factor = clip_factor([total_square], self._clip_norm)
+        self._device.run(
+            "R",
+            stage,
+            lambda: self._optimizer.step(params, gradient, moments, step=step, clip_factor=factor),
         )
 
     # ------------------------------------------------------------------ the shadow's operations

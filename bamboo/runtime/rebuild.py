@@ -29,6 +29,7 @@ from bamboo.core.state import Holding, Norm, Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.ahead import Ahead
 from bamboo.runtime.chunks import Gathering, bounds_of, slice_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
@@ -66,11 +67,12 @@ class Rebuild:
         builder: SlotBuilder,
         outbox: Outbox,
         vault: Vault | None,
+        ahead: Ahead,
     ) -> None:
         self._me, self._mail, self._executor = me, mail, executor
         self.builder = builder
         """Of the newest layout."""
-        self._outbox, self._vault = outbox, vault
+        self._outbox, self._vault, self._ahead = outbox, vault, ahead
         self.holding = False
         """No step is begun until a boundary is agreed."""
         self.since = -1
@@ -78,7 +80,7 @@ class Rebuild:
         self._stopping = False
         self._stopped: list[SlotRun] = []
         self._held: dict[tuple[int, int], Mapping[str, Tensor]] = {}
-        """By (step, layer): what was sent here, or read."""
+        """By (step, layer): what was sent here, ahead or since, or read."""
         self._views: dict[int, Mapping[str, Tensor]] = {}
         """By layer, as of the base: tensors of runs that have stopped."""
         self._given: set[int] = set()
@@ -121,6 +123,7 @@ class Rebuild:
             run.recovery = None
         self._stopped += runs
         self._executor.owned, self._executor.shadowed = {}, {}
+        self._held |= self._ahead.take()
         norms = {s: done.total_square for run in self._stopped for s, done in run.history.items()}
         self._outbox.event(
             Quiesced(
@@ -134,7 +137,7 @@ class Rebuild:
     def _at_boundary(self) -> bool:
         runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
         boundary = self._executor.boundary
-        if boundary is None:
+        if boundary is None or not self._ahead.stands_after(boundary):
             return False
         there = all(run.step > boundary and not run.cursor for run in runs)
         return there and (not runs or self._mail.safe_step > boundary)

@@ -71,7 +71,7 @@ class SlotBuilder:
         """A run of `slot` with its initial parameters and zero moments; or with those that it has
         before `step`, by name: they are taken, not copied. Raises ValueError when one of these has
         another shape."""
-        values = None if held is None else _of_kind(held, KINDS[0])
+        values = None if held is None else of_kind(held, KINDS[0])
         stage = Stage(
             self.spec,
             self.dataset,
@@ -94,7 +94,7 @@ class SlotBuilder:
         if held is None:
             moments = self.optimizer.new_state(stage.params)
         else:
-            first, second = (_of_kind(held, kind) for kind in KINDS[1:])
+            first, second = (of_kind(held, kind) for kind in KINDS[1:])
             moments = Moments(
                 exp_avg=[first[name] for name in stage.names],
                 exp_avg_sq=[second[name] for name in stage.names],
@@ -124,7 +124,7 @@ class SlotBuilder:
         return next(p for p in stages if layer in placement.layers_of(p))
 
 
-def _of_kind(held: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+def of_kind(held: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     """The tensors of one kind, by the name of their parameter."""
     prefix = f"{kind}/"
     return {n.removeprefix(prefix): x for n, x in held.items() if n.startswith(prefix)}

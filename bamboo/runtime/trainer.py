@@ -103,10 +103,9 @@ class Trainer:
         )
         self.executor.background = self._background
         self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
-        self._checkpoints, self._era = checkpoints, 0
+        self._checkpoints, self._era, self._stopping = checkpoints, 0, False
         self.gone_seen_s: dict[str, float] = {}
         """Monotonic time at which this node saw a peer's connection end."""
-        self._stopping = False
         self._trouble = Trouble(
             me=me,
             executor=self.executor,
@@ -123,6 +122,7 @@ class Trainer:
             builder=builder,
             outbox=outbox,
             vault=checkpoints,
+            ahead=self.transfers.ahead,
         )
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, keep=keep_final)
         self._goodbye: Goodbye | None = None

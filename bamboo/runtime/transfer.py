@@ -14,17 +14,17 @@ is safe, and a shadow that is to be replaced is sent nothing that the receiver d
 So whichever of them a loss finds in the log as the shadow can take over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from bamboo.core.events import ReplicaJoined
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.chunks import CHUNK_ELEMENTS, Gathering, bounds_of, slice_of
+from bamboo.runtime.ahead import Ahead
+from bamboo.runtime.chunks import Copying, Gathering
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -42,17 +42,7 @@ class Outgoing:
     """A transfer as its source sees it."""
 
     transfer: Transfer
-    state: Sequence[Tensor] = ()
-    """What is sent, from a step boundary on: the owner's tensors themselves until they are about
-    to change, then a flat copy of what is still to be sent of them."""
-    elements: int = 0
-    before: int = 0
-    """Elements that come before `state`: they have been sent."""
-    asked: int = 0
-    """Chunks sent; they are asked for in order."""
-    step: int = 0
-    wanted: list[int] = field(default_factory=list)
-    """Chunks asked for before there was a copy."""
+    copying: Copying = field(default_factory=Copying)
     close_at: int | None = None
     """The last step that the owner called safe by its own word."""
     said: bool = False
@@ -78,6 +68,7 @@ class Transfers:
         self.builder, self._outbox = builder, outbox
         """Of the newest layout."""
         self._version = 0
+        self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
 
@@ -105,6 +96,7 @@ class Transfers:
         for slot in self._out:
             self._mail.end_joining(slot, released=None)
         self._out, self._in = {}, {}
+        self.ahead.sync(state)
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
@@ -120,6 +112,7 @@ class Transfers:
                 if slot in self._executor.owned:  # else it is taken over in this very decision
                     self.boundary(self._executor.owned[slot])
         self._sync_incoming(state)
+        self.ahead.sync(state)
 
     def _sync_incoming(self, state: State) -> None:
         assert state.assignment is not None
@@ -145,49 +138,41 @@ class Transfers:
 
     def boundary(self, run: SlotRun) -> None:
         """The owner stands between two steps: this is the state to send, if any is."""
+        self.ahead.boundary(run)
         found = self._out.get(run.slot)
-        if found is None or found.state or run.cursor:
+        if found is None or found.copying.begun or run.cursor:
             return
-        found.state = list(run.tensors().values())
-        found.elements = sum(tensor.numel() for tensor in found.state)
-        found.step = run.step
         self._mail.begin_joining(run.slot, found.transfer.receiver)
-        for chunk in found.wanted:
+        for chunk in found.copying.begin(list(run.tensors().values()), run.step):
             self._send_chunk(found, chunk)
 
     def freeze(self, run: SlotRun) -> None:
-        """The owner's tensors are about to change: what has not been sent of them is kept."""
+        """The owner's tensors are about to change."""
+        self.ahead.ship(run)
         found = self._out.get(run.slot)
-        if found is not None and len(found.state) > 1:
-            found.before = min(found.asked * CHUNK_ELEMENTS, found.elements)
-            found.state = [slice_of(found.state, found.before, found.elements).clone()]
+        if found is not None:
+            found.copying.freeze()
 
     def _pulled(self, transfer: Transfer, chunk: int) -> None:
         found = self._out.get(transfer.slot)
-        if found is None or found.transfer != transfer:
-            return
-        if not found.state:
-            found.wanted.append(chunk)
-        else:
+        if found is not None and found.transfer == transfer:
             self._send_chunk(found, chunk)
 
     def _send_chunk(self, found: Outgoing, chunk: int) -> None:
-        bounds = bounds_of(chunk, found.elements)
-        if bounds is None:
+        part = found.copying.chunk(chunk)
+        if part is None:
             return
-        found.asked = max(found.asked, chunk + 1)
-        part = slice_of(found.state, *(bound - found.before for bound in bounds))
         to, slot = found.transfer.receiver, found.transfer.slot
         key = MessageKey(kind="state", to=slot, source=slot, step=0, index=chunk)
-        about = {"since": found.transfer.since, "at_step": found.step}
-        self._mail.post_to(to, key, (part,), about | {"elements": found.elements})
+        about = {"since": found.transfer.since, "at_step": found.copying.step}
+        self._mail.post_to(to, key, (part,), about | {"elements": found.copying.elements})
 
     def _stood(self, transfer: Transfer, step: int) -> None:
         """The receiver has followed up to `step`. Close behind, it is waited for; once it has all
         that the owner ever called safe, it is reported. It must have taken a step itself, to know
         what others may still ask about the step before."""
         found = self._out.get(transfer.slot)
-        if found is None or found.transfer != transfer or step == found.step:
+        if found is None or found.transfer != transfer or step == found.copying.step:
             return
         self._mail.joining_stands(transfer.slot, step)
         run = self._executor.owned[transfer.slot]
@@ -197,7 +182,7 @@ class Transfers:
         if found.said or found.close_at is None or step < found.close_at:
             return
         found.said = True
-        followed = (step - found.step) * run.stage.parameter_bytes()
+        followed = (step - found.copying.step) * run.stage.parameter_bytes()
         self._outbox.event(
             ReplicaJoined(
                 node=self._me,
@@ -205,10 +190,9 @@ class Transfers:
                 receiver=transfer.receiver,
                 since=transfer.since,
                 step=step,
-                bytes=4 * found.elements + followed,
+                bytes=4 * found.copying.elements + followed,
             )
         )
-        found.state = (torch.empty(0),)
 
     # ------------------------------------------------------------------ by the receiver
 
@@ -238,6 +222,7 @@ class Transfers:
 
     def pump(self) -> None:
         """Take in the letters that came; what is of a decision not read here yet waits."""
+        self.ahead.pump()
         if not self._mail.of_transfers:
             return
         early = []

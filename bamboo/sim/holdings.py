@@ -4,9 +4,9 @@ Rule: a node says what it held when it stopped, and what it was given since; it 
 once all go on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from bamboo.core.state import Holding
+from bamboo.core.state import Feed, Holding
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout
@@ -18,14 +18,21 @@ class Holdings:
 
     def __init__(self) -> None:
         self._trained: tuple[ModelLayout, Roles] | None = None
+        self._ahead: dict[NodeId, tuple[Feed, ...]] = {}
         self._held: dict[NodeId, tuple[Holding, ...]] = {}
         self._by_stages: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
         """What whoever trained these stages holds before a step."""
         self._by_layers: dict[tuple[int, frozenset[int]], tuple[Holding, ...]] = {}
         """These layers before a step, each for itself."""
 
-    def begin(self, layout: ModelLayout, assignment: Assignment | None) -> None:
-        """All stop in this layout; without an assignment nobody holds anything."""
+    def begin(
+        self, layout: ModelLayout, assignment: Assignment | None, ahead: Iterable[Feed] = ()
+    ) -> None:
+        """All stop in this layout, and have what was sent `ahead`; without an assignment nobody
+        holds anything."""
+        self._ahead = {}
+        for feed in ahead:
+            self._ahead[feed.receiver] = (*self._ahead.get(feed.receiver, ()), feed)
         self._trained = None if assignment is None else (layout, assignment.roles)
         self._held.clear()
         self._by_stages.clear()
@@ -35,6 +42,9 @@ class Holdings:
         """What a node holds; that of its training as it is before `step`, unless it said so."""
         if node not in self._held:
             self._held[node] = self._of_training(node, step)
+            if fed := self._ahead.get(node):
+                ahead = (Holding(first=f.first, stop=f.stop, step=step, reach=step) for f in fed)
+                self._held[node] = (*self._held[node], *ahead)
         return self._held[node]
 
     def lacking(

@@ -189,6 +189,8 @@ class Ours:
         self._replicas.begin(
             _new(after.transfers, before.transfers), _new(after.moves, before.moves)
         )
+        if after.preparing is not before.preparing:
+            self._replicas.feed(before.preparing, after.preparing)
         for failover in _new(after.failovers, before.failovers):
             self._take_over(failover)
         replaced = after.assignment is not before.assignment

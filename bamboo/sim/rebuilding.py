@@ -6,17 +6,14 @@ one that lacks most is waited for.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 
+from bamboo.core.ahead import layers_by_node
 from bamboo.core.effects import AgreeBoundary, Effect, Quiesce, QuiesceAfter
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
 from bamboo.core.state import Reform, State
-from bamboo.ids import NodeId
 from bamboo.sim.holdings import Holdings
 from bamboo.sim.members import Run, layout_of, step_in_hand
 from bamboo.sim.world import RESTORE
-from bamboo.topology.assignment import Assignment
-from bamboo.topology.model_layout import ModelLayout
 
 _TO_ALL = (AgreeBoundary, Quiesce, QuiesceAfter)
 
@@ -35,7 +32,8 @@ class Rebuilding:
         reform = run.state.reform
         assert reform is not None, "followed only while one is under way"
         if known is None:
-            self._holdings.begin(layout_of(before, run.policy), before.assignment)
+            ahead = () if reform.ahead is None else reform.ahead.feeds
+            self._holdings.begin(layout_of(before, run.policy), before.assignment, ahead)
         new = known is None or known.since != reform.since
         if new and not reform.planned:
             self._stand()
@@ -87,7 +85,7 @@ class Rebuilding:
         run.world.progress.back_to(base)
         if reform.checkpoint:
             run.world.happened(RESTORE)
-        wants = _layers_by_node(layout_of(run.state, run.policy), assignment)
+        wants = layers_by_node(assignment, layout_of(run.state, run.policy).cut)
         lacking = self._holdings.lacking(wants, step=base)
         bytes_of = {layers: work.state_bytes(sorted(layers)) for layers in set(lacking.values())}
         sizes = {node: bytes_of[layers] for node, layers in lacking.items()}
@@ -104,19 +102,3 @@ class Rebuilding:
             run.say_all([LayoutBuilt(node=n, since=reform.since, bytes=sizes[n]) for n in wants])
 
         run.world.kernel.after(took_s, built)
-
-
-def _layers_by_node(layout: ModelLayout, assignment: Assignment) -> dict[NodeId, frozenset[int]]:
-    """What each node is to hold, as owner or as shadow."""
-    stages, cut = layout.grid.stages, layout.cut
-    roles, none = assignment.roles, ()
-    by_stages: dict[frozenset[int], frozenset[int]] = {}  # many hold the same ones
-    out = {}
-    for node in sorted(assignment.members()):
-        numbers = (*roles.owned.get(node, none), *roles.shadowed.get(node, none))
-        held = frozenset(number % stages for number in numbers)
-        if held not in by_stages:
-            layers = (range(cut[stage], cut[stage + 1]) for stage in held)
-            by_stages[held] = frozenset(chain.from_iterable(layers))
-        out[node] = by_stages[held]
-    return out

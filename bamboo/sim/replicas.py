@@ -1,14 +1,15 @@
-"""Replicas in the making and slots that change hands, in a simulated run.
+"""Replicas in the making, slots that change hands, and what is sent ahead, in a simulated run.
 
 Rule: a copy is taken at a step boundary, sent behind the training, one at a time at each end, and
 joins at a boundary; a slot moves at a boundary. What is not wanted any more by then is dropped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from bamboo.core.events import ReplicaJoined, Yielded
-from bamboo.core.state import Move, Transfer
+from bamboo.core.ahead import feeds_under_way
+from bamboo.core.events import Prepared, ReplicaJoined, Yielded
+from bamboo.core.state import Feed, Move, Preparing, Transfer
 from bamboo.ids import NodeId
 from bamboo.sim.members import Run, layout_of, step_in_hand
 
@@ -20,6 +21,8 @@ class Replicas:
         self._run = run
         self._link_free_s: dict[NodeId, float] = {}
         self._bytes: dict[range, int] = {}
+        self._whole: set[Feed] = set()
+        """Feeds that have come."""
 
     def begin(self, transfers: Iterable[Transfer], moves: Iterable[Move]) -> None:
         """These were decided just now."""
@@ -34,14 +37,18 @@ class Replicas:
         if transfer not in run.state.transfers:
             return
         layers = layout_of(run.state, run.policy).layers_of(transfer.slot)
-        ends = (transfer.source, transfer.receiver)
+        joins = partial(self._join, transfer, self._bytes_of(layers))
+        self._send(transfer, layers, joins)
+
+    def _send(self, item: Transfer | Feed, layers: range, then: Callable[[], None]) -> None:
+        """Send these layers once both ends are free; `then` at the boundary after that."""
+        run, ends = self._run, (item.source, item.receiver)
         zones = (run.state.roll.zones[node] for node in ends)
         size, rate = self._bytes_of(layers), run.workload.copy_bytes_per_s(*zones)
         free_s = max(run.world.kernel.now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
         done_s = free_s + (size / rate if rate else 0.0)
         self._link_free_s |= dict.fromkeys(ends, done_s)
-        joins = partial(self._join, transfer, size)
-        run.world.kernel.at(done_s, lambda: run.world.boundaries.when_next(joins))
+        run.world.kernel.at(done_s, lambda: run.world.boundaries.when_next(then))
 
     def _bytes_of(self, layers: range) -> int:
         if layers not in self._bytes:
@@ -58,6 +65,42 @@ class Replicas:
                     since=transfer.since,
                     step=step_in_hand(self._run),
                     bytes=size,
+                )
+            )
+
+    def feed(self, known: Preparing | None, preparing: Preparing | None) -> None:
+        """What is sent ahead of a new layout is another than it was."""
+        feeds = () if preparing is None else preparing.feeds
+        before = set(() if known is None else known.feeds)
+        self._whole.intersection_update(feeds)
+        for feed in feeds:
+            if feed not in before:
+                self._run.world.boundaries.when_next(partial(self._feed, feed))
+        if preparing is not None and preparing.feeds != (known.feeds if known else ()):
+            said = dict(preparing.prepared)
+            for node in sorted(preparing.receivers.difference(said)):
+                self._run.world.kernel.after(0.0, partial(self._prepared, node))
+
+    def _feed(self, feed: Feed) -> None:
+        if feed in feeds_under_way(self._run.state):
+            self._send(feed, feed.layers, partial(self._fed, feed))
+
+    def _fed(self, feed: Feed) -> None:
+        if feed in feeds_under_way(self._run.state):
+            self._whole.add(feed)
+            self._prepared(feed.receiver)
+
+    def _prepared(self, node: NodeId) -> None:
+        """One that has all that it is sent says so."""
+        preparing = self._run.state.preparing
+        mine = [] if preparing is None else [f for f in preparing.feeds if f.receiver == node]
+        if mine and self._whole.issuperset(mine):
+            self._run.say(
+                Prepared(
+                    node=node,
+                    since=max(feed.since for feed in mine),
+                    bytes=sum(self._bytes_of(feed.layers) for feed in mine),
+                    followed_bytes=0,
                 )
             )
 

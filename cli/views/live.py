@@ -156,6 +156,8 @@ def told_of(after: State, event: events.Event, reason: str) -> str:
             return "" if awaited else reason.partition("; ")[2] or reason
         case events.LayoutBuilt() if reform is not None:
             return ""
+        case events.Prepared():
+            return "" if reform is None else reason.partition("; ")[2] or reason
         case events.StopReady():
             return "" if after.stop_at_step is None else reason.partition("; ")[2] or reason
         case events.NodeFinished() if after.phase is not Phase.FINISHED:

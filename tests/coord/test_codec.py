@@ -29,12 +29,14 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
     Failover,
+    Feed,
     Holding,
     Move,
     Node,
     Norm,
     Outcome,
     Phase,
+    Preparing,
     Rebuilt,
     Reform,
     Report,
@@ -164,10 +166,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":7}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":8}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":7}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":8}'
     )
 
 
@@ -187,12 +189,30 @@ def test_the_hash_sees_every_field() -> None:
 MOVE = Move(slot=Slot(pipeline=0, stage=1), source=NodeId("a"), receiver=NodeId("b"), since=3)
 
 
+PREPARING = Preparing(
+    since=3,
+    why="why",
+    feeds=(
+        Feed(
+            slot=MOVE.slot,
+            source=NodeId("n01.1"),
+            receiver=NodeId("n00.1"),
+            first=1,
+            stop=3,
+            since=3,
+        ),
+    ),
+    prepared=((NodeId("n00.1"), 12),),
+)
+
+
 REFORM = Reform(
     since=3,
     why="why",
     planned=False,
     intact=False,
     shares=(3, 1),
+    ahead=PREPARING,
     asked=(NodeId("n00.1"),),
     ready=((NodeId("n00.1"), 4),),
     boundary=4,
@@ -233,6 +253,7 @@ def _another(name: str, value: Any) -> Any:
         "checkpoints": (Checkpoint(step=4, era=1),),
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
         "reform": REFORM,
+        "preparing": PREPARING,
         "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
         "retiring": NodeId("n00.1"),
         "relieved": (MOVE.slot,),
@@ -300,12 +321,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":7,"effects":{}}')
-    fleet = '{"v":7,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":8,"effects":{}}')
+    fleet = '{"v":8,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":7,"event":{}}')
+        decode_entry('{"v":8,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

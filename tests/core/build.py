@@ -1,7 +1,7 @@
 """Short ways to states and events for the tests of the core."""
 
 from bamboo.coord.codec import decode_state, encode_state
-from bamboo.core.events import Event, NodeJoined, PeerLost
+from bamboo.core.events import Event, NodeJoined, PeerLost, Prepared
 from bamboo.core.machine import Transition, transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State, initial_state
@@ -24,6 +24,21 @@ def joined(node: str, zone: str = "z1") -> NodeJoined:
 
 def lost(node: str, reporter: str = "fleet", cause: str = "disconnect") -> PeerLost:
     return PeerLost(node=NodeId(node), reporter=reporter, cause=cause)
+
+
+def prepared(state: State) -> list[Event]:
+    """Everybody who is sent state ahead of a new layout has it."""
+    ahead = state.preparing
+    receivers = () if ahead is None else sorted(ahead.receivers)
+    return [prepared_by(state, node) for node in receivers]
+
+
+def prepared_by(state: State, node: NodeId) -> Prepared:
+    """The word of one of them."""
+    assert state.preparing is not None
+    feeds = [feed for feed in state.preparing.feeds if feed.receiver == node]
+    since = max(feed.since for feed in feeds)
+    return Prepared(node=node, since=since, bytes=12, followed_bytes=4)
 
 
 def forming(pipelines: int = 1, stages: int = 4, redundancy: str = "stash") -> State:

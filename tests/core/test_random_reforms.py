@@ -14,53 +14,40 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bamboo.core.base import checkpoints_of
 from bamboo.core.effects import GoOn
 from bamboo.core.events import (
-    BoundaryReady,
-    CaughtUp,
     CheckpointDamaged,
     CheckpointDone,
     CheckpointFailed,
     Event,
-    LayoutBuilt,
-    NodeFinished,
     NodesReleased,
     NoticeReceived,
     Pace,
     PaceMeasured,
-    Quiesced,
     Reconsider,
-    ReplicaJoined,
     ShardSaved,
     Speed,
     SpeedsMeasured,
-    StopReady,
     StopRequested,
-    Yielded,
 )
 from bamboo.core.invariants import check, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
-from bamboo.core.state import Holding, NodeStatus, Norm, Outcome, Phase, State, initial_state
+from bamboo.core.state import NodeStatus, Outcome, Phase, State, initial_state
 from bamboo.core.transition import live_members
-from bamboo.ids import NodeId, run_id
+from bamboo.ids import run_id
 from bamboo.topology.grid import Grid
-from bamboo.topology.model_layout import ModelLayout, equal_shares
 from tests.core.build import afresh, joined, lost
+from tests.core.honest import LAYERS, Honest
 from tests.core.plain_aim import aims_plainly
 
-LAYERS = 12
 CUTS = tuple(tuple(s * LAYERS // n for s in range(n + 1)) for n in range(2, 6))
 draw = st.integers(0, 40)
 seldom = st.integers(0, 9).map(lambda drawn: drawn == 9)
 
 
-class World(RuleBasedStateMachine):
+class World(Honest, RuleBasedStateMachine):
     """`held[node][layer]` is the step before which a live node has the layer."""
 
-    state: State
-    policy: Policy
     now_s = 0.0
-    step = 0
-    """That the run is at: what its members hold is as it was before it."""
     nodes = 0
 
     @initialize(
@@ -81,7 +68,7 @@ class World(RuleBasedStateMachine):
         )
         grid = Grid(pipelines=pipelines, stages=stages)
         self.state = initial_state(run=run_id("test"), grid=grid, redundancy=redundancy)
-        self.held: dict[NodeId, dict[int, int]] = {}
+        self.held, self.fed = {}, {}
         self.lost_some = False
         """Whether anything that a node held went with it since all began, or went on, last."""
         self.stored: dict[int, set[int]] = {}
@@ -89,14 +76,6 @@ class World(RuleBasedStateMachine):
             self.join()
 
     # ---------------------------------------------------------------- the world
-
-    def layout(self) -> ModelLayout:
-        grid = self.state.grid
-        return ModelLayout(
-            grid=grid,
-            cut=self.state.cut or self.policy.cut_for(grid.stages),
-            shares=self.state.shares or equal_shares(4, grid.pipelines),
-        )
 
     def say(self, event: Event) -> None:
         self.now_s += 0.25
@@ -108,6 +87,8 @@ class World(RuleBasedStateMachine):
         assert check(after) == []
         assert check_step(before, after) == []
         self.state = after
+        if after.preparing is not None or (after.reform is None and before.reform is None):
+            self.fed = {}
         self.forget_the_dead()
         if before.assignment is None and after.assignment is not None:
             self.give_all(0)
@@ -124,7 +105,8 @@ class World(RuleBasedStateMachine):
     def forget_the_dead(self) -> None:
         """And what others have given away: whoever shadows a slot no more drops its replica."""
         live = {node.id for node in self.state.live_nodes()}
-        self.lost_some |= any(self.held[node] for node in self.held.keys() - live)
+        alone = {node: held.keys() - self.fed.get(node, set()) for node, held in self.held.items()}
+        self.lost_some |= any(alone[node] for node in self.held.keys() - live)
         self.held = {node: held for node, held in self.held.items() if node in live}
         if self.state.assignment is not None and self.state.reform is None:
             for node, held in self.held.items():
@@ -134,16 +116,6 @@ class World(RuleBasedStateMachine):
         """Everybody who works has what he is to have as it is before `step`."""
         for node in live_members(self.state):
             self.held[node.id] = dict.fromkeys(self.wants(node.id), step)
-
-    def wants(self, node: NodeId) -> set[int]:
-        assignment, layout = self.state.assignment, self.layout()
-        assert assignment is not None
-        return {
-            layer
-            for slot in assignment.grid.slots()
-            if node in (assignment.owner(slot), assignment.shadow(slot))
-            for layer in layout.layers_of(slot)
-        }
 
     def newest(self) -> tuple[int, bool] | None:
         """By the account: the newest step to go on from, and whether live nodes have all of it."""
@@ -201,9 +173,6 @@ class World(RuleBasedStateMachine):
     @rule(number=st.integers(1, 3))
     def train(self, number: int) -> None:
         self.take_steps(number)
-
-    def living(self) -> list[NodeId]:
-        return [node.id for node in self.state.live_nodes()]
 
     @precondition(lambda self: len(self.living()) > 1)
     @rule(index=draw, number=st.integers(1, 3), given_back=st.sampled_from([False, False, True]))
@@ -280,85 +249,6 @@ class World(RuleBasedStateMachine):
             done = self.state.checkpoints[index % len(self.state.checkpoints)]
             node = self.living()[index % len(self.living())]
             self.say(CheckpointDamaged(node=node, step=done.step, reason="torn"))
-
-    # ---------------------------------------------------------------- honest answers
-
-    def next_honest(self) -> Event | None:
-        state = self.state
-        if state.phase in (Phase.FINISHED, Phase.FORMING):
-            return None
-        if state.reform is not None:
-            return self.next_of_reform()
-        if state.stop_reason is not None and state.stop_at_step is None:
-            left = [n.id for n in live_members(state) if n.id not in dict(state.stop_ready)]
-            return StopReady(node=left[0], step=self.step)
-        if state.failovers:
-            failover = state.failovers[0]
-            return CaughtUp(
-                node=failover.successor,
-                slot=failover.slot,
-                step=self.step,
-                recomputed=0,
-                already_computed=0,
-                pause_s=0.1,
-            )
-        if state.stop_at_step is not None and state.assignment is not None:
-            left = [n for n in sorted(set(state.assignment.owners)) if n not in state.finished]
-            return NodeFinished(node=left[0], step=state.stop_at_step)
-        if state.transfers:
-            item = state.transfers[0]
-            for layer in self.layout().layers_of(item.slot):
-                self.held.setdefault(item.receiver, {})[layer] = self.step
-            return ReplicaJoined(
-                node=item.source,
-                slot=item.slot,
-                receiver=item.receiver,
-                since=item.since,
-                step=self.step,
-                bytes=12,
-            )
-        if state.moves:
-            move = state.moves[0]
-            return Yielded(node=move.source, slot=move.slot, since=move.since, step=self.step)
-        return None
-
-    def next_of_reform(self) -> Event | None:
-        state, reform = self.state, self.state.reform
-        assert reform is not None
-        live = [node for node in reform.asked if node in self.living()]
-        if reform.base is not None:
-            return self.build(reform.base)
-        if reform.planned and reform.boundary is None:
-            left = [node for node in live if node not in dict(reform.ready)]
-            return BoundaryReady(node=left[0], since=reform.since, step=self.step)
-        left = [n for n in live if n not in {report.node for report in reform.reports}]
-        if not left:
-            return None  # waiting for nodes
-        if reform.planned:
-            assert state.assignment is not None
-            members = state.assignment.members()
-            for node in members & self.held.keys():
-                at = self.step + 1
-                self.held[node] = {x: at for x, s in self.held[node].items() if s >= self.step}
-        return self.quiesce(left[0], reform.since)
-
-    def quiesce(self, node: NodeId, since: int) -> Quiesced:
-        held = self.held.get(node, {})
-        holdings = tuple(
-            Holding(first=layer, stop=layer + 1, step=step, reach=step)
-            for layer, step in sorted(held.items())
-        )
-        norms = tuple(Norm(step=step - 1, total_square=1.0) for step in sorted({*held.values()}))
-        return Quiesced(node=node, since=since, holdings=holdings, norms=norms)
-
-    def build(self, base: int) -> LayoutBuilt:
-        reform = self.state.reform
-        assert reform is not None
-        assert self.state.assignment is not None
-        done = {one.node for one in reform.rebuilt}
-        node = min(self.state.assignment.members().difference(done))
-        self.held[node] = dict.fromkeys(self.wants(node), base)
-        return LayoutBuilt(node=node, since=reform.since, bytes=0)
 
     @invariant()
     def it_aims_plainly(self) -> None:

@@ -17,7 +17,7 @@ from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Checkpoint, Holding, Outcome, Phase, State
 from bamboo.ids import NodeId
-from tests.core.build import forming, joined, lost
+from tests.core.build import forming, joined, lost, prepared
 
 POLICY = Policy(cuts=((0, 4), (0, 2, 4)), virtual_nodes=4, pipelines=2, stages=2)
 SAVING = replace(POLICY, checkpoint_every=4)
@@ -49,6 +49,7 @@ def test_who_came_too_late_to_be_asked_takes_nothing_with_it(policy: Policy) -> 
     """Two pipelines are being made of one, all that is needed lies with live nodes, and a fifth
     node joins and goes."""
     state = said(forming(1, 2, "off"), *(joined(n) for n in "abcd"), policy=policy)
+    state = said(state, *prepared(state), policy=policy)
     assert state.reform is not None
     assert state.reform.planned
     since = state.reform.since

@@ -18,7 +18,7 @@ from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId, run_id
 from bamboo.topology.grid import Grid
-from tests.core.build import joined, lost
+from tests.core.build import joined, lost, prepared
 
 POLICY = Policy(
     cuts=((0, 2, 4), (0, 1, 2, 4)), virtual_nodes=4, pipelines=2, stages=3, checkpoint_every=1
@@ -52,7 +52,8 @@ def stopping(*, planned: bool) -> State:
     if not planned:
         stalled = Stalled(node=NODES[0], era=1, step=1, reason="nothing comes")
         coming = [*coming[:3], stalled, *coming[3:]]
-    state = one_by_one(state, [*coming, joined(NODES[6])]).state
+    state = one_by_one(state, coming).state
+    state = one_by_one(state, [*prepared(state), joined(NODES[6])]).state
     assert state.reform is not None
     assert state.reform.planned is planned
     return state

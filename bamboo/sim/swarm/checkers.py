@@ -6,6 +6,7 @@ name and a sentence; the first one ends the play.
 
 from typing import TYPE_CHECKING
 
+from bamboo.core.ahead import fed_layers
 from bamboo.core.effects import FLEET, CompleteCheckpoint, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
@@ -129,6 +130,8 @@ class Checkers:
         if not noticed or len(noticed) == len(after.live_nodes()):
             return
         given = {t.receiver for t in after.transfers if t not in before.transfers}
+        if after.preparing is not None and after.preparing is not before.preparing:
+            given |= after.preparing.receivers
         anew = after.reform is not None and after.reform.base is not None
         if anew and after.assignment is not None and after.assignment is not before.assignment:
             given |= after.assignment.members()
@@ -179,6 +182,16 @@ class Checkers:
         flat = tuple((layer, layer + 1, s, s) for s, layer in sorted(kept.fetched))
         self._said[(member.name, since)] = (mine, flat)
         self._norms[(member.name, since)] = frozenset(kept.norms)
+        self._check_followed(member, since, kept)
+
+    def _check_followed(self, member: "Member", since: int, kept: Kept) -> None:
+        """What a node said it has of what was sent ahead is there at the boundary."""
+        reform = member.view.reform
+        if reform is None or reform.since != since or reform.boundary is None:
+            return
+        lacking = fed_layers(reform.ahead, member.node) - kept.layers_at(reform.boundary + 1)
+        if lacking:
+            raise Red("ahead", f"{member.name} was sent {sorted(lacking)} and has them not")
 
     def _check_base(self, state: State, reform: Reform, base: int) -> None:
         """The base is the newest step that every layer is to be had for: no step that live copies

@@ -113,7 +113,7 @@ def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:
         case "lose":
             other = rng.choice((0, 0, 0, 0, 1, 2))
         case "lose_after":
-            other = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 10, 11))
+            other = rng.choice((0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12))
             for_s = round(0.6 * rng.random() ** 2, 3)
         case "lose_zone":
             other, for_s = rng.choice((40, 70, 100)), round(0.5 * rng.random(), 3)

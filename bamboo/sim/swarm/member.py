@@ -35,6 +35,7 @@ from bamboo.core.events import (
 from bamboo.core.state import Move, NodeStatus, Phase, State, Transfer
 from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.swarm.copies import Copy
+from bamboo.sim.swarm.feeds import Feeds
 from bamboo.sim.swarm.rebuilding import Rebuilding
 from bamboo.sim.swarm.saving import Saver
 from bamboo.sim.swarm.store import Entry
@@ -70,7 +71,7 @@ class Member(Voice):
         self.draining = self.stopping = False
         self.last_step = world.scenario.steps - 1
         self.yielding: dict[Slot, Move] = {}
-        self.rebuilding = Rebuilding(self)
+        self.rebuilding, self.feeds = Rebuilding(self), Feeds(self)
         self.saver = Saver(self)
         self.speed = 1.0
         self.read_salt = len(world.members)
@@ -104,10 +105,13 @@ class Member(Voice):
             self.saver.known(state)
         if state.reform is not None:
             self._stop_for(state)
+            self.feeds.sync(state)
         elif state.assignment is not None:
             self.rebuilding.sync(state)
             if self._concerned(before, state):
                 self._reassign(state)
+            if before.preparing is not state.preparing or before.reform is not None:
+                self.feeds.sync(state)
         self._note_caught_up(state)
         for effect in entry.to.get(self.name, ()):
             self._perform(effect, state)
@@ -290,6 +294,7 @@ class Member(Voice):
     def serve(self, safe_step: int) -> None:
         """Say what can be said by now."""
         self.rebuilding.serve(safe_step)
+        self.feeds.serve()
         owned = self.owned
         if not owned and not self.draining:
             return

@@ -127,6 +127,12 @@ class Plane:
                 for m in world.members
                 if slot in m.shadowed and m.era == self._era
             ]
+            row.follows += [
+                (m, copy)
+                for m in world.members
+                for feed, copy in m.feeds.copies.items()
+                if feed.slot == slot and feed.source == owner.node
+            ]
             row.counts = self._counting(row)
             self._rows.append(row)
         self._whole = len(claims) == len(self.posted)

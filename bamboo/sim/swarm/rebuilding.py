@@ -58,6 +58,9 @@ class Rebuilding:
         for owner, copies in ((True, me.owned), (False, me.shadowed)):
             for copy in copies.values():
                 self.kept.take(copy, owner=owner, safe_step=me.world.plane.safe_step)
+        me.feeds.shipped()
+        for copy in me.feeds.take():
+            self.kept.fetched |= {(copy.step, layer) for layer in range(copy.first, copy.stop)}
         me.owned.clear()
         me.shadowed.clear()
         me.world.plane.changed()
@@ -71,7 +74,7 @@ class Rebuilding:
         me.say(event)
 
     def _at_boundary(self, safe_step: int) -> bool:
-        if self.boundary is None:
+        if self.boundary is None or not self._me.feeds.stand_after(self.boundary):
             return False
         copies = [*self._me.owned.values(), *self._me.shadowed.values()]
         there = all(copy.step > self.boundary and not copy.begun for copy in copies)

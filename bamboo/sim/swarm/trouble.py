@@ -19,6 +19,7 @@ from bamboo.core.events import (
     NodesReleased,
     NoticeReceived,
     PeerLost,
+    Prepared,
     Quiesced,
     RebalanceAdvised,
     Reconsider,
@@ -48,6 +49,7 @@ WATCHED: tuple[type, ...] = (
     CheckpointDone,
     NodeJoined,
     PeerLost,
+    Prepared,
 )
 """What a loss may be timed by."""
 

@@ -1,0 +1,176 @@
+"""What a new layout will need is sent ahead of it, while everybody trains on.
+
+    wanted  ->  each receiver is sent what it will hold and lacks, and then each reduced gradient of
+    that, so that it stands where its sources stand  ->  all say so  ->  all stop, and lack nothing
+
+Rules. (1) A function of the state: who is to receive what from whom follows from who is there, and
+what was begun goes on while it is wanted. (2) It never holds anything up: a loss, a stop, or
+whatever else happens to slots puts an end to it, and it begins again when the run is at rest. (3)
+Nothing of it counts as held before all have stopped and said so.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bamboo.core.answers import answers
+from bamboo.core.events import Prepared
+from bamboo.core.place import place
+from bamboo.core.policy import Policy
+from bamboo.core.state import Feed, Node, Preparing, State
+from bamboo.core.transition import Transition, changed, stale
+from bamboo.ids import NodeId
+from bamboo.topology.assignment import Assignment
+from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import ModelLayout
+from bamboo.topology.slots import Slot
+
+TRIES = 4
+"""So often a place is looked for that is the same once everything was sent for it."""
+
+
+def prepare(
+    state: State,
+    nodes: Sequence[Node],
+    layout: ModelLayout,
+    policy: Policy,
+    *,
+    why: str,
+    forced: bool,
+) -> Preparing:
+    """What is to be sent ahead of `layout` for `nodes`; of what is being sent now that goes on
+    which is wanted still. Without feeds nobody lacks anything."""
+    known = state.preparing or Preparing(since=state.version + 1, why=why)
+    feeds = _feeds(state, nodes, layout, policy, known.feeds)
+    receivers = {feed.receiver for feed in feeds}
+    same = {n for n in receivers if _of(feeds, n) == _of(known.feeds, n)}
+    return replace(
+        known,
+        why=why,
+        forced=forced,
+        feeds=feeds,
+        prepared=tuple(one for one in known.prepared if one[0] in same),
+    )
+
+
+def note_prepared(state: State, event: Prepared) -> Transition:
+    """A node has all that it is to hold next, and follows."""
+    preparing = state.preparing
+    mine = () if preparing is None else _of(preparing.feeds, event.node)
+    if preparing is None or not mine or event.since != max(feed.since for feed in mine):
+        return stale(state, f"{event.node} is sent nothing of that any more")
+    if answers(preparing.prepared).has(event.node):
+        return stale(state, f"{event.node} has said so already")
+    prepared = answers(preparing.prepared).having((event.node, event.bytes))
+    after = replace(state, preparing=replace(preparing, prepared=prepared))
+    waiting = len(prepared.silent(preparing.receivers))
+    reason = (
+        f"node {event.node} has what it is to hold next and follows, {event.bytes / 1e6:.1f} MB "
+        f"were sent to it and {event.followed_bytes / 1e6:.1f} MB of gradients"
+    )
+    return changed(after, (), f"{reason}; waiting for {waiting} more" if waiting else reason)
+
+
+def whole_of(preparing: Preparing) -> Preparing | None:
+    """Without those who do not have all; None where nobody has."""
+    has = answers(preparing.prepared).has
+    feeds = tuple(feed for feed in preparing.feeds if has(feed.receiver))
+    return replace(preparing, feeds=feeds) if feeds else None
+
+
+def feeds_under_way(state: State) -> tuple[Feed, ...]:
+    """While a layout is prepared, and until all have stopped for it."""
+    reform = state.reform
+    if state.preparing is not None:
+        return state.preparing.feeds
+    if reform is None or reform.ahead is None or not reform.planned or reform.base is not None:
+        return ()
+    return reform.ahead.feeds
+
+
+def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
+    """What was sent ahead to a node, which others hold too."""
+    feeds = () if preparing is None else _of(preparing.feeds, node)
+    return frozenset(layer for feed in feeds for layer in feed.layers)
+
+
+def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, frozenset[int]]:
+    """What each node is to hold, as owner or as shadow; in order of their ids."""
+    roles, stages, none = assignment.roles, assignment.grid.stages, ()
+    by_stages: dict[frozenset[int], frozenset[int]] = {}  # many hold the same ones
+    out = {}
+    for node in sorted(assignment.members()):
+        numbers = (*roles.owned.get(node, none), *roles.shadowed.get(node, none))
+        held = frozenset(number % stages for number in numbers)
+        if held not in by_stages:
+            by_stages[held] = frozenset(
+                layer for stage in held for layer in range(cut[stage], cut[stage + 1])
+            )
+        out[node] = by_stages[held]
+    return out
+
+
+def _of(feeds: Iterable[Feed], node: NodeId) -> tuple[Feed, ...]:
+    return tuple(feed for feed in feeds if feed.receiver == node)
+
+
+def _feeds(
+    state: State,
+    nodes: Sequence[Node],
+    layout: ModelLayout,
+    policy: Policy,
+    known: Sequence[Feed],
+) -> tuple[Feed, ...]:
+    """Who is to be sent what, in order of receivers and layers."""
+    assignment = state.assignment
+    assert assignment is not None, "a layout is prepared by a run that trains"
+    cut = state.cut or policy.cut_for(state.grid.stages)
+    held = layers_by_node(assignment, cut)
+    coming = dict(held)
+    for feed in known:
+        coming[feed.receiver] = coming.get(feed.receiver, frozenset()).union(feed.layers)
+
+    def places(held: Mapping[NodeId, frozenset[int]]) -> Assignment:
+        return place(nodes, layout, held, state.redundancy, apart=policy.apart)
+
+    aimed = places(coming)
+    for _ in range(TRIES):
+        wanted = layers_by_node(aimed, layout.cut)
+        sent = {n: held.get(n, frozenset()) | wanted.get(n, frozenset()) for n in held | wanted}
+        before, aimed = aimed, places(sent)
+        if aimed == before:
+            break
+    goes_on = {
+        (f.receiver, f.first, f.stop): f for f in known if assignment.owner(f.slot) == f.source
+    }
+    feeds = []
+    for order, (node, layers) in enumerate(layers_by_node(aimed, layout.cut).items()):
+        for first, stop in _runs(layers - held.get(node, frozenset()), cut):
+            slot = _slot_of(first, state.grid, cut, order)
+            feed = Feed(
+                slot=slot,
+                source=assignment.owner(slot),
+                receiver=node,
+                first=first,
+                stop=stop,
+                since=state.version + 1,
+            )
+            feeds.append(goes_on.get((node, first, stop), feed))
+    return tuple(feeds)
+
+
+def _slot_of(layer: int, grid: Grid, cut: Sequence[int], order: int) -> Slot:
+    """That has the layer, in one of the pipelines in turn."""
+    stage = bisect_right(cut, layer) - 1
+    return grid.column(stage)[(order + stage) % grid.pipelines]
+
+
+def _runs(layers: Iterable[int], cut: Sequence[int]) -> list[tuple[int, int]]:
+    """Consecutive layers of one stage, as [first, stop)."""
+    out: list[tuple[int, int]] = []
+    for layer in sorted(layers):
+        if out and out[-1][1] == layer and layer not in cut:
+            out[-1] = (out[-1][0], layer + 1)
+        else:
+            out.append((layer, layer + 1))
+    return out

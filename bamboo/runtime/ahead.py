@@ -1,0 +1,247 @@
+"""Layers that a new layout will need, sent and followed while everybody trains.
+
+    receiver  ask 0, ask 1, ...      asks for the copy, some chunks at a time
+    source    copy 0, copy 1, ...    parameters and moments at a step boundary
+    source    follow t, t+1, ...     their part of every gradient reduced since, and the norm
+    receiver  (event) Prepared       it has all of its feeds, and all gradients that came
+    all       (event) Quiesced       what was followed is held, like all else
+
+Rules. (1) What is followed takes the same steps as what a shadow has: each parameter's depends on
+itself alone, so no stage is needed for it. (2) It is no replica: nobody waits for it while all
+train, and nothing is safe by it. Only when all stop at a boundary that was agreed, a receiver that
+has said Prepared stops once it stands there too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from bamboo.checkpoint.manifest import layer_of
+from bamboo.core.ahead import feeds_under_way
+from bamboo.core.events import Prepared
+from bamboo.core.state import Feed, State
+from bamboo.ids import NodeId
+from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.chunks import Copying, Gathering
+from bamboo.runtime.executor import Executor
+from bamboo.runtime.mail import Letter, Mail
+from bamboo.runtime.optimizer import Moments
+from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.slot_run import KINDS, SlotRun
+from bamboo.runtime.slots import SlotBuilder, of_kind
+
+WINDOW = 4
+"""Chunks of one feed asked for and not here yet. An owner answers between two operations, and one
+that is in the middle of a long one answers nobody."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Following:
+    """A feed as its receiver sees it."""
+
+    feed: Feed
+    room: Mapping[str, Tensor]
+    gathering: Gathering
+    step: int = -1
+    """That it is as it is before, once all of it is here."""
+    gradients: dict[int, Letter] = field(default_factory=dict)
+    """By step, those that came and have not been taken."""
+    followed_bytes: int = 0
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has all that came."""
+        return self.gathering.whole and self.step not in self.gradients
+
+
+class Ahead:
+    """The feeds of one node. Belongs to the trainer's thread and never waits."""
+
+    def __init__(
+        self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
+    ) -> None:
+        self._me, self._mail, self._executor = me, mail, executor
+        self._builder, self._outbox = builder, outbox
+        self._version = 0
+        self._out: dict[Feed, Copying] = {}
+        self._in: dict[Feed, Following] = {}
+        self._wanted: frozenset[Feed] = frozenset()
+        """Those of `_in` that go on."""
+        self._said: frozenset[Feed] = frozenset()
+
+    # ------------------------------------------------------------------ decisions
+
+    def sync(self, state: State) -> None:
+        """Begin and end feeds as the newest state has them. While all is laid out anew, what came
+        whole stays until it is said to be here."""
+        self._version = state.version
+        feeds = feeds_under_way(state)
+        mine = [feed for feed in feeds if feed.source == self._me]
+        self._out = {feed: self._out.get(feed) or Copying() for feed in mine}
+        for run in self._executor.owned.values():
+            self.boundary(run)
+        self._wanted = frozenset(feed for feed in feeds if feed.receiver == self._me)
+        anew = state.reform is not None
+        self._in = {
+            feed: found
+            for feed, found in self._in.items()
+            if feed in self._wanted or (anew and found.gathering.whole)
+        }
+        if state.preparing is None:
+            self._said = frozenset()
+            return
+        for feed in self._wanted - self._in.keys():
+            room = self._builder.room_for(feed.layers)
+            gathering = Gathering(WINDOW, tuple(room.values()))
+            self._in[feed] = Following(feed=feed, room=room, gathering=gathering)
+            for chunk in range(WINDOW):
+                self._ask(feed, chunk)
+
+    # ------------------------------------------------------------------ by the source
+
+    def boundary(self, run: SlotRun) -> None:
+        """The owner stands between two steps: this is the state to send, if any is."""
+        for feed, copying in self._out.items():
+            if feed.slot != run.slot or copying.begun or run.cursor:
+                continue
+            tensors = [x for n, x in run.tensors().items() if layer_of(n) in feed.layers]
+            for chunk in copying.begin(tensors, run.step):
+                self._send_chunk(feed, copying, chunk)
+
+    def ship(self, run: SlotRun) -> None:
+        """The owner is about to take a step: so will whoever follows it."""
+        for feed, copying in self._out.items():
+            if feed.slot != run.slot or not copying.begun:
+                continue
+            copying.freeze()
+            named = zip(run.stage.names, run.exchange.gradient, strict=True)
+            part = [x for name, x in named if layer_of(f"{KINDS[0]}/{name}") in feed.layers]
+            about = {"total_square": run.history[run.step].total_square}
+            self._tell(feed.receiver, "follow", feed, run.step, about=about, tensors=part)
+
+    def _send_chunk(self, feed: Feed, copying: Copying, chunk: int) -> None:
+        part = copying.chunk(chunk)
+        if part is not None:
+            about = {"at_step": copying.step, "elements": copying.elements}
+            self._tell(feed.receiver, "copy", feed, chunk, about=about, tensors=(part,))
+
+    # ------------------------------------------------------------------ by the receiver
+
+    def stands_after(self, step: int) -> bool:
+        """Whether all that is waited for has taken this step."""
+        waited_for = (found for feed, found in self._in.items() if feed in self._wanted)
+        return all(found.step > step for found in waited_for)
+
+    def take(self) -> dict[tuple[int, int], Mapping[str, Tensor]]:
+        """Hand over what is here, by (step, layer); from now on nothing changes it."""
+        whole = [found for found in self._in.values() if found.gathering.whole]
+        self._in, self._wanted = {}, frozenset()
+        return {
+            (found.step, layer): {n: x for n, x in found.room.items() if layer_of(n) == layer}
+            for found in whole
+            for layer in found.feed.layers
+        }
+
+    def _chunk_came(self, found: Following, chunk: int, letter: Letter) -> None:
+        gathering = found.gathering
+        if not gathering.take(chunk, letter.tensors[0], elements=int(letter.meta["elements"])):
+            return
+        wanted = gathering.next_chunk()
+        if wanted is not None:
+            self._ask(found.feed, wanted)
+        if gathering.whole:
+            found.step = int(letter.meta["at_step"])
+
+    def _follow(self) -> None:
+        """Take the steps that can be taken; who trains too takes one at a time."""
+        for found in self._in.values():
+            while found.gathering.whole and found.step in found.gradients:
+                letter = found.gradients.pop(found.step)
+                self._executor.operations.follow(
+                    list(of_kind(found.room, KINDS[0]).values()),
+                    Moments(
+                        exp_avg=list(of_kind(found.room, KINDS[1]).values()),
+                        exp_avg_sq=list(of_kind(found.room, KINDS[2]).values()),
+                    ),
+                    letter.tensors,
+                    stage=found.feed.slot.stage,
+                    step=found.step,
+                    total_square=float(letter.meta["total_square"]),
+                )
+                found.step += 1
+                found.followed_bytes += letter.size_bytes()
+                if self._executor.owned:
+                    return
+
+    def _say_prepared(self) -> None:
+        if self._wanted == self._said or not self._wanted:
+            return
+        mine = [self._in[feed] for feed in self._wanted]
+        if not all(found.stands for found in mine):
+            return
+        self._said = self._wanted
+        self._outbox.event(
+            Prepared(
+                node=self._me,
+                since=max(feed.since for feed in self._wanted),
+                bytes=sum(_bytes_of(found.room.values()) for found in mine),
+                followed_bytes=sum(found.followed_bytes for found in mine),
+            )
+        )
+
+    # ------------------------------------------------------------------ letters
+
+    def pump(self) -> None:
+        """Take in the letters that came; what is of a decision not read here yet waits."""
+        early = []
+        while self._mail.of_feeds:
+            key, letter = self._mail.of_feeds.popleft()
+            if int(letter.meta["since"]) > self._version:
+                early.append((key, letter))
+            else:
+                self._take(key, letter)
+        self._mail.of_feeds.extend(early)
+        if self._in:
+            self._follow()
+            self._say_prepared()
+
+    def _take(self, key: MessageKey, letter: Letter) -> None:
+        about = (key.to, letter.meta["to"], letter.meta["first"], letter.meta["since"])
+        if key.kind == "ask":
+            for feed, copying in self._out.items():
+                if _named(feed) == about:
+                    self._send_chunk(feed, copying, key.index)
+            return
+        found = next((x for feed, x in self._in.items() if _named(feed) == about), None)
+        if found is None:
+            return
+        if key.kind == "copy":
+            self._chunk_came(found, key.index, letter)
+        else:
+            found.gradients[key.index] = letter
+
+    def _ask(self, feed: Feed, chunk: int) -> None:
+        self._tell(feed.source, "ask", feed, chunk)
+
+    def _tell(
+        self,
+        to: NodeId,
+        kind: MessageKind,
+        feed: Feed,
+        index: int,
+        *,
+        about: Mapping[str, float] | None = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> None:
+        key = MessageKey(kind=kind, to=feed.slot, source=feed.slot, step=0, index=index)
+        name = {"to": str(feed.receiver), "first": feed.first, "since": feed.since}
+        self._mail.post_to(to, key, tensors, {**name, **(about or {})})
+
+
+def _named(feed: Feed) -> tuple[object, ...]:
+    return (feed.slot, str(feed.receiver), feed.first, feed.since)
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

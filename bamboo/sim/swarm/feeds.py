@@ -1,0 +1,89 @@
+"""A node's part in what is sent ahead of a new layout: sent by who owns it, followed by who will.
+
+Rule: a feed that has come whole takes the steps that its source takes, and is said to be here once
+all of this node's are; see `bamboo/runtime/ahead.py`, which this follows.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.ahead import feeds_under_way
+from bamboo.core.events import Prepared
+from bamboo.core.state import Feed, State
+from bamboo.sim.swarm.copies import Copy
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.member import Member
+
+AGAIN_S = 0.2
+"""After so long a receiver that is not there, or has not read it yet, is sent to again."""
+
+
+class Feeds:
+    """Of one node."""
+
+    def __init__(self, member: "Member") -> None:
+        self._me = member
+        self.copies: dict[Feed, Copy] = {}
+        """What has come whole."""
+        self.wanted: frozenset[Feed] = frozenset()
+        """Of those that this node receives, the ones that go on."""
+        self._sending: frozenset[Feed] = frozenset()
+        self._said: frozenset[Feed] = frozenset()
+
+    def sync(self, state: State) -> None:
+        """Begin and end feeds as the newest state has them."""
+        me, feeds = self._me, feeds_under_way(state)
+        sending = frozenset(feed for feed in feeds if feed.source == me.node)
+        for feed in sorted(sending - self._sending, key=lambda f: (f.receiver, f.first)):
+            me.world.agenda.after(me.world.transfer_s(), self._sent, feed)
+        self._sending = sending
+        self.wanted = frozenset(feed for feed in feeds if feed.receiver == me.node)
+        if state.reform is None and not self.wanted.issuperset(self.copies):
+            self.copies = {f: copy for f, copy in self.copies.items() if f in self.wanted}
+            me.world.plane.changed()
+        if state.preparing is None:
+            self._said = frozenset()
+
+    def _sent(self, feed: Feed) -> None:
+        """It has come to its receiver, as it was at a boundary, if both still want that."""
+        me, world = self._me, self._me.world
+        if not me.running or feed not in self._sending:
+            return
+        receiver, own = world.member(feed.receiver), me.owned.get(feed.slot)
+        ready = receiver is not None and receiver.awake and not world.apart(me, receiver)
+        if not ready or me.stopped or own is None:
+            world.agenda.after(AGAIN_S, self._sent, feed)
+            return
+        assert receiver is not None
+        if feed not in receiver.feeds.wanted:
+            world.agenda.after(AGAIN_S, self._sent, feed)
+            return
+        copy = Copy(feed.slot, feed.first, feed.stop, own.step, joining=True, born=own.step)
+        receiver.feeds.copies[feed] = copy
+        world.plane.changed()
+
+    def shipped(self) -> None:
+        """This node stops: what it sent of the steps that it has taken still arrives."""
+        for feed in self._sending:
+            receiver, own = self._me.world.member(feed.receiver), self._me.owned.get(feed.slot)
+            copy = None if receiver is None else receiver.feeds.copies.get(feed)
+            if copy is not None and own is not None:
+                copy.step = max(copy.step, own.step)
+
+    def serve(self) -> None:
+        """Say that all is here, once."""
+        wanted = self.wanted
+        if not wanted or wanted == self._said or not wanted.issubset(self.copies):
+            return
+        self._said = wanted
+        since = max(feed.since for feed in wanted)
+        self._me.say(Prepared(node=self._me.node, since=since, bytes=1, followed_bytes=0))
+
+    def stand_after(self, step: int) -> bool:
+        """Whether all that is waited for has taken this step."""
+        return all(copy.step > step for feed, copy in self.copies.items() if feed in self.wanted)
+
+    def take(self) -> list[Copy]:
+        """Hand over what is here."""
+        copies, self.copies, self.wanted = list(self.copies.values()), {}, frozenset()
+        return copies

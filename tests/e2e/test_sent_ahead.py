@@ -1,0 +1,73 @@
+"""What a new layout needs is sent while everybody trains, and somebody is killed meanwhile.
+
+Real processes and SIGKILL by pid; every run ends with the calm run's bits.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from bamboo.config.tree import JobConfig, ModelConfig
+from bamboo.core.ahead import feeds_under_way
+from bamboo.core.state import Phase, State
+from bamboo.topology.grid import Grid
+from tests.e2e.calm import assert_calm
+from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.history import restores, states
+from tests.e2e.jobs import job
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+GROWN = Grid(pipelines=2, stages=2)
+
+
+def slow_job(redundancy: str) -> JobConfig:
+    """Two stages of some 30 MB of state, and few operations a step, between which chunks are sent:
+    it takes several steps."""
+    settings = job(
+        steps=40,
+        stages=2,
+        pipelines=1,
+        max_pipelines=2,
+        virtual_nodes=2,
+        redundancy=redundancy,
+        device="virtual",
+        virtual_forward_ms=(25.0,),
+        virtual_backward_ms=(50.0,),
+    )
+    return replace(
+        settings,
+        model=ModelConfig(layers=2, width=456, heads=1, context=8),
+        train=replace(settings.train, microbatch=8),
+    )
+
+
+def prepares(run: Cluster) -> State:
+    """Wait until everybody who is to receive anything is being sent it."""
+    return run.wait(lambda s: s.preparing is not None and len(s.preparing.receivers) == 2, 60, "it")
+
+
+def grows(run: Cluster) -> None:
+    run.wait(
+        lambda s: (s.grid == GROWN and s.reform is None) or s.phase is Phase.FINISHED, 90, "2 x 2"
+    )
+    assert run.state().grid == GROWN
+
+
+@pytest.mark.parametrize("of", ["source", "receiver"])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_killed_while_it_is_sent(of: str, steps: int) -> None:
+    """At once, or so many steps later; as many come as are lost, and then it grows all the same."""
+    with cluster(slow_job("stash")) as run:
+        run.start(2)
+        run.wait_step(3)
+        run.start(2)
+        feeds = feeds_under_way(prepares(run))
+        run.wait_step(max(run.losses()) + steps)
+        assert run.state().preparing is not None, "it was sent too soon to be disturbed"
+        run.kill(feeds[-1].source if of == "source" else feeds[-1].receiver)
+        run.start(1)
+        grows(run)
+        assert_calm(run)
+        assert not restores(run)
+        assert any(s.reform is not None and s.reform.ahead is not None for s in states(run))

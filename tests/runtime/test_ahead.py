@@ -1,0 +1,121 @@
+"""What a new layout needs is sent and followed in any order of events: nobody fetches anything
+while all stand, and whatever is lost meanwhile, the bits are the calm run's."""
+
+import os
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from bamboo.config.tree import JobConfig
+from bamboo.core.ahead import feeds_under_way
+from bamboo.core.events import Event, LayoutBuilt, Reconsider
+from bamboo.core.state import Outcome
+from bamboo.ids import NodeId
+from bamboo.topology.grid import Grid
+from tests.e2e.calm import calm
+from tests.runtime.simulated import World
+from tests.runtime.test_interleavings import job
+from tests.runtime.test_layouts import policy_of
+
+pytestmark = pytest.mark.timeout(120)
+
+SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
+STEPS = 14
+QUICK = 6
+SEEDS = [pytest.param(seed, marks=() if seed < QUICK else pytest.mark.full) for seed in range(100)]
+
+
+class Watched(World):
+    """A world that remembers what was sent while all stood."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.fetched_bytes: list[int] = []
+        super().__init__(*args, **kwargs)
+
+    def commit(self, event: Event) -> None:
+        if isinstance(event, LayoutBuilt):
+            self.fetched_bytes.append(event.bytes)
+        super().commit(event)
+
+
+def settings_of(draw: random.Random, **fixed: Any) -> JobConfig:
+    drawn = {
+        "stages": draw.choice((2, 3)),
+        "pipelines": 1,
+        "virtual_nodes": 4,
+        "tied": draw.random() < 0.3,
+        "redundancy": draw.choice(("stash", "eager", "peer")),
+        "steps": STEPS,
+    }
+    return job(**(drawn | fixed))
+
+
+def growing(draw: random.Random, settings: JobConfig) -> Watched:
+    """As many nodes more as a second pipeline takes, which are being sent their parts."""
+    stages = settings.cluster.stages
+    world = Watched(settings, draw, standbys=stages, policy=policy_of(settings, 2))
+    for node in world.standbys:
+        world.join(node)
+    assert world.state.preparing is not None
+    return world
+
+
+def to_the_end(world: World, settings: JobConfig) -> None:
+    world.run(until=lambda: False)
+    world.settle()
+    expected = calm(settings, STEPS)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    assert world.losses() == expected.losses, world.report()
+    for pipeline in range(world.state.grid.pipelines):
+        found = world.tensors(pipeline)
+        for name, tensor in expected.tensors.items():
+            assert torch.equal(found[name], tensor), f"{name} of pipeline {pipeline}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_fetched_while_all_stand(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw)
+    world = growing(draw, settings)
+    world.run(until=lambda: world.state.grid.pipelines == 2 and world.state.reform is None)
+    assert world.state.grid == Grid(pipelines=2, stages=settings.cluster.stages), world.report()
+    assert len(world.fetched_bytes) == world.state.grid.size
+    assert sum(world.fetched_bytes) == 0
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stages_are_cut_anew_from_what_was_followed(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw, stages=4, redundancy=draw.choice(("stash", "gap", "full")))
+    world = Watched(settings, draw, standbys=1, policy=policy_of(settings, 1))
+    world.kill(NodeId("n01"))
+    world.run(until=lambda: not world.unreported)
+    world.run(until=lambda: not (world.state.failovers or world.state.transfers))
+    world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    if world.state.preparing is not None:
+        world.run(until=lambda: world.state.preparing is None)
+    world.run(until=lambda: world.state.reform is None)
+    assert world.over or world.state.grid.stages == 3
+    assert sum(world.fetched_bytes) == 0
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("of", ["source", "receiver"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_while_it_is_sent(seed: int, of: str) -> None:
+    """Of a source as long as it is sent; of a receiver also while all stop for the new layout."""
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
+    world = growing(draw, settings)
+    assert world.state.preparing is not None
+    feed = draw.choice(world.state.preparing.feeds)
+    for _ in range(draw.randint(0, 900)):
+        under_way = feeds_under_way(world.state)
+        if feed in under_way and (of == "receiver" or world.state.reform is None):
+            world.step()
+    if not world.over:
+        world.kill(feed.source if of == "source" else feed.receiver)
+    to_the_end(world, settings)
