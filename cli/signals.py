@@ -15,6 +15,20 @@ from types import FrameType
 AT_ONCE = 2
 
 
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Ctrl-C counts at the end of the block: what is begun inside is known to whoever must end it
+    before anything is interrupted."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(came[0], None)
+
+
 class Interrupts:
     """Counts requests; 0: none, 1: at the next step boundary, 2 and more: at once. `detached`: none
     is counted once the run goes on, but the process may have to leave."""

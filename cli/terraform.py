@@ -12,13 +12,14 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 from bamboo.errors import InputError
+from cli.signals import held_back
 
 LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
 TO_STOP_S = 300.0
@@ -186,18 +187,9 @@ def _absent() -> InputError:
     )
 
 
-def _watched(
-    stack: Path,
-    verb: str,
-    *arguments: str,
-    deadline_s: float,
-    note: Callable[[str], None],
-    aloud: bool = False,
-) -> None:
-    """Run it to its end in a session of its own, so that one interrupt of the terminal reaches it
-    through us, and once; `aloud`: `note` has its lines."""
+def _started(stack: Path, verb: str, *arguments: str) -> "subprocess.Popen[str]":
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             ["terraform", f"-chdir={stack}", verb, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -208,37 +200,53 @@ def _watched(
         )
     except FileNotFoundError as error:
         raise _absent() from error
-    ends = (
-        Timer(deadline_s, process.send_signal, (signal.SIGINT,)),
-        Timer(deadline_s + TO_STOP_S, process.kill),
-    )
-    for end in ends:
-        end.daemon = True
-        end.start()
-    lines: list[str] = []
-    said = process.stdout
-    assert said is not None
-    try:
-        for line in said:
-            lines.append(line.rstrip())
-            if aloud and line.strip():
-                note(f"  {line.rstrip()}")
-        process.wait(TO_STOP_S)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        note(f"terraform {verb} was asked to stop; waiting up to {TO_STOP_S:g} s for its last call")
-        try:
-            process.communicate(timeout=TO_STOP_S)
-        except subprocess.TimeoutExpired:
-            note(f"terraform is at work still, as process {process.pid}; let it end first")
-        if verb == "apply":
-            note(AFTERWARDS)
-        raise
-    finally:
+
+
+def _watched(
+    stack: Path,
+    verb: str,
+    *arguments: str,
+    deadline_s: float,
+    note: Callable[[str], None],
+    aloud: bool = False,
+) -> None:
+    """Run it to its end in a session of its own, so that one interrupt of the terminal reaches it
+    through us, and once; `aloud`: `note` has its lines."""
+    with ExitStack() as held:
+        held.enter_context(held_back())
+        process = _started(stack, verb, *arguments)
+        ends = (
+            Timer(deadline_s, process.send_signal, (signal.SIGINT,)),
+            Timer(deadline_s + TO_STOP_S, process.kill),
+        )
         for end in ends:
-            end.cancel()
-        said.close()
+            end.daemon = True
+            end.start()
+        lines: list[str] = []
+        said = process.stdout
+        assert said is not None
+        try:
+            held.close()  # raises what was held back
+            for line in said:
+                lines.append(line.rstrip())
+                if aloud and line.strip():
+                    note(f"  {line.rstrip()}")
+            process.wait(TO_STOP_S)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            note(f"terraform {verb} was asked to stop; its last call has {TO_STOP_S:g} s to end")
+            try:
+                process.communicate(timeout=TO_STOP_S)
+            except subprocess.TimeoutExpired:
+                note(f"terraform is at work still, as process {process.pid}; let it end first")
+            if verb == "apply":
+                note(AFTERWARDS)
+            raise
+        finally:
+            for end in ends:
+                end.cancel()
+            said.close()
     if process.returncode != 0:
         then = AFTERWARDS if verb == "apply" else "nothing was changed"
         raise InputError(f"`terraform {verb}` in {stack} failed: {_why(lines)}; {then}")

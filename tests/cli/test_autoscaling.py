@@ -10,7 +10,7 @@ import pytest
 
 from bamboo.config.tree import BudgetConfig
 from bamboo.coord.ledger import decode_record, encode_record
-from bamboo.core.events import Event, NodesReleased, RebalanceAdvised
+from bamboo.core.events import Event, NodesReleased, Prepared, RebalanceAdvised
 from bamboo.core.policy import GridTime
 from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
@@ -119,8 +119,16 @@ def test_nothing_is_decided_while_anything_is_repaired() -> None:
     hurt = after(state, lost("b.1"))
     assert told.turn(hurt) == Turn(nodes=2)
     larger = after(state, joined("c.1"), joined("d.1"))
-    assert larger.reform is not None
+    assert larger.preparing is not None
     assert told.turn(larger).resize is None
+    ahead = larger.preparing.feeds
+    said = (
+        Prepared(node=node, since=ahead[0].since, bytes=0, followed_bytes=0)
+        for node in sorted(larger.preparing.receivers)
+    )
+    stopping = after(larger, *said)
+    assert stopping.reform is not None
+    assert told.turn(stopping).resize is None
 
 
 def test_it_gives_back_the_nodes_of_the_last_pipeline_and_ends_none_itself() -> None:

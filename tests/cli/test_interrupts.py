@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from cli.signals import Interrupts
+from cli.signals import Interrupts, held_back
 
 
 def test_before_the_loop_a_signal_interrupts_once() -> None:
@@ -41,3 +41,28 @@ def test_the_handlers_are_put_back() -> None:
     with Interrupts().listening():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_waits_for_the_end_of_what_is_begun() -> None:
+    begun = []
+
+    def begin() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+            begun.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert begun
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_what_fails_while_an_interrupt_is_held_back_is_what_is_said() -> None:
+    def fail() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("not there")
+
+    with pytest.raises(OSError, match="not there"):
+        fail()

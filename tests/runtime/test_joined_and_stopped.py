@@ -1,5 +1,5 @@
-"""A replica is whole in the very decision that stops all for a new layout: it counts, and is sent
-what comes until all stand at the boundary."""
+"""A replica is whole in the very decision that prepares a new layout, for which all stop soon:
+it counts, and is sent what comes until all stand at the boundary."""
 
 import random
 from typing import Any
@@ -54,7 +54,8 @@ def test_a_new_layout_as_soon_as_the_last_replica_is_there(seed: int) -> None:
     for node in world.standbys[1:]:
         world.join(node)
     held.let_go()
-    world.run(until=lambda: world.state.reform is not None)
+    world.run(until=lambda: world.state.preparing is not None)
     assert "shadows stage 0" in world.reasons[-1], world.report()
+    world.run(until=lambda: world.state.reform is not None)
     world.run(until=lambda: False)
     calmly(world, settings, STEPS)
