@@ -240,7 +240,7 @@ def test_an_interrupt_reaches_terraform_once_and_it_is_waited_for(stack: Stack) 
         process.wait()
     assert process.returncode != 0
     assert told.read_text().splitlines() == ["told", "state is written"]
-    assert b"terraform apply was asked to stop; waiting up to 300 s" in said
+    assert b"terraform apply was asked to stop; its last call has 300 s to end" in said
     assert b"the same command again goes on, `bamboo init --destroy` takes it away" in said
 
 
