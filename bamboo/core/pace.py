@@ -22,7 +22,7 @@ def rebalance(state: State, event: PaceMeasured, policy: Policy) -> Transition:
     assignment = state.assignment
     if not policy.elastic or assignment is None or event.era != state.era:
         return stale(state, "the layout is another one by now")
-    if not at_rest(state) or state.grid.pipelines == 1:
+    if not at_rest(state) or state.preparing is not None or state.grid.pipelines == 1:
         return stale(state, "there is nothing to be shared out now")
     pace_s = {pace.node: pace.microbatch_s for pace in event.paces}
     if any(owner not in pace_s or pace_s[owner] <= 0 for owner in assignment.owners):

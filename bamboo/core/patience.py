@@ -6,6 +6,7 @@ remembered is a function of the states that were shown, and of their times.
 
 from bamboo.core.answers import answers
 from bamboo.core.events import Event, Reconsider, RunFailed
+from bamboo.core.reform import at_rest
 from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
@@ -44,8 +45,9 @@ class Patience:
         times_s = []
         if self._parked_since_s is not None:
             times_s.append(self._parked_since_s + self._park_s)
-        if self._prepares_since_s is not None and self._said_at != state.generation:
-            times_s.append(self._prepares_since_s + AHEAD * self._patience_s)
+        prepares_s = None if state.preparing is None else self._prepares_since_s
+        if prepares_s is not None and self._said_at != state.generation:
+            times_s.append(prepares_s + AHEAD * self._patience_s)
         if self._short_since_s is not None and self._said_at != state.generation:
             times_s.append(self._short_since_s + self._patience_s)
         return min(times_s, default=None)
@@ -69,7 +71,9 @@ class Patience:
 
     def _prepares(self, state: State, now_s: float) -> Event | None:
         if state.preparing is None:
-            self._prepares_since_s = None
+            # What is dropped for a loss and prepared again at rest is one wait: the bytes are not.
+            if state.reform is not None or at_rest(state):
+                self._prepares_since_s = None
             return None
         if self._prepares_since_s is None:
             self._prepares_since_s = now_s

@@ -14,7 +14,7 @@ node that is gone.
 from dataclasses import replace
 from itertools import chain
 
-from bamboo.core.ahead import fed_layers
+from bamboo.core.ahead import fed_layers, whole_of
 from bamboo.core.answers import answers
 from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
@@ -68,6 +68,8 @@ def begin_reform(
     """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
     planned one. `ahead`: what was sent for it already."""
     since = state.version + 1
+    if planned and ahead is None and state.preparing is not None:
+        ahead = whole_of(state.preparing)  # another reason came first; what was sent counts
     asked = tuple(node.id for node in state.live_nodes())
     draining = [n.id for n in state.roll.aside if n.status is NodeStatus.DRAINING]
     # After a loss nobody is given back: what they hold, and they, may be needed.

@@ -50,10 +50,11 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     if ahead is None:
         ahead = _prepared_for(state, better, policy, why=event.reason, forced=True)
         if ahead.feeds and not _leaving(state):
-            after = replace(state, preparing=ahead)
+            # Under a generation of its own, so that it can be said of this one that it takes long.
+            after = replace(state, preparing=ahead, generation=state.generation + 1)
             return changed(after, (), f"{event.reason}: {_ahead_words(ahead)}")
     after, orders = begin_reform(
-        state, why=ahead.why, planned=True, forced=True, ahead=whole_of(ahead)
+        state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
     )
     return changed(after, orders, f"{event.reason}: a new layout at the next boundary")
 
@@ -91,7 +92,7 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
             return _without_preparing(decided)
         better = layout_for(usable_number(state), policy)
         ahead = _prepared_for(state, better, policy, why=why, forced=forced)
-        if ahead.feeds and ahead == known:
+        if ahead.feeds and ahead == known and not _leaving(state):
             return decided
     else:
         ahead = known

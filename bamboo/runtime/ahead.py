@@ -89,7 +89,7 @@ class Ahead:
             if feed in self._wanted or (anew and found.gathering.whole)
         }
         if state.preparing is None:
-            self._said = frozenset()
+            self._said = self._wanted  # all stop, or there is nothing: nobody need hear it
             return
         for feed in self._wanted - self._in.keys():
             room = self._builder.room_for(feed.layers)

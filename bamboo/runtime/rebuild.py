@@ -312,7 +312,7 @@ class Rebuild:
 
     def _state_of(self, base: int, layer: int) -> Mapping[str, Tensor]:
         """A layer's parameters and moments, by name, in the order in which they are sent."""
-        found = self._held.get((base, layer)) or self._views.get(layer)
+        found = self._held.get((base, layer), self._views.get(layer))
         if found is None:
             run = next(
                 r

@@ -9,6 +9,7 @@ from bamboo.core.events import (
     BoundaryReady,
     Event,
     LayoutBuilt,
+    NoticeReceived,
     Quiesced,
     Reconsider,
     StopRequested,
@@ -158,3 +159,48 @@ def test_who_is_patient_long_enough_lets_all_stop_as_it_is() -> None:
     assert state.reform is not None
     assert state.grid.pipelines == 2
     assert state.reform.base == STEP + 1
+
+
+def test_what_is_dropped_and_prepared_again_is_one_wait() -> None:
+    """Else a run that loses a node now and then would be sent the same bytes for ever."""
+    state, policy = growing()
+    patience = Patience(patience_s=3.0, park_s=60.0)
+    assert patience.due(state, now_s=1.0) is None
+    hurt = said(state, policy, lost("c"), joined("e"))
+    failing = said(state, policy, lost("b"))
+    assert failing.preparing is None
+    assert patience.due(failing, now_s=20.0) is None
+    assert patience.due_at_s(failing) is None or patience.due_at_s(failing) > 20.0
+    assert hurt.preparing is not None
+    assert isinstance(patience.due(hurt, now_s=31.0), Reconsider)
+
+
+def test_a_preparation_that_patience_began_is_not_waited_for_for_ever_either() -> None:
+    policy = policy_of(4)
+    names = [f"n{i}.1" for i in range(4)]
+    state = said(forming(1, 4, "stash"), policy, *(joined(name) for name in names))
+    state, _ = settle(said(state, policy, lost("n1.1")))
+    patience = Patience(patience_s=3.0, park_s=60.0)
+    assert patience.due(state, now_s=1.0) is None
+    event = patience.due(state, now_s=4.0)
+    assert isinstance(event, Reconsider)
+    patience.said(event, state)
+    state = said(state, policy, event)
+    assert state.preparing is not None
+    assert patience.due(state, now_s=5.0) is None
+    again = patience.due(state, now_s=5.0 + AHEAD * 3.0)
+    assert isinstance(again, Reconsider)
+    state = said(state, policy, again)
+    assert state.reform is not None
+    assert state.reform.forced, "as it was asked for"
+
+
+def test_another_planned_layout_that_comes_first_counts_what_was_sent() -> None:
+    state, policy = growing()
+    assert state.preparing is not None
+    state = said(state, policy, prepared_by(state, NodeId("c")))
+    event = NoticeReceived(node=NodeId("a"), deadline_s=99.0)
+    state = said(state, policy, event)
+    assert state.reform is not None
+    assert state.reform.ahead is not None
+    assert state.reform.ahead.receivers == {NodeId("c")}

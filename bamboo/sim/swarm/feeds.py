@@ -42,7 +42,7 @@ class Feeds:
             self.copies = {f: copy for f, copy in self.copies.items() if f in self.wanted}
             me.world.plane.changed()
         if state.preparing is None:
-            self._said = frozenset()
+            self._said = self.wanted
 
     def _sent(self, feed: Feed) -> None:
         """It has come to its receiver, as it was at a boundary, if both still want that."""
