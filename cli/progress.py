@@ -254,7 +254,9 @@ def with_decision(
             pass
     began_s = progress.stood_since_s if before.reform is not None else at_s
     began_s = at_s if began_s is None else began_s
-    done = relaid_by(before, after, event, began_s=began_s, at_s=at_s, finished=progress.step)
+    later = [one.steps for one in progress.recent if one.at_s > at_s]  # read before this decision
+    finished = min(later) - 1 if later else progress.step
+    done = relaid_by(before, after, event, began_s=began_s, at_s=at_s, finished=finished)
     ended = after.phase is Phase.FINISHED and before.phase is not Phase.FINISHED
     if done is not None:
         progress = replace(progress, gone_on=(*progress.gone_on, (at_s, done.step)))

@@ -90,6 +90,15 @@ def test_a_restore_takes_steps_back_until_they_are_done_again() -> None:
     assert receipt_of(end)["samples"] == 7 * 16
 
 
+def test_steps_that_are_seen_before_the_decision_to_go_on_were_not_taken_back() -> None:
+    """The two are read one after the other, and the first steps may be quicker than that."""
+    world = world_of(ten_steps())
+    quick = [step(index, at_s=200 + index) for index in range(EVERY, 11)]
+    world._script += [quick, lambda: built(world), [], *stopped(10)]
+    end = world.launcher.run()
+    assert (end.step, end.relaid[0].steps_again) == (11, 6)
+
+
 def test_a_stop_before_any_step_is_done_again_keeps_the_final_state(tmp_path: Path) -> None:
     """Asked for in the middle of the restore: nodes write what the checkpoint has."""
     asked, *rest = stopped(EVERY - 1)
