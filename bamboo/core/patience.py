@@ -26,8 +26,9 @@ class Patience:
         self._short_since_s: float | None = None
         self._parked_since_s: float | None = None
         self._prepares_since_s: float | None = None
-        self._said_at: int | None = None
-        """The generation in which it was said last."""
+        self._said_at: tuple[int, bool] | None = None
+        """The generation in which it was said last, and whether something was sent ahead then: of
+        what is begun on its word it may be said that it takes too long."""
 
     def due(self, state: State, *, now_s: float) -> Event | None:
         """What is to be said now, if anything; again and again until `said`."""
@@ -37,7 +38,7 @@ class Patience:
     def said(self, event: Event, state: State) -> None:
         """The run has heard it; to be told of every `event` that was due in `state`."""
         if isinstance(event, Reconsider):
-            self._said_at = state.generation
+            self._said_at = _moment(state)
 
     def due_at_s(self, state: State) -> float | None:
         """When something will be due if `state`, which was shown last, stays as it is; None:
@@ -46,9 +47,9 @@ class Patience:
         if self._parked_since_s is not None:
             times_s.append(self._parked_since_s + self._park_s)
         prepares_s = None if state.preparing is None else self._prepares_since_s
-        if prepares_s is not None and self._said_at != state.generation:
+        if prepares_s is not None and self._said_at != _moment(state):
             times_s.append(prepares_s + AHEAD * self._patience_s)
-        if self._short_since_s is not None and self._said_at != state.generation:
+        if self._short_since_s is not None and self._said_at != _moment(state):
             times_s.append(self._short_since_s + self._patience_s)
         return min(times_s, default=None)
 
@@ -62,7 +63,7 @@ class Patience:
         if self._short_since_s is None:
             self._short_since_s = now_s
         waited_s = now_s - self._short_since_s
-        if here < 1 or waited_s < self._patience_s or self._said_at == state.generation:
+        if here < 1 or waited_s < self._patience_s or self._said_at == _moment(state):
             return None
         return Reconsider(
             reporter="launcher",
@@ -78,7 +79,7 @@ class Patience:
         if self._prepares_since_s is None:
             self._prepares_since_s = now_s
         waited_s = now_s - self._prepares_since_s
-        if waited_s < AHEAD * self._patience_s or self._said_at == state.generation:
+        if waited_s < AHEAD * self._patience_s or self._said_at == _moment(state):
             return None
         return Reconsider(
             reporter="launcher",
@@ -99,6 +100,10 @@ class Patience:
             reason=f"too few nodes for cluster.park_s = {self._park_s:g} s; what was "
             "saved is kept, `bamboo resume` goes on from it",
         )
+
+
+def _moment(state: State) -> tuple[int, bool]:
+    return state.generation, state.preparing is not None
 
 
 def parked(state: State) -> bool:

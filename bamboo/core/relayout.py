@@ -50,8 +50,7 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     if ahead is None:
         ahead = _prepared_for(state, better, policy, why=event.reason, forced=True)
         if ahead.feeds and not _leaving(state):
-            # Under a generation of its own, so that it can be said of this one that it takes long.
-            after = replace(state, preparing=ahead, generation=state.generation + 1)
+            after = replace(state, preparing=ahead)
             return changed(after, (), f"{event.reason}: {_ahead_words(ahead)}")
     after, orders = begin_reform(
         state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
