@@ -11,6 +11,7 @@ from bamboo.core.state import Outcome, Phase, State
 
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
 AHEAD = 10
+"""Times the patience, which is about standing still: all train while state is sent ahead."""
 
 
 class Patience:

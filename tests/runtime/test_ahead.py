@@ -6,18 +6,15 @@ import random
 from typing import Any
 
 import pytest
-import torch
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
-from bamboo.core.state import Outcome
 from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
-from tests.e2e.calm import calm
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
-from tests.runtime.test_layouts import policy_of
+from tests.runtime.test_layouts import policy_of, to_the_end
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -60,18 +57,6 @@ def growing(draw: random.Random, settings: JobConfig) -> Watched:
         world.join(node)
     assert world.state.preparing is not None
     return world
-
-
-def to_the_end(world: World, settings: JobConfig) -> None:
-    world.run(until=lambda: False)
-    world.settle()
-    expected = calm(settings, STEPS)
-    assert world.state.outcome is Outcome.DONE, world.report()
-    assert world.losses() == expected.losses, world.report()
-    for pipeline in range(world.state.grid.pipelines):
-        found = world.tensors(pipeline)
-        for name, tensor in expected.tensors.items():
-            assert torch.equal(found[name], tensor), f"{name} of pipeline {pipeline}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -68,7 +68,7 @@ def calmly(world: World, settings: JobConfig, steps: int = STEPS) -> None:
     assert world.losses() == expected.losses, world.report()
     steps_told = [record for record in world.records if record["kind"] == "step"]
     assert not samples_difference(settings, steps_told, steps)
-    for pipeline in range(settings.cluster.pipelines):
+    for pipeline in range(world.state.grid.pipelines):
         found = world.tensors(pipeline)
         assert found.keys() == expected.tensors.keys()
         for name, tensor in expected.tensors.items():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 
 from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import JobConfig
@@ -23,9 +22,8 @@ from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.decided import Decided
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.topology.slots import Slot
-from tests.e2e.calm import calm
 from tests.runtime.simulated import NOW_S, Node, World, builder_of
-from tests.runtime.test_interleavings import job
+from tests.runtime.test_interleavings import calmly, job
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -69,19 +67,6 @@ def world_of(settings: JobConfig, draw: random.Random, *, extra: int, pipelines:
     return World(settings, draw, standbys=extra, policy=policy_of(settings, pipelines))
 
 
-def calmly(world: World, settings: JobConfig) -> None:
-    """The run's losses, and the tensors of every pipeline, are the calm run's."""
-    world.settle()
-    expected = calm(settings, STEPS)
-    assert world.state.outcome is Outcome.DONE, world.report()
-    assert world.losses() == expected.losses, world.report()
-    for pipeline in range(world.state.grid.pipelines):
-        found = world.tensors(pipeline)
-        assert found.keys() == expected.tensors.keys()
-        for name, tensor in expected.tensors.items():
-            assert torch.equal(found[name], tensor), f"{name} of pipeline {pipeline}"
-
-
 def go(world: World) -> None:
     """For a random while."""
     target = world.operations + world.draw.randint(0, 60)
@@ -90,7 +75,8 @@ def go(world: World) -> None:
 
 def to_the_end(world: World, settings: JobConfig) -> None:
     world.run(until=lambda: False)
-    calmly(world, settings)
+    assert world.state.outcome is Outcome.DONE, world.report()
+    calmly(world, settings, settings.train.steps)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
