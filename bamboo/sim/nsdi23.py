@@ -1,22 +1,23 @@
-"""The preset `nsdi23`: the published simulator's constants, its random market, and its averages.
+"""The preset `nsdi23`: the published simulator's constants and its averages.
 
 Rule: nothing here is ours. The constants are those of the simulator that was published with the
-paper (Thorpe et al., Bamboo, NSDI 2023); the rules are in `bamboo.sim.published`.
+paper (Thorpe et al., Bamboo, NSDI 2023); the rules are in `bamboo.sim.published`, the random market
+in `bamboo.sim.published_market`.
 
 All nodes that the market has are rented, and paid for from their creation, whether they train or
 wait. A node joins when it has been created, also those that a trace begins with.
 
 Averages are taken as they were published: nodes and dollars from 0 to the end of the last step,
-samples from the first moment at which training could begin to the same end. Value is the mean over
-that window of the throughput of each moment by the cost of that moment; so it is not the quotient
+samples from the begin of the first step to the same end. Value is the mean over that window of the
+throughput of each step, a pause before it included, by its cost per hour; so it is not the quotient
 of the two means beside it.
 """
 
-import itertools
+import heapq
 import math
-import random
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from bamboo.ids import NodeId, ZoneId
@@ -24,6 +25,7 @@ from bamboo.sim.boundaries import Boundaries
 from bamboo.sim.kernel import Kernel
 from bamboo.sim.progress import NEARLY, Progress
 from bamboo.sim.published import PaperRules, PaperTerms
+from bamboo.sim.published_market import random_market
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import FAILOVER, FIRST, RECONFIGURATION, RESTORE
 
@@ -37,12 +39,10 @@ TRACE_HOURS = 12.0
 """The published runs on recorded traces."""
 RANDOM_STEPS = 22_194
 """After so many the published runs on random markets end."""
-RANDOM_SLOTS = 48
 RANDOM_HOURS = 36.0
 """Enough for nearly all runs; any other sees twice as many hours of the same market, and so on."""
 MOST_RANDOM_HOURS = 2304.0
 """Then a run ends with the steps that it has; no published hazard comes near."""
-HOURS_OF_DAY = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,21 @@ class PublishedRun:
     timeline: tuple[Point, ...]
 
 
+def _as_queued(events: tuple[TraceEvent, ...]) -> list[TraceEvent]:
+    """In the published order: of time, joins before losses, and within that as a heap of these two
+    alone happens to hand them out. (Who joins beside whom decides which losses are fatal.)"""
+    queue: list[_Queued] = []
+    for event in events:
+        heapq.heappush(queue, _Queued(key=(event.at_s, not event.comes), event=event))
+    return [heapq.heappop(queue).event for _ in events]
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class _Queued:
+    key: tuple[float, bool]
+    event: TraceEvent = field(compare=False)
+
+
 class _Play:
     """One market, all of which is rented, and the paper's rules."""
 
@@ -133,11 +148,13 @@ class _Play:
             pipelines=MOST_PIPELINES,
             step_s=lambda pipelines: model.step_s[pipelines - 1],
             happened=self._happened,
-            terms=PaperTerms(start_s=START_S, reconfiguration_s=model.reconfiguration_s),
+            terms=PaperTerms(
+                start_s=START_S, reconfiguration_s=model.reconfiguration_s, as_simulated=True
+            ),
         )
         if not math.isinf(last_step):
             boundaries.when(int(last_step), self._all_done)
-        self._events, self._next = trace.events, 0
+        self._events, self._next = _as_queued(trace.events), 0
         if self._events:
             self.kernel.at(self._events[0].at_s, self._market, priority=FIRST)
 
@@ -166,6 +183,8 @@ class _Play:
             if node in self._up:
                 self._up.remove(node)
                 self._rules.lost(NodeId(node))
+            else:
+                self._rules.lost_before_up()
 
     def _created(self, node: str) -> None:
         if node in self._here:
@@ -199,15 +218,11 @@ def play(
     played.kernel.run(until_s=hours * HOUR_S, over=lambda: played.done)
     steps = played.progress.whole
     end_s = _last_step_ends_s(played.timeline, steps)
-    begin_s = CREATION_S + START_S
-    node_s = samples_per_usd_per_hour = 0.0
-    for point, until_s in _pieces(played.timeline, end_s):
-        node_s += point.nodes * (until_s - point.at_s)
-        trained_s = max(0.0, until_s - max(begin_s, point.at_s))
-        if point.nodes and not math.isinf(point.step_s):
-            rate = model.samples / point.step_s
-            samples_per_usd_per_hour += rate / (point.nodes * usd_per_hour) * trained_s
+    begin_s = next((at.at_s for at in played.timeline if not math.isinf(at.step_s)), end_s)
     window_s = max(end_s - begin_s, 1e-9)
+    node_s = sum(
+        point.nodes * (until_s - point.at_s) for point, until_s in _pieces(played.timeline, end_s)
+    )
     mean_nodes = node_s / max(end_s, 1e-9)
     return PublishedRun(
         preemptions=played.preemptions,
@@ -220,7 +235,10 @@ def play(
         samples_per_s=steps * model.samples / window_s,
         usd_per_hour=mean_nodes * usd_per_hour,
         usd=node_s / HOUR_S * usd_per_hour,
-        value=samples_per_usd_per_hour / window_s,
+        value=model.samples
+        * sum(_per_node(played.timeline, begin_s, end_s))
+        / usd_per_hour
+        / window_s,
         timeline=tuple(played.timeline),
     )
 
@@ -243,51 +261,25 @@ def _pieces(timeline: list[Point], end_s: float) -> list[tuple[Point, float]]:
     ]
 
 
-def random_market(hazard: float, seed: int, *, hours: float = RANDOM_HOURS) -> Trace:
-    """The market of the paper's Monte-Carlo runs: `hazard` is the chance of a node's loss in an
-    hour, the chance that an empty slot is filled in an hour of the day is drawn once a run.
-
-    Slots are filled at the begin with the chance of the first hour. In each hour each node is lost,
-    and each empty slot filled, one that was emptied in that hour too, at seconds drawn evenly; and
-    the new node may be lost in that hour, if that second comes later. (With that last clause
-    nodes and throughput meet all three published rows; without it the nodes at a hazard of .5 are a
-    sixth too many, and if a slot stays empty for the rest of its hour a tenth too few.)
-
-    Over thousands of seeds the preemptions at .01 are a tenth above the published 4.41; but 43.59
-    nodes for 10.98 h, as published beside it, have 4.8 of them at that hazard.
-    """
-    chance = random.Random(seed)
-    joins = [chance.random() for _ in range(HOURS_OF_DAY)]
-    numbers = itertools.count(1)
-    events: list[TraceEvent] = []
-
-    def moves(at_s: float, node: str, *, comes: bool) -> None:
-        events.append(TraceEvent(at_s=at_s, node=node, comes=comes))
-
-    def new(at_s: float) -> str:
-        node = f"node{next(numbers)}"
-        moves(at_s, node, comes=True)
-        return node
-
-    slots = [new(0.0) if chance.random() < joins[0] else "" for _ in range(RANDOM_SLOTS)]
-    for hour in range(math.ceil(hours)):
-        begin_s = hour * HOUR_S
-        for slot, node in enumerate(slots):
-            if node and chance.random() < hazard:
-                moves(begin_s + chance.randrange(1, 3600), node, comes=False)
-                slots[slot] = ""
-            if not slots[slot] and chance.random() < joins[hour % HOURS_OF_DAY]:
-                join_s, lost_s = chance.randrange(3600), chance.randrange(3600)
-                slots[slot] = new(begin_s + join_s)
-                if chance.random() < hazard and lost_s > join_s:
-                    moves(begin_s + lost_s, slots[slot], comes=False)
-                    slots[slot] = ""
-    events.sort(key=lambda event: event.at_s)
-    return Trace(
-        source=f"random market, hazard {hazard:g}, seed {seed}",
-        events=tuple(events),
-        length_s=math.ceil(hours) * HOUR_S,
-    )
+def _per_node(timeline: list[Point], begin_s: float, end_s: float) -> Iterator[float]:
+    """Steps by the mean number of nodes from the end of the step before to the end of their own."""
+    since_s, node_s = begin_s, 0.0
+    for point, until_s in _pieces(timeline, end_s):
+        if until_s <= begin_s:
+            continue
+        at_s = max(point.at_s, begin_s)
+        first = math.floor(point.steps + NEARLY) + 1
+        ends_s = at_s + (first - point.steps) * point.step_s
+        if math.isinf(point.step_s) or ends_s > until_s + NEARLY * point.step_s:
+            node_s += point.nodes * (until_s - at_s)
+            continue
+        node_s += point.nodes * (ends_s - at_s)
+        yield (ends_s - since_s) / node_s
+        more = math.floor((until_s - ends_s) / point.step_s + NEARLY)
+        if point.nodes:
+            yield more / point.nodes
+        since_s = ends_s + more * point.step_s
+        node_s = point.nodes * (until_s - since_s)
 
 
 def play_random(hazard: float, seed: int, *, model: Published = MODELS["bert"]) -> PublishedRun:

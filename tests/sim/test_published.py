@@ -14,14 +14,14 @@ from bamboo.sim.world import FAILOVER, RECONFIGURATION, RESTORE, Terms, World
 from tests.sim.worlds import trace
 
 pytestmark = pytest.mark.timeout(60)
-STEP_S = {1: 10.0, 2: 6.0, 3: 4.0}
+STEP_S = {1: 10.0, 2: 6.0, 3: 4.0, 4: 3.0}
 START_S, PAUSE_S = 30.0, 20.0
 
 
 class Job:
     """Pipelines of four stages; nodes are single letters."""
 
-    def __init__(self, *, stages: int = 4, pipelines: int = 2) -> None:
+    def __init__(self, *, stages: int = 4, pipelines: int = 2, as_simulated: bool = False) -> None:
         self.kernel = Kernel()
         self.progress = Progress(self.kernel)
         self.counts: Counter[str] = Counter()
@@ -33,7 +33,7 @@ class Job:
             pipelines=pipelines,
             step_s=STEP_S.__getitem__,
             happened=lambda kind: self.counts.update([kind] if kind else []),
-            terms=PaperTerms(start_s=START_S, reconfiguration_s=PAUSE_S),
+            terms=PaperTerms(start_s=START_S, reconfiguration_s=PAUSE_S, as_simulated=as_simulated),
         )
 
     def at(self, time_s: float, moves: str) -> None:
@@ -50,8 +50,12 @@ class Job:
 
     @property
     def places(self) -> list[str]:
-        """Of each pipeline, a dot for a stage that the node before it does."""
-        return ["".join(node or "." for node in pipeline) for pipeline in self.rules.pipelines]
+        """Of each pipeline, a dot for a stage that the node before it does, or nobody."""
+        own = {held[0]: node for node, held in self.rules.places.items()}
+        return [
+            "".join(own.get((number, stage), ".") for stage in range(self.rules.stages))
+            for number in range(self.rules.pipelines)
+        ]
 
     @property
     def told(self) -> tuple[int, int, int]:
@@ -59,9 +63,11 @@ class Job:
         return self.counts[FAILOVER], self.counts[RECONFIGURATION], self.counts[RESTORE]
 
 
-def started(nodes: str = "abcdefgh", **keys: int) -> Job:
+def started(
+    nodes: str = "abcdefgh", *, stages: int = 4, pipelines: int = 2, as_simulated: bool = False
+) -> Job:
     """At 30 s, where the first step begins."""
-    job = Job(**keys)
+    job = Job(stages=stages, pipelines=pipelines, as_simulated=as_simulated)
     job.at(0.0, f"+{nodes}")
     job.until(START_S)
     return job
@@ -70,23 +76,34 @@ def started(nodes: str = "abcdefgh", **keys: int) -> Job:
 def test_a_start_gathers_for_30_s_and_fills_in_order_of_joining() -> None:
     job = Job()
     job.at(0.0, "+abc")
-    assert job.rules.phase is Phase.IDLE
-    job.at(10.0, "+d")
     assert job.rules.phase is Phase.GATHERING
+    job.at(10.0, "+d")
     job.at(20.0, "+e")
-    job.until(40.0)
+    job.until(30.0)
     assert (job.places, job.rules.waiting, job.progress.step_s) == (["abcd"], 1, 10.0)
-    job.until(60.0)
+    job.until(50.0)
     assert job.progress.whole == 2
 
 
-def test_a_gathering_begins_anew_when_one_vanishes() -> None:
+def test_a_gathering_of_too_few_ends_and_the_next_node_begins_another() -> None:
+    job = Job()
+    job.at(0.0, "+abc")
+    job.until(100.0)
+    assert job.rules.phase is Phase.IDLE
+    job.at(100.0, "+d")
+    job.until(129.0)
+    assert job.rules.phase is Phase.GATHERING
+    job.until(130.0)
+    assert (job.rules.phase, job.places) == (Phase.TRAINING, ["abcd"])
+
+
+def test_a_gathering_lasts_as_long_again_when_one_has_vanished() -> None:
     job = Job()
     job.at(0.0, "+abcde")
     job.at(20.0, "-e")
-    job.until(49.0)
+    job.until(59.0)
     assert job.rules.phase is Phase.GATHERING
-    job.until(50.0)
+    job.until(60.0)
     assert (job.rules.phase, job.told) == (Phase.TRAINING, (0, 0, 0))
 
 
@@ -110,19 +127,23 @@ def test_a_failover_has_no_pause_and_the_step_in_hand_grows_by_half_its_rest() -
     assert job.told == (1, 0, 0)
 
 
-def test_a_second_loss_in_a_step_lets_its_rest_grow_again_but_not_the_steps_after() -> None:
+def test_what_a_loss_costs_does_not_add_up() -> None:
     job = started("abcdefghi", pipelines=2)
-    job.at(30.0, "-i")
-    assert job.progress.step_s == pytest.approx(9.0)
-    job.until(39.0)
+    job.at(32.0, "-i")
+    # 4 of 6 s were left: they take 6, whoever is lost then.
+    job.at(33.0, "+i")
+    job.at(34.0, "-i")
+    assert job.progress.reaches_at_s(1) == pytest.approx(38.0)
+    job.until(38.0)
     assert (job.progress.whole, job.rules.phase) == (1, Phase.TRAINING)
     assert job.progress.step_s == pytest.approx(9.0)
-    job.at(40.0, "+i")
-    job.at(42.0, "-i")
-    # Two thirds of a step were left, at x1.5: 6 s; they take half as long again.
-    assert job.progress.reaches_at_s(2) == pytest.approx(51.0)
-    job.until(51.0)
-    assert job.progress.step_s == pytest.approx(9.0)
+
+
+def test_the_loss_of_a_node_that_was_not_yet_up_makes_steps_slow_too() -> None:
+    job = started()
+    job.until(32.0)
+    job.rules.lost_before_up()
+    assert (job.progress.step_s, job.told) == (pytest.approx(9.0), (0, 0, 0))
 
 
 def test_steps_are_slow_until_the_next_reconfiguration_even_for_one_who_waited() -> None:
@@ -140,11 +161,12 @@ def test_a_reconfiguration_pauses_at_the_end_of_the_step() -> None:
     job.at(32.0, "-f")
     job.until(38.0)
     assert (job.rules.phase, job.progress.whole) == (Phase.PAUSED, 1)
-    assert job.places == ["abcd", "eigh"]
     job.until(57.9)
     assert (job.progress.whole, job.progress.step_s) == (1, math.inf)
     job.until(64.0)
-    assert (job.progress.whole, job.progress.step_s) == (2, 6.0)
+    # In the order in which they joined, so that who comes after the lost one moves up.
+    assert (job.places, job.progress.step_s) == (["abcd", "eghi"], 6.0)
+    assert job.progress.whole == 2
 
 
 def test_one_pair_of_more_than_forty_active_nodes_waits_for_a_node() -> None:
@@ -195,8 +217,7 @@ def test_fatal_is_the_loss_of_a_neighbour_of_an_empty_place(second: str, why: st
     assert job.progress.steps == 1.0
     job.until(67.0)
     assert job.rules.phase is Phase.TRAINING
-    # It was slow, and no reconfiguration has come since.
-    assert job.progress.step_s == pytest.approx(15.0)
+    assert (len(job.places), job.progress.step_s) == (1, 10.0)
 
 
 def test_the_first_stage_is_the_last_ones_second() -> None:
@@ -218,22 +239,17 @@ def test_a_pipeline_of_one_stage_has_nobody_to_take_over() -> None:
     assert job.told == (0, 0, 1)
 
 
-def test_the_pipelines_that_lack_fewest_are_kept() -> None:
-    job = started("abcdefghi")
-    job.at(31.0, "-ac")
-    job.until(60.0)
-    assert (job.places, job.rules.waiting) == (["efgh"], 3)
-
-
-def test_a_loss_in_the_pause_is_a_failover_of_the_new_places() -> None:
+def test_a_loss_in_the_pause_is_a_failover_of_the_old_places_and_makes_it_longer() -> None:
     job = started("abcdefghi")
     job.at(32.0, "-f")
     job.at(40.0, "-i")
-    assert (job.rules.phase, job.places) == (Phase.PAUSED, ["abcd", "e.gh"])
-    job.until(58.0)
-    assert job.progress.step_s == pytest.approx(9.0)
-    job.until(67.0)
-    assert (job.rules.phase, job.told) == (Phase.PAUSED, (2, 2, 0))
+    assert (job.rules.phase, job.told) == (Phase.PAUSED, (1, 1, 0)), "who waited had no place"
+    job.at(41.0, "-h")
+    assert job.told == (2, 1, 0)
+    job.until(77.9)
+    assert (job.rules.phase, job.progress.step_s) == (Phase.PAUSED, math.inf)
+    job.until(78.0)
+    assert (job.places, job.rules.waiting, job.progress.step_s) == (["abcd"], 2, 10.0)
 
 
 def test_a_fatal_loss_in_the_pause_ends_it() -> None:
@@ -241,18 +257,75 @@ def test_a_fatal_loss_in_the_pause_ends_it() -> None:
     job.at(32.0, "-f")
     job.at(40.0, "-ig")
     job.until(69.0)
-    assert (job.rules.phase, job.told) == (Phase.GATHERING, (2, 1, 1))
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (1, 1, 1))
     job.until(70.0)
     assert job.places == ["abcd"]
 
 
-def test_too_few_for_one_pipeline_is_fatal_at_the_end_of_the_step() -> None:
+def test_the_old_places_hold_while_all_gather_so_that_a_second_loss_may_be_fatal_too() -> None:
+    job = started()
+    job.at(37.0, "-cb")
+    assert job.told == (1, 0, 1)
+    job.at(50.0, "-f")
+    job.at(51.0, "-e")
+    assert job.told == (2, 0, 2)
+    job.until(80.9)
+    assert job.rules.phase is Phase.GATHERING
+    job.until(81.0)
+    assert job.places == ["adgh"]
+
+
+def test_too_few_for_one_pipeline_stand_after_the_pause() -> None:
     job = started("abcd")
     job.at(35.0, "-b")
     job.until(42.4)
     assert job.told == (1, 0, 0)
+    job.until(62.4)
+    assert job.rules.phase is Phase.PAUSED
     job.until(1000.0)
-    assert (job.rules.phase, job.progress.steps, job.told) == (Phase.IDLE, 1.0, (1, 0, 1))
+    assert (job.rules.phase, job.progress.steps, job.told) == (Phase.IDLE, 1.0, (1, 1, 0))
+
+
+def test_as_simulated_an_earlier_time_ends_a_gathering_and_the_later_one_the_training() -> None:
+    job = started("abcdefghi", as_simulated=True)
+    job.at(32.0, "-f")
+    job.at(40.0, "-g")
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (1, 1, 1))
+    job.until(58.0)
+    assert (job.rules.phase, job.places) == (Phase.TRAINING, ["abcd"])
+    job.until(70.0)
+    assert (job.rules.phase, job.progress.steps, job.progress.step_s) == (
+        Phase.IDLE,
+        2.0,
+        math.inf,
+    )
+    job.at(80.0, "+j")
+    job.until(110.0)
+    assert (job.rules.phase, job.places) == (Phase.TRAINING, ["abcd", "ehij"])
+
+
+def test_as_simulated_steps_go_on_while_all_gather_after_a_fatal_loss() -> None:
+    names = "".join(map(chr, range(ord("A"), ord("A") + 56)))
+    job = started(names, stages=14, pipelines=4, as_simulated=True)
+    job.at(31.0, f"-{names[5]}")
+    job.at(31.0, f"-{names[4]}")
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (1, 0, 1))
+    job.until(60.9)
+    # 3 s a step, from the first loss on 4.5.
+    assert job.progress.whole == 1 + int((60.9 - 31.0 - 2 * 1.5) // 4.5)
+    job.until(61.0)
+    assert (len(job.places), job.progress.step_s) == (3, 4.0)
+    assert job.progress.steps == job.progress.whole
+
+
+def test_as_simulated_a_lost_node_that_waited_still_counts() -> None:
+    job = started("abcdefghijk", as_simulated=True)
+    assert job.rules.waiting == 3
+    job.at(31.0, "-k")
+    assert job.rules.waiting == 3
+    job.at(35.0, "+l")
+    job.until(100.0)
+    assert (job.told, job.rules.waiting) == ((0, 0, 0), 4), "no more than two pipelines are allowed"
 
 
 def test_the_rules_play_in_a_world() -> None:
