@@ -3,10 +3,9 @@
     python -m benchmarks.nsdi23 --trace bamboo-p3.csv [--seeds 500]
 
 First the recorded p3 trace, 12 h as it is; for three models nothing was published. Then random
-markets, on the seeds of the published means, 1 to 100, and on so many (the markets are the same
-seed by seed, so that the first need no interval; of all others the mean has half the width of its
-95 % interval beside it). Everything is simulated: no figure depends on the machine but the time
-that a run takes.
+markets: on the seeds of the published means, 1 to 100, and on more, to see how sure such means are
+(half the width of the 95 % interval stands beside each). Everything is simulated: no figure depends
+on the machine but the time that a run takes.
 """
 
 import argparse

@@ -148,6 +148,11 @@ def rows(trace: Trace) -> list[tuple[str, str, Figures]]:
         ),
         (CHECKPOINT_RESTART, PROFILE, simulate(recut, trace, system=CHECKPOINT_RESTART)),
         (REROUTING, PROFILE, simulate(recut, trace, system=REROUTING)),
+        (
+            "the paper's rules, were no step slow for the loss of one who waited",
+            TABLE,
+            by_paper(fixed, trace, lambda d: table[d - 1], PaperTerms(waiting_slows=False)),
+        ),
     ]
 
 
@@ -165,11 +170,11 @@ def main() -> None:
     found = rows(trace)
     value = {name: one.samples_per_s / one.usd_per_hour for name, _, one in found}
     first = found[0][0]
-    print(f"{'':66}{'value':>7}{'of the first':>14}{'samples/s':>11}{'nodes':>7}  step times")
+    print(f"{'':68}{'value':>7}{'of the first':>14}{'samples/s':>11}{'nodes':>7}  step times")
     body: list[dict[str, Any]] = []
     for name, source, one in found:
         print(
-            f"{name:66}{value[name]:7.3f}{value[name] / value[first]:14.3f}"
+            f"{name:68}{value[name]:7.3f}{value[name] / value[first]:14.3f}"
             f"{one.samples_per_s:11.1f}{one.mean_nodes:7.2f}  {source}"
         )
         body.append(

@@ -13,20 +13,25 @@ on other terms.
                   the step in hand grows by half, and all steps take x1.5 until places are given
                   anew; so do they if the lost node only waited. It does not add up
     fatal loss    of a node with two stages, or of one whose predecessor has two. All gather; no
-                  step that is done is lost. The old places hold until there are new ones, so that
-                  there may be another meanwhile
+                  step that is done is lost
     step's end    reconfigure if as many wait as have two stages, or if more than 5 % of all active
                   nodes are in such a pair, or if a further pipeline can be manned: all gather, for
                   a shorter time, and nothing is trained meanwhile
+    old places    hold until there are new ones, so that there may be failovers and fatal losses
+                  while all gather, too
 
-Three things that the published simulator does are accidents of it rather than rules. They are
+Four things that the published simulator does are accidents of it rather than rules. They are
 played if the terms say so (`as_simulated`), where its figures are to be met, and not where the
 paper's system is a rival of ours:
 
-- Who gathers anew does not take back the earlier time: when that is over the gathering ends, and
-  when its own is over nobody gathers, which is taken for too few nodes.
+- A gathering that is begun anew does not call off the end of the one before: the first end gives
+  places; the second finds that nobody has gathered, and all stand until the next node is up.
+- While they stand, the loss of a first stage's node is nothing: its predecessor is not found.
 - Steps go on after a fatal loss until all have gathered.
 - A lost node that waited is counted as waiting until places are given anew.
+
+In one thing ours is more than the source, which ends with an error where more pipelines could be
+manned than it has step times for: there are at most as many as it is told.
 """
 
 from collections.abc import Callable
@@ -52,7 +57,9 @@ class PaperTerms:
     """Of each start and each fatal loss."""
     reconfiguration_s: float = 20.0
     slow: float = 1.5
-    """So many times as long takes a step from a failover until places are given anew."""
+    """So many times as long takes a step from a loss until places are given anew."""
+    waiting_slows: bool = True
+    """As published: also from the loss of a node that only waited."""
     as_simulated: bool = False
     """With the accidents of the published simulator."""
 
@@ -91,7 +98,7 @@ class PaperRules:
         standbys: int = 0,
     ) -> None:
         self._kernel, self._progress, self._boundaries = kernel, progress, boundaries
-        self.stages, self._most, self._standbys = stages, pipelines, standbys
+        self._stages, self._most, self._standbys = stages, pipelines, standbys
         self._step_s, self._happened = step_s, happened
         self._terms = terms or PaperTerms()
         self.phase = Phase.IDLE
@@ -133,7 +140,7 @@ class PaperRules:
         )
 
     def wanted(self) -> int:
-        return self._most * self.stages + self._standbys
+        return self._most * self._stages + self._standbys
 
     def spare(self) -> NodeId | None:
         return None
@@ -160,16 +167,19 @@ class PaperRules:
         if held and not self._taken_over(held):
             self._gather(Phase.GATHERING)
             self._happened(RESTORE)
-            self._look()
-        else:
-            self.lost_before_up()
+        elif held or self._terms.waiting_slows:
+            self._slow_down()
+        self._look()
 
     def lost_before_up(self) -> None:
-        """A node is gone that was not yet up, or had no place: steps are slow all the same."""
+        """A node is gone that was not yet up: steps are slow all the same."""
+        if self._terms.waiting_slows:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
         if self.phase is Phase.TRAINING and not self._slow:
             self._slow = True
             self._go()
-        self._look()
 
     @property
     def pairs(self) -> int:
@@ -179,7 +189,7 @@ class PaperRules:
     @property
     def active(self) -> int:
         """Nodes that have a stage."""
-        return self.pipelines * self.stages - self.pairs
+        return self.pipelines * self._stages - self.pairs
 
     @property
     def waiting(self) -> int:
@@ -192,10 +202,12 @@ class PaperRules:
         if len(held) > 1:
             return False
         pipeline, stage = held[0]
-        before = pipeline, (stage - 1) % self.stages
+        if self.phase is Phase.IDLE and not stage:
+            return True
+        before = pipeline, (stage - 1) % self._stages
         its = next((places for places in self.places.values() if before in places), None)
         if its is None:
-            # A fatal loss has left a hole there, or a pipeline has but one stage.
+            # A fatal loss has left a hole there, and all gather; or a pipeline has but one stage.
             return self.phase is not Phase.TRAINING
         if len(its) > 1:
             return False
@@ -205,7 +217,7 @@ class PaperRules:
 
     def _gather(self, phase: Phase) -> None:
         """Begin to gather: to start (GATHERING) or to reconfigure (PAUSED)."""
-        if self.phase is Phase.PAUSED or phase is Phase.PAUSED or not self._terms.as_simulated:
+        if phase is Phase.PAUSED or not self._terms.as_simulated:
             self._progress.back_to(self._progress.whole)
             self._progress.stand()
         self.phase = phase
@@ -239,10 +251,10 @@ class PaperRules:
     def _man(self) -> None:
         """Give places anew, to as many pipelines as have gathered."""
         gathered, self._gathered = self._gathered, []
-        self.pipelines = min(self._most, len(gathered) // self.stages)
-        active = self.pipelines * self.stages
+        self.pipelines = min(self._most, len(gathered) // self._stages)
+        active = self.pipelines * self._stages
         for number, node in enumerate(gathered[:active]):
-            self.places[node] = [divmod(number, self.stages)]
+            self.places[node] = [divmod(number, self._stages)]
         for node in gathered[active:]:
             self.places.pop(node, None)
         self._counted = len(gathered) - active
@@ -264,7 +276,7 @@ class PaperRules:
         pairs, active, waiting = self.pairs, self.active, self.waiting
         if pairs and (waiting >= pairs or 2 * pairs / active > MORE_THAN_PAIRED):
             return True
-        return self._most > self.pipelines < (active + waiting) // self.stages
+        return self._most > self.pipelines < (active + waiting) // self._stages
 
     def _go(self) -> None:
         step_s = self._step_s(self.pipelines) * (self._terms.slow if self._slow else 1.0)

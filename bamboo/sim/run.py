@@ -73,8 +73,8 @@ def terms_of_rivals() -> dict[str, str]:
         REROUTING: f"{reroute.pause_s:g} s a change (of the 2 to 10 s published for Oobleck); "
         f"{reroute.restart_s:g} s where a stage has nobody left, or for a further pipeline",
         PAPER: f"redundancy that always runs, {paper.start_s:g} s a start, "
-        f"{paper.reconfiguration_s:g} s a reconfiguration, steps x{paper.slow:g} from a failover "
-        "to the next one (Bamboo, NSDI 2023)",
+        f"{paper.reconfiguration_s:g} s a reconfiguration, steps x{paper.slow:g} from a loss, "
+        "also of a node that waited, to the next one (Bamboo, NSDI 2023)",
         ORACLE: "no change costs anything: always the best grid for the same nodes",
     }
 

@@ -46,6 +46,18 @@ def test_a_node_that_goes_before_it_is_created_is_paid_for_and_never_joins() -> 
     assert run.mean_nodes == pytest.approx(2 + 2 * 20 / (run.hours * 3600))
 
 
+def test_a_step_that_ends_after_all_nodes_went_is_worth_nothing() -> None:
+    run = play(SMALL, trace("0 +a b", "95 -a b"), hours=0.5)
+    assert run.preemptions == 2
+    assert math.isfinite(run.value)
+
+
+def test_a_node_that_comes_again_before_it_was_created_joins_once() -> None:
+    run = play(SMALL, trace("0 +a b c", "10 -c", "20 +c", "300 -c"), hours=0.2)
+    assert run.reconfigurations == run.failovers == 0
+    assert {point.step_s for point in run.timeline} == {math.inf, 10.0, 15.0}
+
+
 def test_a_market_without_a_pipeline_gives_no_figures() -> None:
     run = play(SMALL, trace("0 +a", "100 -a"), hours=0.05)
     assert (run.steps, run.samples_per_s, run.value, run.usd, run.preemptions) == (0, 0, 0, 0, 1)
@@ -114,7 +126,9 @@ def test_the_random_rows_are_met(hazard: float, published: tuple[float, ...]) ->
     runs = [play_random(hazard, seed) for seed in PUBLISHED_SEEDS]
     assert {run.steps for run in runs} == {22_194}
     assert fmean(run.preemptions for run in runs) == pytest.approx(preemptions, rel=0.005)
-    assert fmean(run.fatal for run in runs) == pytest.approx(fatal, abs=0.1)
+    assert fmean(run.fatal for run in runs) == pytest.approx(
+        fatal, abs=0.1 if hazard > 0.1 else 0.025
+    )
     assert fmean(run.mean_nodes for run in runs) == pytest.approx(nodes, rel=0.005)
     assert fmean(run.samples_per_s for run in runs) == pytest.approx(rate, rel=0.005)
     assert fmean(run.usd_per_hour for run in runs) == pytest.approx(dollars, rel=0.005)
@@ -122,11 +136,12 @@ def test_the_random_rows_are_met(hazard: float, published: tuple[float, ...]) ->
 
 
 ON_TRACE = {
-    "bert": (6, 2, 24.07, 21.90, 11375, 73.73, 3.344),
-    "gpt-2": (6, 2, 24.07, 21.90, 30143, 23.68, 1.144),
-    "resnet-152": (13, 5, 23.29, 21.19, 13904, 123.83, 5.562),
+    "bert": (6, 0, 0.003, 24.07, 21.90, 11375, 73.73, 3.344),
+    "gpt-2": (6, 0, 0.003, 24.07, 21.90, 30143, 23.68, 1.144),
+    "resnet-152": (13, 2, 0.025, 23.29, 21.19, 13904, 123.83, 5.562),
 }
-"""Fatal losses, within how many, nodes, dollars per hour, steps, samples per second, value."""
+"""Fatal losses, within how many; within what share: nodes, dollars per hour, steps, samples per
+second, value."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -139,10 +154,10 @@ def test_the_recorded_trace(name: str) -> None:
     assert run.steps > 0
     if name not in ON_TRACE:
         return  # nothing was published: there it crashed on this trace
-    fatal, within, nodes, dollars, steps, rate, value = ON_TRACE[name]
+    fatal, within, share, nodes, dollars, steps, rate, value = ON_TRACE[name]
     assert abs(run.fatal - fatal) <= within
-    assert run.mean_nodes == pytest.approx(nodes, rel=0.01)
-    assert run.usd_per_hour == pytest.approx(dollars, rel=0.01)
-    assert run.steps == pytest.approx(steps, rel=0.03)
-    assert run.samples_per_s == pytest.approx(rate, rel=0.03)
-    assert run.value == pytest.approx(value, rel=0.03)
+    assert run.mean_nodes == pytest.approx(nodes, rel=0.001)
+    assert run.usd_per_hour == pytest.approx(dollars, rel=0.001)
+    assert run.steps == pytest.approx(steps, rel=share)
+    assert run.samples_per_s == pytest.approx(rate, rel=share)
+    assert run.value == pytest.approx(value, rel=share)

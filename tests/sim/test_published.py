@@ -21,7 +21,15 @@ START_S, PAUSE_S = 30.0, 20.0
 class Job:
     """Pipelines of four stages; nodes are single letters."""
 
-    def __init__(self, *, stages: int = 4, pipelines: int = 2, as_simulated: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        stages: int = 4,
+        pipelines: int = 2,
+        as_simulated: bool = False,
+        waiting_slows: bool = True,
+    ) -> None:
+        self.stages = stages
         self.kernel = Kernel()
         self.progress = Progress(self.kernel)
         self.counts: Counter[str] = Counter()
@@ -33,7 +41,12 @@ class Job:
             pipelines=pipelines,
             step_s=STEP_S.__getitem__,
             happened=lambda kind: self.counts.update([kind] if kind else []),
-            terms=PaperTerms(start_s=START_S, reconfiguration_s=PAUSE_S, as_simulated=as_simulated),
+            terms=PaperTerms(
+                start_s=START_S,
+                reconfiguration_s=PAUSE_S,
+                as_simulated=as_simulated,
+                waiting_slows=waiting_slows,
+            ),
         )
 
     def at(self, time_s: float, moves: str) -> None:
@@ -53,7 +66,7 @@ class Job:
         """Of each pipeline, a dot for a stage that the node before it does, or nobody."""
         own = {held[0]: node for node, held in self.rules.places.items()}
         return [
-            "".join(own.get((number, stage), ".") for stage in range(self.rules.stages))
+            "".join(own.get((number, stage), ".") for stage in range(self.stages))
             for number in range(self.rules.pipelines)
         ]
 
@@ -64,10 +77,17 @@ class Job:
 
 
 def started(
-    nodes: str = "abcdefgh", *, stages: int = 4, pipelines: int = 2, as_simulated: bool = False
+    nodes: str = "abcdefgh",
+    *,
+    stages: int = 4,
+    pipelines: int = 2,
+    as_simulated: bool = False,
+    waiting_slows: bool = True,
 ) -> Job:
     """At 30 s, where the first step begins."""
-    job = Job(stages=stages, pipelines=pipelines, as_simulated=as_simulated)
+    job = Job(
+        stages=stages, pipelines=pipelines, as_simulated=as_simulated, waiting_slows=waiting_slows
+    )
     job.at(0.0, f"+{nodes}")
     job.until(START_S)
     return job
@@ -275,6 +295,22 @@ def test_the_old_places_hold_while_all_gather_so_that_a_second_loss_may_be_fatal
     assert job.places == ["adgh"]
 
 
+def test_behind_the_hole_of_a_fatal_loss_is_nobody_who_takes_over() -> None:
+    job = started()
+    job.at(37.0, "-cb")
+    job.at(40.0, "-d")
+    assert (job.rules.phase, job.told) == (Phase.GATHERING, (1, 0, 1))
+
+
+def test_the_loss_of_a_node_that_waited_slows_nobody_if_the_terms_say_so() -> None:
+    job = started("abcdefghi", waiting_slows=False)
+    job.at(32.0, "-i")
+    job.rules.lost_before_up()
+    assert job.progress.step_s == 6.0
+    job.at(33.0, "-h")
+    assert job.progress.step_s == 9.0
+
+
 def test_too_few_for_one_pipeline_stand_after_the_pause() -> None:
     job = started("abcd")
     job.at(35.0, "-b")
@@ -299,9 +335,14 @@ def test_as_simulated_an_earlier_time_ends_a_gathering_and_the_later_one_the_tra
         2.0,
         math.inf,
     )
-    job.at(80.0, "+j")
+    # They have their places still, but who comes before a first stage is not found.
+    job.at(75.0, "-a")
+    assert (job.rules.phase, job.told) == (Phase.IDLE, (1, 1, 1))
+    job.at(76.0, "-c")
+    assert (job.rules.phase, job.told) == (Phase.IDLE, (2, 1, 1))
+    job.at(80.0, "+jkl")
     job.until(110.0)
-    assert (job.rules.phase, job.places) == (Phase.TRAINING, ["abcd", "ehij"])
+    assert (job.rules.phase, job.places) == (Phase.TRAINING, ["bdeh", "ijkl"])
 
 
 def test_as_simulated_steps_go_on_while_all_gather_after_a_fatal_loss() -> None:
@@ -316,6 +357,19 @@ def test_as_simulated_steps_go_on_while_all_gather_after_a_fatal_loss() -> None:
     job.until(61.0)
     assert (len(job.places), job.progress.step_s) == (3, 4.0)
     assert job.progress.steps == job.progress.whole
+
+
+@pytest.mark.parametrize("as_simulated", [True, False])
+def test_as_simulated_a_lost_node_that_waited_still_counts_at_the_end_of_a_step(
+    as_simulated: bool,
+) -> None:
+    names = "".join(map(chr, range(ord("A"), ord("A") + 43)))
+    job = started(names, stages=14, pipelines=3, as_simulated=as_simulated)
+    job.at(31.0, f"-{names[42]}{names[5]}")
+    job.until(90.0)
+    # One pair of 41: who would take the place is gone.
+    assert job.told == (1, int(as_simulated), 0)
+    assert len(job.places) == (2 if as_simulated else 3)
 
 
 def test_as_simulated_a_lost_node_that_waited_still_counts() -> None:
