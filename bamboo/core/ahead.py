@@ -17,7 +17,7 @@ from bamboo.core.answers import answers
 from bamboo.core.events import Prepared
 from bamboo.core.place import place
 from bamboo.core.policy import Policy
-from bamboo.core.state import Feed, Node, Preparing, State
+from bamboo.core.state import Feed, Feeds, Node, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
@@ -25,6 +25,8 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.slots import Slot
 
+_Layers = Mapping[NodeId, frozenset[int]]
+_NOTHING: frozenset[int] = frozenset()
 TRIES = 4
 """So often a place is looked for that is the same once everything was sent for it."""
 
@@ -41,9 +43,10 @@ def prepare(
     """What is to be sent ahead of `layout` for `nodes`; of what is being sent now that goes on
     which is wanted still. Without feeds nobody lacks anything."""
     known = state.preparing or Preparing(since=state.version + 1, why=why)
-    feeds = _feeds(state, nodes, layout, policy, known.feeds)
-    receivers = {feed.receiver for feed in feeds}
-    same = {n for n in receivers if _of(feeds, n) == _of(known.feeds, n)}
+    feeds = _feeds(state, nodes, layout, policy, known.sent)
+    feeds = known.sent if feeds == known.feeds else feeds
+    before = known.sent.of
+    same = {node for node, mine in feeds.of.items() if mine == before.get(node)}
     return replace(
         known,
         why=why,
@@ -56,13 +59,13 @@ def prepare(
 def note_prepared(state: State, event: Prepared) -> Transition:
     """A node has all that it is to hold next, and follows."""
     preparing = state.preparing
-    mine = () if preparing is None else _of(preparing.feeds, event.node)
+    mine = _of(preparing, event.node)
     if preparing is None or not mine or event.since != max(feed.since for feed in mine):
         return stale(state, f"{event.node} is sent nothing of that any more")
     if answers(preparing.prepared).has(event.node):
         return stale(state, f"{event.node} has said so already")
     prepared = answers(preparing.prepared).having((event.node, event.bytes))
-    after = replace(state, preparing=replace(preparing, prepared=prepared))
+    after = state.having(preparing=replace(preparing, prepared=prepared))
     waiting = len(prepared.silent(preparing.receivers))
     reason = (
         f"node {event.node} has what it is to hold next and follows, {event.bytes / 1e6:.1f} MB "
@@ -78,20 +81,19 @@ def whole_of(preparing: Preparing) -> Preparing | None:
     return replace(preparing, feeds=feeds) if feeds else None
 
 
-def feeds_under_way(state: State) -> tuple[Feed, ...]:
+def feeds_under_way(state: State) -> Feeds:
     """While a layout is prepared, and until all have stopped for it."""
     reform = state.reform
     if state.preparing is not None:
-        return state.preparing.feeds
+        return state.preparing.sent
     if reform is None or reform.ahead is None or not reform.planned or reform.base is not None:
-        return ()
-    return reform.ahead.feeds
+        return Feeds()
+    return reform.ahead.sent
 
 
 def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
     """What was sent ahead to a node, which others hold too."""
-    feeds = () if preparing is None else _of(preparing.feeds, node)
-    return frozenset(layer for feed in feeds for layer in feed.layers)
+    return _layers_of(_of(preparing, node))
 
 
 def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, frozenset[int]]:
@@ -110,8 +112,12 @@ def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, f
     return out
 
 
-def _of(feeds: Iterable[Feed], node: NodeId) -> tuple[Feed, ...]:
-    return tuple(feed for feed in feeds if feed.receiver == node)
+def _layers_of(feeds: Iterable[Feed]) -> frozenset[int]:
+    return frozenset(layer for feed in feeds for layer in feed.layers)
+
+
+def _of(preparing: Preparing | None, node: NodeId) -> tuple[Feed, ...]:
+    return () if preparing is None else preparing.sent.of.get(node, ())
 
 
 def _feeds(
@@ -119,33 +125,37 @@ def _feeds(
     nodes: Sequence[Node],
     layout: ModelLayout,
     policy: Policy,
-    known: Sequence[Feed],
-) -> tuple[Feed, ...]:
+    known: Feeds,
+) -> Feeds:
     """Who is to be sent what, in order of receivers and layers."""
     assignment = state.assignment
     assert assignment is not None, "a layout is prepared by a run that trains"
     cut = state.cut or policy.cut_for(state.grid.stages)
     held = layers_by_node(assignment, cut)
-    coming = dict(held)
-    for feed in known:
-        coming[feed.receiver] = coming.get(feed.receiver, frozenset()).union(feed.layers)
+    coming = _both(held, {node: _layers_of(feeds) for node, feeds in known.of.items()})
 
-    def places(held: Mapping[NodeId, frozenset[int]]) -> Assignment:
+    def places(held: _Layers) -> Assignment:
         return place(nodes, layout, held, state.redundancy, apart=policy.apart)
 
     aimed = places(coming)
+    wanted = layers_by_node(aimed, layout.cut)
     for _ in range(TRIES):
-        wanted = layers_by_node(aimed, layout.cut)
-        sent = {n: held.get(n, frozenset()) | wanted.get(n, frozenset()) for n in held | wanted}
-        before, aimed = aimed, places(sent)
+        sent = _both(held, wanted)
+        if sent == coming:
+            break
+        before, aimed, coming = aimed, places(sent), sent
         if aimed == before:
             break
+        wanted = layers_by_node(aimed, layout.cut)
     goes_on = {
         (f.receiver, f.first, f.stop): f for f in known if assignment.owner(f.slot) == f.source
     }
     feeds = []
-    for order, (node, layers) in enumerate(layers_by_node(aimed, layout.cut).items()):
-        for first, stop in _runs(layers - held.get(node, frozenset()), cut):
+    for order, (node, layers) in enumerate(wanted.items()):
+        has = held.get(node, _NOTHING)
+        if layers <= has:
+            continue
+        for first, stop in _runs(layers - has, cut):
             slot = _slot_of(first, state.grid, cut, order)
             feed = Feed(
                 slot=slot,
@@ -156,7 +166,19 @@ def _feeds(
                 since=state.version + 1,
             )
             feeds.append(goes_on.get((node, first, stop), feed))
-    return tuple(feeds)
+    return Feeds(feeds)
+
+
+def _both(held: _Layers, wanted: _Layers) -> _Layers:
+    """What each has, or is to have."""
+    sums: dict[tuple[frozenset[int], frozenset[int]], frozenset[int]] = {}  # many are alike
+    out = dict(held)
+    for node, more in wanted.items():
+        pair = (held.get(node, _NOTHING), more)
+        if pair not in sums:
+            sums[pair] = pair[0] | more
+        out[node] = sums[pair]
+    return out
 
 
 def _slot_of(layer: int, grid: Grid, cut: Sequence[int], order: int) -> Slot:

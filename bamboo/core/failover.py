@@ -100,7 +100,7 @@ def catch_up(state: State, event: CaughtUp) -> Transition:
     done = next((f for f in state.failovers if (f.slot, f.successor) == mine), None)
     if done is None:
         return stale(state, f"no failover of {names} to {event.node} is under way")
-    after = replace(state, failovers=tuple(f for f in state.failovers if f is not done))
+    after = state.having(failovers=tuple(f for f in state.failovers if f is not done))
     reason = f"node {event.node} caught up with {names} in step {event.step}: "
     if done.planned:
         reason += "a hand-over, nothing was recomputed"
@@ -130,8 +130,7 @@ def pass_on(
     )
     # An heir that had written its final state now owns more, and must say so again.
     owing = {leaver, *heirs.values()}
-    after = replace(
-        state,
+    after = state.having(
         generation=state.generation + 1,
         assignment=assignment.replace(owners=heirs, shadows=dict.fromkeys(bare)),
         failovers=(*(f for f in state.failovers if f.slot not in heirs), *started),

@@ -10,7 +10,8 @@ are to lie apart.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
+from functools import lru_cache
+from itertools import pairwise
 
 from bamboo.core.aim import shadowed
 from bamboo.core.policy import Policy
@@ -46,11 +47,11 @@ def nodes_wanted(available: int, policy: Policy, *, standbys: int) -> int:
 
 def _fastest(nodes: int, policy: Policy) -> Grid | None:
     """By the planner's figures; None where they have none for so few nodes."""
-    able = [(g.step_s, g.size, g.stages) for g in policy.grids if g.size <= nodes]
+    able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
     if not able:
         return None
-    _, size, stages = min(able)
-    return Grid(pipelines=size // stages, stages=stages)
+    best = min(able, key=lambda g: (g.step_s, g.size, g.stages))
+    return Grid(pipelines=best.pipelines, stages=best.stages)
 
 
 def _fullest(nodes: int, policy: Policy) -> Grid:
@@ -87,6 +88,8 @@ def place(
 
 def _fill_up(chosen: dict[Slot, NodeId], nodes: Sequence[Node], grid: Grid, *, apart: bool) -> None:
     """Give the slots that nobody has to nodes without one: by zone first, then by id."""
+    if len(chosen) == grid.size:
+        return
     zones = {node.id: node.zone for node in nodes}
     taken = set(chosen.values())
     free: dict[ZoneId, deque[NodeId]] = {}
@@ -116,33 +119,41 @@ def _by_what_is_held(
     the first slot. What a slot needs hangs on its stage alone, so the first pipeline that still
     lacks the stage is the one to go to."""
     grid = layout.grid
-    scores = {have: _scores(have, layout) for have in set(held.values())}  # many hold the same
+    scores = {have: _scores(have, layout.cut) for have in {*held.values()}}  # many hold the same
     fits = [
-        (-score, node.id, stage)
+        (lack, node.id, alike)
         for node in nodes
         if node.id in held
-        for stage, score in scores[held[node.id]]
+        for lack, alike in scores[held[node.id]]
     ]
     fits.sort()
-    next_pipeline = [0] * grid.stages
+    slots, stages = grid.slots(), grid.stages
+    # Of each stage the number of the first slot that nobody has: the lower, the earlier pipeline.
+    open_at = list(range(stages))
     chosen: dict[Slot, NodeId] = {}
     placed: set[NodeId] = set()
-    for (_, node_id), alike in groupby(fits, key=lambda fit: fit[:2]):
+    for _, node_id, alike in fits:
         if node_id in placed:
             continue
-        open_stages = [stage for *_, stage in alike if next_pipeline[stage] < grid.pipelines]
-        if not open_stages:
+        number = min(open_at[stage] for stage in alike)
+        if number >= grid.size:
             continue
-        stage = min(open_stages, key=lambda s: (next_pipeline[s], s))
-        chosen[Slot(pipeline=next_pipeline[stage], stage=stage)] = node_id
-        next_pipeline[stage] += 1
+        chosen[slots[number]] = node_id
+        open_at[number % stages] += stages
         placed.add(node_id)
+        if len(chosen) == grid.size:
+            break
     return chosen
 
 
-def _scores(have: frozenset[int], layout: ModelLayout) -> list[tuple[int, int]]:
-    """The stages of which a node has anything, and how much of what the owner needs: what it is to
-    own counts twice, what it is to shadow once."""
-    own = [len(have.intersection(range(first, stop))) for first, stop in pairwise(layout.cut)]
+@lru_cache(maxsize=1024)
+def _scores(have: frozenset[int], cut: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The stages of which a node has anything, by how much of what the owner needs, as a negative
+    number: what it is to own counts twice, what it is to shadow once."""
+    own = [len(have.intersection(range(first, stop))) for first, stop in pairwise(cut)]
     scores = (2 * mine + beside for mine, beside in zip(own, (*own[1:], own[0]), strict=True))
-    return [(stage, score) for stage, score in enumerate(scores) if score]
+    alike: dict[int, tuple[int, ...]] = {}
+    for stage, score in enumerate(scores):
+        if score:
+            alike[-score] = (*alike.get(-score, ()), stage)
+    return tuple(alike.items())

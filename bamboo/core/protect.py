@@ -7,6 +7,7 @@ begun.
 """
 
 from dataclasses import replace
+from operator import attrgetter, is_
 
 from bamboo.core.aim import Lacks, lacking
 from bamboo.core.effects import OTHERS, Drain, Effect, Promote, Resend
@@ -28,6 +29,11 @@ from bamboo.core.transition import (
 from bamboo.ids import NodeId
 from bamboo.topology.strategy import BARE_MODES
 
+_LOOKED_AT = attrgetter(
+    *("nodes", "assignment", "transfers", "moves", "failovers", "retiring", "relieved"),
+    *("reform", "phase", "stop_reason", "finished", "redundancy"),
+)
+
 
 def protect(before: State, decided: Transition, *, apart: bool = False) -> Transition:
     """What `decided` leaves to be protected or moved, begun; its reason says so.
@@ -37,7 +43,7 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
     state = decided.state
     if state is before or state.assignment is None or state.reform is not None:
         return decided
-    if state.phase is Phase.FINISHED:
+    if state.phase is Phase.FINISHED or (state.retiring is None and _is_settled(before, state)):
         return decided
     state = _with_roles(before, _without_void(state))
     state, effects, words = dismiss(state)
@@ -48,11 +54,16 @@ def protect(before: State, decided: Transition, *, apart: bool = False) -> Trans
         words += [*begun, *drained]
     phase = settled_phase(state)
     if phase is not state.phase:
-        state = replace(state, phase=phase)
+        state = state.having(phase=phase)
     if state is decided.state:
         return decided
     reason = "; ".join([decided.reason, *words])
     return Transition(state=state, effects=(*decided.effects, *effects), reason=reason)
+
+
+def _is_settled(before: State, state: State) -> bool:
+    """Whether all that is looked at here is as it was, when it was looked at last."""
+    return all(map(is_, _LOOKED_AT(before), _LOOKED_AT(state)))
 
 
 def join_replica(state: State, event: ReplicaJoined) -> Transition:
@@ -69,8 +80,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
     if state.stop_reason is not None or state.finished:
         return stale(state, f"the run is ending; {event.receiver} is needed no more")
     assignment = assigned(state).replace(owners={}, shadows={event.slot: event.receiver})
-    after = replace(
-        state,
+    after = state.having(
         generation=state.generation + 1,
         assignment=assignment,
         transfers=tuple(t for t in state.transfers if t is not done),
@@ -94,8 +104,7 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
     slot, to = event.slot, move.receiver
     started = Failover(slot=slot, victim=event.node, successor=to, decided_at_s=now_s, planned=True)
     owing = {event.node, to}
-    after = replace(
-        state,
+    after = state.having(
         generation=state.generation + 1,
         assignment=assigned(state).replace(owners={slot: to}, shadows={slot: event.node}),
         failovers=(*state.failovers, started),
@@ -115,11 +124,13 @@ def yield_slot(state: State, event: Yielded, *, now_s: float) -> Transition:
 
 def _without_void(state: State) -> State:
     """Without the transfers and moves whose ends are not what they were."""
+    if not state.transfers and not state.moves:
+        return state
     transfers = tuple(t for t in state.transfers if _goes_on(state, t))
     moves = tuple(m for m in state.moves if _stands(state, m))
     if (transfers, moves) == (state.transfers, state.moves):
         return state
-    return replace(state, transfers=transfers, moves=moves)
+    return state.having(transfers=transfers, moves=moves)
 
 
 def _goes_on(state: State, transfer: Transfer) -> bool:
@@ -186,7 +197,7 @@ def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
         words.append(f"new replicas: {listed(replicas)}")
     if not words:
         return state, words
-    return replace(state, transfers=tuple(transfers), moves=tuple(moves)), words
+    return state.having(transfers=tuple(transfers), moves=tuple(moves)), words
 
 
 def _drain_protected(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:

@@ -251,7 +251,8 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
 
 def usable_nodes(state: State) -> tuple[Node, ...]:
     """Who may be given something: live nodes without a notice, else all live ones."""
-    return tuple(n for n in state.nodes if n.usable) or state.live_nodes()
+    usable = state.roll.usable
+    return tuple(n for n in state.nodes if n.id in usable) or state.live_nodes()
 
 
 def usable_number(state: State) -> int:

@@ -46,13 +46,12 @@ def numbered(before: State, decided: Transition) -> Transition:
         return decided
     over = state.phase is Phase.FINISHED
     raised = over or state.generation != before.generation or state.same_participants(before)
-    state = replace(
-        state,
+    state = state.having(
         version=before.version + 1,
         generation=state.generation if raised else before.generation + 1,
         sentence=before.sentence if before.phase is Phase.FINISHED else decided.reason,
     )
-    return replace(decided, state=state)
+    return Transition(state=state, effects=decided.effects, reason=decided.reason)
 
 
 def with_status(state: State, status: NodeStatus, *nodes: NodeId) -> State:

@@ -31,6 +31,7 @@ from bamboo.topology.strategy import modes_of
 from bamboo.topology.virtual_nodes import blocks_of
 
 Of = TypeVar("Of")
+_Ahead = tuple[tuple[float, float], ...]
 DRY_STEPS = 2
 """The first is left out of the step time."""
 BOTH_STEPS = STEADY_STEPS
@@ -103,8 +104,9 @@ class StepTimes:
         self._cuts: dict[int, tuple[int, ...]] = {}
         self._partials: dict[tuple[int, ...], int] = {}
         self._known_s: dict[_Shape, float] = {}
-        self._known_ahead: dict[_Shape, tuple[tuple[float, float], ...]] = {}
+        self._known_ahead: dict[_Shape, _Ahead] = {}
         self._calm_s: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        self._calm_ahead: dict[tuple[int, int, tuple[int, ...]], _Ahead] = {}
         self._last: _Timed | None = None
         self._whole: dict[tuple[int, ...], _Shape] = {}
         self._zones: Mapping[NodeId, ZoneId] = {}
@@ -128,14 +130,17 @@ class StepTimes:
             shadows=tuple(NodeId(str(grid.protector(s))) if replica else None for s in slots),
         )
 
-    def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> tuple[tuple[float, float], ...]:
+    def calm_ahead(self, grid: Grid, shares: tuple[int, ...]) -> _Ahead:
         """Of the forwards and of the backwards of each stage in a calm step, the shares that its
         shadow has done, too, when it commits: what a takeover at the end of a step has not to do
         again."""
-        busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
-        shape = self._shape(self.calm(grid), busiest, shares)
-        self._pipeline_s(shape)
-        return self._known_ahead[shape]
+        key = (grid.pipelines, grid.stages, shares)
+        if key not in self._calm_ahead:
+            busiest = max(range(grid.pipelines), key=lambda pipeline: shares[pipeline])
+            shape = self._shape(self.calm(grid), busiest, shares)
+            self._pipeline_s(shape)
+            self._calm_ahead[key] = self._known_ahead[shape]
+        return self._calm_ahead[key]
 
     def floor_s(self, grid: Grid, shares: tuple[int, ...]) -> float:
         """No calm step takes less: the first microbatch comes down to a stage and the last goes

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from bamboo.core.ahead import feeds_under_way
+from bamboo.core.answers import answers
 from bamboo.core.events import Prepared, ReplicaJoined, Yielded
-from bamboo.core.state import Feed, Move, Preparing, Transfer
+from bamboo.core.state import Feed, Feeds, Move, Preparing, Transfer
 from bamboo.ids import NodeId
 from bamboo.sim.members import Run, layout_of, step_in_hand
 
@@ -70,30 +71,35 @@ class Replicas:
 
     def feed(self, known: Preparing | None, preparing: Preparing | None) -> None:
         """What is sent ahead of a new layout is another than it was."""
-        feeds = () if preparing is None else preparing.feeds
-        before = set(() if known is None else known.feeds)
-        self._whole.intersection_update(feeds)
-        for feed in feeds:
-            if feed not in before:
-                self._run.world.boundaries.when_next(partial(self._feed, feed))
-        if preparing is not None and preparing.feeds != (known.feeds if known else ()):
-            said = dict(preparing.prepared)
-            for node in sorted(preparing.receivers.difference(said)):
-                self._run.world.kernel.after(0.0, partial(self._prepared, node))
+        feeds = Feeds() if preparing is None else preparing.sent
+        before = Feeds() if known is None else known.sent
+        if feeds is before:
+            return
+        self._whole = {feed for feed in self._whole if feeds.has(feed)}
+        if new := [feed for feed in feeds if not before.has(feed)]:
+            self._run.world.boundaries.when_next(partial(self._feed, new))
+        if preparing is not None and feeds != before:
+            waiting = sorted(answers(preparing.prepared).silent(preparing.receivers))
+            self._run.world.kernel.after(0.0, partial(self._look_at, waiting))
 
-    def _feed(self, feed: Feed) -> None:
-        if feed in feeds_under_way(self._run.state):
+    def _look_at(self, nodes: Iterable[NodeId]) -> None:
+        for node in nodes:
+            self._prepared(node)
+
+    def _feed(self, new: Iterable[Feed]) -> None:
+        under_way = feeds_under_way(self._run.state)
+        for feed in filter(under_way.has, new):
             self._send(feed, feed.layers, partial(self._fed, feed))
 
     def _fed(self, feed: Feed) -> None:
-        if feed in feeds_under_way(self._run.state):
+        if feeds_under_way(self._run.state).has(feed):
             self._whole.add(feed)
             self._prepared(feed.receiver)
 
     def _prepared(self, node: NodeId) -> None:
         """One that has all that it is sent says so."""
         preparing = self._run.state.preparing
-        mine = [] if preparing is None else [f for f in preparing.feeds if f.receiver == node]
+        mine = () if preparing is None else preparing.sent.of.get(node, ())
         if mine and self._whole.issuperset(mine):
             self._run.say(
                 Prepared(

@@ -37,11 +37,11 @@ class Grid:
 
     def pipeline(self, pipeline: int) -> tuple[Slot, ...]:
         """The slots of one pipeline, in stage order."""
-        return tuple(Slot(pipeline=pipeline, stage=p) for p in range(self.stages))
+        return self.slots()[pipeline * self.stages : (pipeline + 1) * self.stages]
 
     def column(self, stage: int) -> tuple[Slot, ...]:
         """The slots that hold the same stage, in pipeline order."""
-        return tuple(Slot(pipeline=d, stage=stage) for d in range(self.pipelines))
+        return self.slots()[stage :: self.stages]
 
     def protector(self, slot: Slot) -> Slot:
         """The slot whose owner keeps the replica of `slot`: its predecessor, cyclically.

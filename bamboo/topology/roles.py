@@ -6,6 +6,8 @@ assignment with a few slots changed has that of the one before it, corrected for
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import eq, ne
 
 from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
@@ -34,19 +36,21 @@ class Roles:
     @classmethod
     def of(cls, grid: Grid, owners: Owners, shadows: Shadows) -> "Roles":
         """Worked out from the whole assignment."""
-        owned: dict[NodeId, list[int]] = {}
-        shadowed: dict[NodeId, list[int]] = {}
-        for number, (owner, shadow) in enumerate(zip(owners, shadows, strict=True)):
-            owned.setdefault(owner, []).append(number)
-            if shadow is not None:
-                shadowed.setdefault(shadow, []).append(number)
+        owned, shadowed = _numbers(owners), _numbers(shadows)
+        numbers = range(grid.size)
+        ahead = [owners[grid.before(number)] for number in numbers]
+        astray = set(compress(numbers, map(ne, shadows, ahead)))
+        several: frozenset[NodeId] = frozenset()
+        if len(owned) < grid.size:
+            several = frozenset(node for node, held in owned.items() if len(held) > 1)
+            astray.update(compress(numbers, map(eq, owners, ahead)))
         return cls(
             grid=grid,
-            owned={node: tuple(numbers) for node, numbers in owned.items()},
-            shadowed={node: tuple(numbers) for node, numbers in shadowed.items()},
-            several=frozenset(node for node, numbers in owned.items() if len(numbers) > 1),
-            landless=frozenset(node for node in shadowed if node not in owned),
-            astray=frozenset(n for n in range(grid.size) if _astray(grid, owners, shadows, n)),
+            owned=owned,
+            shadowed=shadowed,
+            several=several,
+            landless=frozenset(shadowed.keys() - owned.keys()),
+            astray=frozenset(astray),
         )
 
     def corrected(
@@ -82,6 +86,20 @@ class Roles:
     def has(self, node: NodeId) -> bool:
         """Whether `node` owns or shadows anything."""
         return node in self.owned or node in self.shadowed
+
+
+def _numbers(nodes: Shadows) -> dict[NodeId, tuple[int, ...]]:
+    """Of each node, in the order in which they appear, where it stands."""
+    found: dict[NodeId, tuple[int, ...]] = {
+        node: (number,) for number, node in enumerate(nodes) if node is not None
+    }
+    if len(found) == len(nodes):
+        return found
+    several: dict[NodeId, list[int]] = {}
+    for number, node in enumerate(nodes):
+        if node is not None:
+            several.setdefault(node, []).append(number)
+    return {node: tuple(numbers) for node, numbers in several.items()}
 
 
 def _astray(grid: Grid, owners: Owners, shadows: Shadows, number: int) -> bool:
