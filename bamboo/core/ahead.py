@@ -156,16 +156,17 @@ def _feeds(
         if layers <= has:
             continue
         for first, stop in _runs(layers - has, cut):
-            slot = _slot_of(first, state.grid, cut, order)
-            feed = Feed(
-                slot=slot,
-                source=assignment.owner(slot),
-                receiver=node,
-                first=first,
-                stop=stop,
-                since=state.version + 1,
-            )
-            feeds.append(goes_on.get((node, first, stop), feed))
+            if (feed := goes_on.get((node, first, stop))) is None:
+                slot = _slot_of(first, state.grid, cut, order)
+                feed = Feed(
+                    slot=slot,
+                    source=assignment.owner(slot),
+                    receiver=node,
+                    first=first,
+                    stop=stop,
+                    since=state.version + 1,
+                )
+            feeds.append(feed)
     return Feeds(feeds)
 
 

@@ -32,6 +32,9 @@ class Lacks:
     shadows: Mapping[Slot, NodeId | None]
 
 
+_NOTHING = Lacks(owners={}, shadows={})
+
+
 def aim(state: State, *, apart: bool = False) -> Assignment | None:
     """The assignment to come to; the present one where nothing better can be had. None before the
     first. What nodes under notice own is given away here, before they have handed it over.
@@ -44,11 +47,13 @@ def aim(state: State, *, apart: bool = False) -> Assignment | None:
 
 def lacking(state: State, assignment: Assignment, *, apart: bool) -> Lacks:
     """Where the assignment of a state differs from `aim`."""
-    roll = state.roll
+    roll, roles = state.roll, assignment.roles
+    if not (roles.several or roles.astray or roll.leaving or apart or state.retiring):
+        return _NOTHING  # as most of the time: one slot each, shadowed by the neighbour
     idle = _idle(state, assignment)
     going = _going(state, assignment, idle)
     usable = roll.usable - going if going else roll.usable
-    barred = going.union(node.id for node in state.roll.aside if not node.usable)
+    barred = going | roll.leaving
     owners = _owners(state, assignment, usable, idle - going, sorted(barred), apart=apart)
     if state.redundancy in BARE_MODES:
         return Lacks(owners=owners, shadows={})

@@ -94,6 +94,11 @@ class Nodes(tuple[Node, ...]):
         return tuple(self[place] for place in sorted(self._aside))
 
     @cached_property
+    def leaving(self) -> frozenset[NodeId]:
+        """The live nodes of which somebody has said that they are to go."""
+        return frozenset(node.id for node in self.aside if not node.usable)
+
+    @cached_property
     def _aside(self) -> frozenset[int]:
         return frozenset(place for place, node in enumerate(self) if _is_aside(node))
 

@@ -173,6 +173,8 @@ def _with_roles(before: State, state: State) -> State:
 
 def _begin(state: State, lacks: Lacks) -> tuple[State, list[str]]:
     """Begin a transfer or a move for every slot that is not yet as aimed at."""
+    if not (lacks.owners or lacks.shadows):
+        return state, []
     assignment = assigned(state)
     since = state.version + 1
     busy = {t.slot for t in state.transfers} | {m.slot for m in state.moves}

@@ -119,7 +119,7 @@ def lose_while_reforming(
         # Before a planned one who has no slot has only what was sent ahead, which others have too.
         held = needed if report is None or reform.planned else _held_alone(reform, report)
         if not reform.planned:
-            after = replace(state, reform=replace(reform, intact=reform.intact and not held))
+            after = state.having(reform=replace(reform, intact=reform.intact and not held))
             return changed(after, effects, words)  # `settle` goes on without it
         if not held:
             asked = tuple(other for other in reform.asked if other != node)
@@ -160,7 +160,7 @@ def agree_boundary(state: State, event: BoundaryReady) -> Transition:
 
 def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ...], str]:
     """`state` with `reform`, whose boundary is fixed when all who are asked have answered."""
-    after = replace(state, reform=reform)
+    after = state.having(reform=reform)
     if reform.boundary is not None:
         return after, (), ""
     waiting = answers(reform.ready).silent(reform.asked)
@@ -169,7 +169,7 @@ def _fix_boundary(state: State, reform: Reform) -> tuple[State, tuple[Effect, ..
     step_of = dict(reform.ready)
     step = max(step_of[node] for node in reform.asked)
     orders = tuple(QuiesceAfter(to=to, since=reform.since, step=step) for to in reform.asked)
-    after = replace(state, reform=replace(reform, boundary=step))
+    after = state.having(reform=replace(reform, boundary=step))
     return after, orders, boundary_words(step)
 
 
@@ -181,7 +181,7 @@ def note_holdings(state: State, event: Quiesced) -> Transition:
     if answers(reform.reports).has(event.node):
         return stale(state, f"{event.node} has said what it holds already")
     reports = answers(reform.reports).having(report_of(event))
-    after = replace(state, reform=replace(reform, reports=reports))
+    after = state.having(reform=replace(reform, reports=reports))
     layers = sum(h.stop - h.first for h in event.holdings)
     return changed(after, (), f"node {event.node} has stopped and holds {layers} layers")
 
@@ -201,7 +201,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     if answers(reform.rebuilt).has(event.node):
         return stale(state, f"{event.node} has said so already")
     rebuilt = answers(reform.rebuilt).having(Rebuilt(node=event.node, bytes=event.bytes))
-    noted = replace(state, reform=replace(reform, rebuilt=rebuilt))
+    noted = state.having(reform=replace(reform, rebuilt=rebuilt))
     missing = rebuilt.silent(assignment.members())
     reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
     if missing:
@@ -229,7 +229,7 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
     if waiting := answers(reform.reports).silent(reform.asked, live):
         return _with(decided, state, f"waiting for {len(waiting)} to stop")
     reports = tuple(report for report in reform.reports if report.node in live)
-    state = replace(state, reform=replace(reform, reports=reports))
+    state = state.having(reform=replace(reform, reports=reports))
     base = find_base(state, policy)
     if base is None:
         words = "no step is left of which every layer is there, and there is no checkpoint"
@@ -243,7 +243,7 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
         forced = reform.forced and bool(nodes)
         held = replace(_reform(state), checkpoint=base.checkpoint, forced=forced)
         phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
-        state = replace(state, reform=held, phase=phase)
+        state = state.having(reform=held, phase=phase)
         return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
     after, words = _lay_out(state, base, policy, generation=_next(before))
     return _with(decided, after, words)
@@ -321,7 +321,7 @@ def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
     effects += [give_back(node) for node in idle if node.released]
     state = with_status(state, NodeStatus.LEFT, *leaving)
     state = with_status(state, NodeStatus.READY, *(node.id for node in idle if node.usable))
-    after = replace(state, reform=None, generation=state.generation + 1)
+    after = state.having(reform=None, generation=state.generation + 1)
     if after.stop_reason is not None:
         effects += [HoldForStop(to=node.id) for node in live_members(after)]
     return after, tuple(effects)

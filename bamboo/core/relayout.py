@@ -99,11 +99,11 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
         if ahead is known:
             return decided
         reason = f"{decided.reason}; {ahead.why}: {_ahead_words(ahead)}"
-        return replace(decided, state=replace(state, preparing=ahead), reason=reason)
+        return replace(decided, state=state.having(preparing=ahead), reason=reason)
     after, orders = begin_reform(
         state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
     )
-    after = replace(after, generation=before.generation + 1)
+    after = after.having(generation=before.generation + 1)
     reason = f"{decided.reason}; {ahead.why}: a new layout at the next boundary"
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
 
@@ -118,7 +118,7 @@ def _without_preparing(decided: Transition) -> Transition:
     """Nothing is sent ahead any more."""
     if decided.state.preparing is None:
         return decided
-    state = replace(decided.state, preparing=None)
+    state = decided.state.having(preparing=None)
     return replace(decided, state=state, reason=f"{decided.reason}; nothing is sent ahead now")
 
 

@@ -71,7 +71,7 @@ def _note(state: State, events: Sequence[Event], first: int) -> tuple[State, int
         return state, 0
     noted: dict[str, Any] = {asked.field: asked.given.having(*heard)}
     reform = replace(reform, **noted)
-    return replace(state, version=state.version + len(heard), reform=reform), len(heard)
+    return state.having(version=state.version + len(heard), reform=reform), len(heard)
 
 
 def _question(state: State, reform: Reform, kind: type[Event]) -> _Question | None:
