@@ -300,7 +300,7 @@ class State:
         return self.having(nodes=self.roll.having(*nodes)) if nodes else self
 
     def having(self, **changes: object) -> "State":
-        """What `replace` gives, in a tenth of its time: every event makes a few states, which for
+        """What `replace` gives, in a fifth of its time: every event makes a few states, which for
         that have no slots."""
         if unknown := changes.keys() - _NAMES:
             raise KeyError(f"no field of a state: {', '.join(sorted(unknown))}")
