@@ -12,6 +12,7 @@ Nothing of it counts as held before all have stopped and said so.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from bamboo.core.answers import answers
 from bamboo.core.events import Prepared
@@ -98,18 +99,20 @@ def fed_layers(preparing: Preparing | None, node: NodeId) -> frozenset[int]:
 
 def layers_by_node(assignment: Assignment, cut: Sequence[int]) -> dict[NodeId, frozenset[int]]:
     """What each node is to hold, as owner or as shadow; in order of their ids."""
-    roles, stages, none = assignment.roles, assignment.grid.stages, ()
-    by_stages: dict[frozenset[int], frozenset[int]] = {}  # many hold the same ones
+    owned, shadowed = assignment.roles.owned, assignment.roles.shadowed
+    none: tuple[int, ...] = ()
+    stages, cut = assignment.grid.stages, tuple(cut)
     out = {}
     for node in sorted(assignment.members()):
-        numbers = (*roles.owned.get(node, none), *roles.shadowed.get(node, none))
-        held = frozenset(number % stages for number in numbers)
-        if held not in by_stages:
-            by_stages[held] = frozenset(
-                layer for stage in held for layer in range(cut[stage], cut[stage + 1])
-            )
-        out[node] = by_stages[held]
+        numbers = owned.get(node, none) + shadowed.get(node, none)
+        out[node] = _layers_at(frozenset([number % stages for number in numbers]), cut)
     return out
+
+
+@lru_cache(maxsize=1024)
+def _layers_at(stages: frozenset[int], cut: tuple[int, ...]) -> frozenset[int]:
+    """Of these stages; many nodes hold the same ones."""
+    return frozenset(layer for stage in stages for layer in range(cut[stage], cut[stage + 1]))
 
 
 def _layers_of(feeds: Iterable[Feed]) -> frozenset[int]:

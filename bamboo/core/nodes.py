@@ -82,10 +82,10 @@ class Nodes(tuple[Node, ...]):
         """Who of them has had no notice."""
         return frozenset(node.id for node in self if node.usable)
 
-    @cached_property
+    @property
     def advised(self) -> int:
         """How many of the usable nodes the cloud has advised to leave."""
-        return sum(node.advised and node.usable for node in self)
+        return len(self._advised)
 
     @cached_property
     def aside(self) -> tuple[Node, ...]:
@@ -97,6 +97,10 @@ class Nodes(tuple[Node, ...]):
     def leaving(self) -> frozenset[NodeId]:
         """The live nodes of which somebody has said that they are to go."""
         return frozenset(node.id for node in self.aside if not node.usable)
+
+    @cached_property
+    def _advised(self) -> frozenset[NodeId]:
+        return frozenset(node.id for node in self if node.advised and node.usable)
 
     @cached_property
     def _aside(self) -> frozenset[int]:
@@ -115,6 +119,7 @@ class Nodes(tuple[Node, ...]):
         after.places, after.zones = places, zones
         after.live = _corrected(self.live, {n.id: n.status.live for n in changed})
         after.usable = _corrected(self.usable, {n.id: n.usable for n in changed})
+        after._advised = _corrected(self._advised, {n.id: n.advised and n.usable for n in changed})
         after._aside = _corrected(self._aside, {places[n.id]: _is_aside(n) for n in changed})
         return after
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 
 from bamboo.core.aim import shadowed
 from bamboo.core.policy import Policy
@@ -50,7 +51,8 @@ def _fastest(nodes: int, policy: Policy) -> Grid | None:
     able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
     if not able:
         return None
-    best = min(able, key=lambda g: (g.step_s, g.size, g.stages))
+    shortest_s = min(map(attrgetter("step_s"), able))
+    best = min((g for g in able if g.step_s == shortest_s), key=lambda g: (g.size, g.stages))
     return Grid(pipelines=best.pipelines, stages=best.stages)
 
 

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from operator import attrgetter
 from typing import TypeVar
 
 from bamboo.core.effects import Drain, Effect, GoOn, TerminateInstance
@@ -95,8 +94,7 @@ class Ours:
     def wanted(self) -> int:
         if self._sizing is not None:
             return self._sizing.nodes
-        # Of thousands of nodes hardly one is advised.
-        advised = sum(n.status.live for n in filter(attrgetter("advised"), self.state.nodes))
+        advised = self.state.roll.advised
         most = self.policy.pipelines * self.policy.stages + self._standbys
         if math.isinf(self._surplus_s):
             return most + advised

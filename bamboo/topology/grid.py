@@ -48,11 +48,11 @@ class Grid:
 
         (Thorpe et al., Bamboo, NSDI 2023: each node carries the next stage's layers too.)
         """
-        return Slot(pipeline=slot.pipeline, stage=(slot.stage - 1) % self.stages)
+        return self.slots()[self.before(self.number(slot))]
 
     def protected(self, slot: Slot) -> Slot:
         """The slot whose replica the owner of `slot` keeps: its successor, cyclically."""
-        return Slot(pipeline=slot.pipeline, stage=(slot.stage + 1) % self.stages)
+        return self.slots()[self.after(self.number(slot))]
 
     def before(self, number: int) -> int:
         """The number of the protector of the slot of that number."""

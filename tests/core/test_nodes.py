@@ -11,7 +11,7 @@ from bamboo.ids import InstanceId, NodeId, ZoneId
 from tests.core.build import running
 
 
-def node(number: int, status: NodeStatus, deadline_s: float | None) -> Node:
+def node(number: int, status: NodeStatus, deadline_s: float | None, advised: bool) -> Node:
     return Node(
         id=NodeId(f"n{number}"),
         instance=InstanceId(f"n{number}"),
@@ -20,17 +20,22 @@ def node(number: int, status: NodeStatus, deadline_s: float | None) -> Node:
         pid=1,
         status=status,
         notice_deadline_s=deadline_s,
+        advised=advised,
     )
 
 
 a_node = st.builds(
-    node, st.integers(0, 9), st.sampled_from(list(NodeStatus)), st.none() | st.just(9.0)
+    node,
+    st.integers(0, 9),
+    st.sampled_from(list(NodeStatus)),
+    st.none() | st.just(9.0),
+    st.booleans(),
 )
 some_nodes = st.lists(a_node, max_size=4, unique_by=lambda one: one.id)
 
 
 def known(nodes: Nodes) -> tuple[object, ...]:
-    return nodes.places, nodes.zones, nodes.live, nodes.usable, nodes.aside
+    return nodes.places, nodes.zones, nodes.live, nodes.usable, nodes.aside, nodes.advised
 
 
 @given(some_nodes, st.lists(some_nodes, max_size=6))

@@ -72,9 +72,12 @@ def test_the_receiver_stands_still_past_its_lease() -> None:
 
 def test_the_store_is_away_meanwhile() -> None:
     """The replica is made all the same; that it is one is decided when the store is back."""
-    with cluster(job(steps=20, redundancy="eager", **NARROW)) as run:
+    narrower = NARROW | {"virtual_link_gbps": 0.004}
+    with cluster(job(steps=20, redundancy="eager", **narrower)) as run:
         begun(run)
         lose_one(run)
+        # A store that goes before all have heard of the loss keeps them waiting: that is no step.
+        run.wait(lambda s: receiving(s) and not s.failovers, 20, "the failover's end")
         os.kill(run.server.pid, signal.SIGSTOP)
         away_s = time.time()
         try:
