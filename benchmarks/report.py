@@ -46,9 +46,10 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def facts(command: str) -> dict[str, Any]:
     """Where and on what a result was measured."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = _git("describe", "--always")
+    # A benchmark that ran just before this one has changed its own result, and nothing else.
+    if _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results"):
+        commit += "-dirty"
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
@@ -60,6 +61,14 @@ def facts(command: str) -> dict[str, Any]:
         # Such a one is slower than the one of most distributions.
         "python_is_shared": bool(sysconfig.get_config_var("Py_ENABLE_SHARED")),
     }
+
+
+def _git(*words: str) -> str:
+    """What it says of this checkout; "" outside of one."""
+    done = subprocess.run(
+        ["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
 
 
 def write_result(name: str, command: str, body: Mapping[str, Any]) -> Path:
