@@ -6,7 +6,6 @@ import platform
 import random
 import statistics
 import subprocess
-import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,8 +57,6 @@ def facts(command: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_average_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
-        # Such a one is slower than the one of most distributions.
-        "python_is_shared": bool(sysconfig.get_config_var("Py_ENABLE_SHARED")),
     }
 
 
