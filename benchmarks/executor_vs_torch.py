@@ -206,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
     print("\n".join(["", head, *map(line, rows)]))
-    path = write_result("executor-vs-torch", command_of(arguments), {"rows": rows})
+    parts = (arguments.sizes, arguments.grids)
+    path = write_result("executor-vs-torch", command_of(arguments), {"rows": rows}, *parts)
     print(f"written: {path.name}")
 
 

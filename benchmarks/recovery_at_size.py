@@ -362,7 +362,8 @@ def main() -> None:
             rounds=arguments.rounds,
         )
     command = f"python -m benchmarks.recovery_at_size --parts {arguments.parts}"
-    print(write_result("recovery-at-size", f"{command} --mb {arguments.mb}", body))
+    part = "" if arguments.parts == ",".join(PARTS) else arguments.parts
+    print(write_result("recovery-at-size", f"{command} --mb {arguments.mb}", body, part))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ MODEL = ModelConfig(layers=4, width=128, heads=4, context=64)
 """So wide that headers are small beside tensors, and with GPT-2 XL's ratio of gradients to
 boundaries over a step of this many stages and microbatches."""
 CUT = (0, 2, 3, 4, 6)
+PARTS = "fast,xl,wide"
 WIDE = 4
 """Pipelines, and how many times as long operations take."""
 LINKS_GBPS = (10.0, 2.5)
@@ -268,7 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=4, help="of `fast`; the others get one")
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--parts", default="fast,xl,wide")
+    parser.add_argument("--parts", default=PARTS)
     arguments = parser.parse_args()
     body: dict[str, Any] = {}
     for gbps in LINKS_GBPS:
@@ -286,8 +287,10 @@ def main() -> None:
             said = ", ".join(f"{mode} {one.step_ms[-1]:.0f}" for mode, one in found.items())
             print(f"{setting.name}, round {number}: {said} ms", flush=True)
         body[setting.name] = table(setting, found)
-    command = f"python -m benchmarks.redundancy_overhead --rounds {arguments.rounds}"
-    print(f"written: {write_result('redundancy-overhead', command, body)}")
+    words = [f"--{name} {value}" for name, value in vars(arguments).items()]
+    command = " ".join(["python -m benchmarks.redundancy_overhead", *words])
+    part = "" if arguments.parts == PARTS else arguments.parts
+    print(f"written: {write_result('redundancy-overhead', command, body, part)}")
 
 
 if __name__ == "__main__":

@@ -68,10 +68,12 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-def write_result(name: str, command: str, body: Mapping[str, Any]) -> Path:
-    """Write `results/<name>-<date>.json`; the newest of a day stays."""
+def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:
+    """Write `results/<name>-<date>.json`; the newest of a day stays. `parts`: of what is measured
+    these alone, comma separated; they get a file of their own, beside that of the whole."""
     RESULTS.mkdir(exist_ok=True)
     head = facts(command)
-    path = RESULTS / f"{name}-{head['date']}.json"
+    words = (part.replace(",", "+") for part in parts if part)
+    path = RESULTS / f"{'-'.join([name, *words])}-{head['date']}.json"
     path.write_text(json.dumps({"facts": head, **body}, indent=1) + "\n")
     return path
