@@ -35,7 +35,7 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
-from benchmarks.report import median_with_interval, paired_ratios, write_result
+from benchmarks.report import command_of, median_with_interval, paired_ratios, write_result
 from benchmarks.stamped import ours
 from benchmarks.torch_pipeline import SINGLE, torchs
 from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
@@ -182,12 +182,6 @@ def _case(size: str, pipelines: int, stages: int) -> Case:
     return next((case for case in CASES if (case.size, case.grid) == (size, own.grid)), own)
 
 
-def command_of(arguments: argparse.Namespace) -> str:
-    """How to get the same again."""
-    words = [f"--{k} {v}" for k, v in vars(arguments).items() if v]
-    return " ".join(["python -m benchmarks.executor_vs_torch", *words])
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
@@ -207,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows += found
     print("\n".join(["", head, *map(line, rows)]))
     parts = (arguments.sizes, arguments.grids)
-    path = write_result("executor-vs-torch", command_of(arguments), {"rows": rows}, *parts)
+    command = command_of("executor_vs_torch", arguments)
+    path = write_result("executor-vs-torch", command, {"rows": rows}, *parts)
     print(f"written: {path.name}")
 
 

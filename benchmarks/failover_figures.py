@@ -60,6 +60,8 @@ class Play:
     """In order of time; a step that was committed again stands here twice."""
     discarded: int
     """Attempts at a step that no one could commit."""
+    again: int = 0
+    """Steps that stood and were taken again, beyond those that `commits` shows."""
 
     def in_time(self) -> tuple[Commit, ...]:
         """Commits within the play."""
@@ -83,7 +85,14 @@ def until_next_commit_s(play: Play) -> tuple[float, ...]:
 
 def redone(play: Play) -> int:
     """Steps that were committed once and had to be taken again."""
-    return sum(after.step <= before.step for before, after in _behind(play.commits))
+    shown = sum(after.step <= before.step for before, after in _behind(play.commits))
+    return play.again + shown
+
+
+def taken_back(commits: Sequence[Commit], bases: Sequence[tuple[float, int]]) -> int:
+    """Steps that stood when all went back to before them. `bases`: (when, the step to go on from);
+    `commits`: each step once."""
+    return sum(c.step >= base and c.at_s < at_s for at_s, base in bases for c in commits)
 
 
 def _behind(commits: Sequence[Commit]) -> list[tuple[Commit, Commit]]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.coord.follow import Decision
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
 from bamboo.topology.slots import Slot
-from benchmarks.failover_figures import Commit, Kill, Play, step_s
+from benchmarks.failover_figures import Commit, Kill, Play, step_s, taken_back
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 
@@ -84,12 +85,14 @@ def killed(kills: Sequence[Kill], for_s: float) -> Ours:
         sleep_until(begin_s + for_s)
         end_s = time.monotonic()
         stop(run)
+        commits, reforms = commits_of(run), unplanned(run.decisions())
         play = Play(
             begin_s=begin_s,
             end_s=end_s,
             kills_s=tuple(stamp for stamp, _, _ in stamps),
-            commits=tuple(replace(c, at_s=c.at_s - clock_s) for c in commits_of(run)),
-            discarded=0,
+            commits=tuple(replace(c, at_s=c.at_s - clock_s) for c in commits),
+            discarded=len(reforms),
+            again=taken_back(commits, reforms),
         )
         return Ours(
             play=play,
@@ -127,6 +130,20 @@ def commits_of(run: Cluster) -> list[Commit]:
     for record in run.metrics("step"):
         first[record["step"]] = min(record["t_s"], first.get(record["step"], record["t_s"]))
     return [Commit(step=s, at_s=at_s, samples=BATCH) for s, at_s in sorted(first.items())]
+
+
+def unplanned(decisions: Sequence[Decision]) -> list[tuple[float, int]]:
+    """When all had stopped where they were, and the step that they went on from: what was done of
+    the step in hand was done in vain, and so was what had been committed from that step on."""
+    out, known = [], -1
+    for decision in decisions:
+        reform = decision.state.reform
+        if reform is None or reform.base is None or reform.since == known:
+            continue
+        known = reform.since
+        if not reform.planned:
+            out.append((decision.now_s, reform.base))
+    return out
 
 
 def failovers(run: Cluster, stamps: Sequence[tuple[float, str, int]]) -> tuple[dict[str, Any], ...]:

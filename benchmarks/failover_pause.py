@@ -15,7 +15,8 @@ import time
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.core.state import Outcome
-from benchmarks.report import median_and_quartiles, write_result
+from benchmarks.report import command_of, median_and_quartiles, write_result
+from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
 
 PARTS = ("disconnect", "decision", "promotion", "first operation", "pause")
@@ -44,6 +45,8 @@ def one_kill(rng: random.Random) -> dict[str, float]:
         state = running.finish()
         if state.outcome is not Outcome.DONE:
             raise RuntimeError(f"the run ended {state.outcome}: {state.sentence}")
+        if unlike := difference(running):
+            raise RuntimeError(f"the bits differ from the calm run's: {unlike}")
         (found,) = running.metrics("failover")
     stamps = [stamp_s] + [
         found[name] for name in ("seen_s", "decided_s", "promoted_s", "first_operation_s")
@@ -67,7 +70,7 @@ def main() -> None:
         spread = f"quartiles {low:6.1f}-{high:6.1f}  max {max(values):7.1f}"
         print(f"  {part:16} median {middle:7.1f}  {spread}")
         rows[part] = values
-    command = f"python -m benchmarks.failover_pause --kills {arguments.kills}"
+    command = command_of("failover_pause", arguments)
     print(f"written: {write_result('failover-pause', command, {'ms': rows}).name}")
 
 

@@ -26,12 +26,12 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from benchmarks import failover_ours as ours
 from benchmarks.failover_claims import HEAD, Row, claims, row
-from benchmarks.failover_figures import Kill, kills_every, step_s
+from benchmarks.failover_figures import Kill, Play, kills_every, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from tests.e2e.forker import close_shared_forker
 
 TORCHFT = {
@@ -41,7 +41,11 @@ TORCHFT = {
 }
 """Which one is its best, the play tells. Tighter ones fall out of step with each other: with a
 shorter time to join a step takes twice as long when nothing happens (it was tried)."""
+THEIR_BEST = "torchft 1 s"
+"""Of those, in the plays so far."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
+PLAYED_BADLY = (RuntimeError, AssertionError, OSError)
+"""What one play may end with; the others are played and written all the same."""
 WARM_STEPS = 4
 LEAST_CALM_STEPS = 6
 QUIET_EVERY_S = 60.0
@@ -79,7 +83,7 @@ class Bench:
         }
         bits = f"differ: {found.difference}" if found.difference else "equal"
         bound = self.best.goodput(_stages(kills), for_s=for_s)
-        return row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
+        return self._row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
 
     def torchft(self, name: str) -> Row:
         """With one of the settings."""
@@ -117,7 +121,11 @@ class Bench:
         bits = f"differ from step {unlike[0]} on" if unlike else "equal"
         self.details[name] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
         bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
-        return row(name, killed.play, calm_s=calm_s, bits=bits, bound=bound)
+        return self._row(name, killed.play, calm_s=calm_s, bits=bits, bound=bound)
+
+    def _row(self, name: str, play: Play, *, calm_s: float, bits: str, bound: float) -> Row:
+        step_s = self.best.step_s
+        return row(name, play, calm_s=calm_s, bits=bits, bound=bound, oracle_step_s=step_s)
 
     def play(self, system: str) -> Row:
         """One of SYSTEMS."""
@@ -185,14 +193,18 @@ def main() -> int:
         for name in chosen:
             try:
                 rows.append(bench.play(name))
-            except RuntimeError as error:
+            except PLAYED_BADLY as error:
                 failed.append(name)
                 print(f"{name} did not play to its end: {error}", flush=True)
                 continue
             print(f"{HEAD}\n{rows[-1].line()}", flush=True)
         if "bamboo" in chosen and arguments.quiet_seconds:
             kills = kills_every(QUIET_EVERY_S, for_s=arguments.quiet_seconds, seed=arguments.seed)
-            rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
+            try:
+                rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
+            except PLAYED_BADLY as error:
+                failed.append(QUIET)
+                print(f"{QUIET}: did not play to its end: {error}", flush=True)
     finally:
         close_shared_forker()
     print(f"\n{len(bench.kills)} kills in {arguments.seconds:.0f} s\n{HEAD}")
@@ -201,21 +213,23 @@ def main() -> int:
         if found.system in bench.details and "failovers" in bench.details[found.system]:
             print(f"{'':17} {of_first_operation(bench.details[found.system])}")
     ahead = [one["first_operation"] for one in bench.details.get("bamboo", {}).get("failovers", ())]
-    for claim in claims({found.system: found for found in rows}, first_operation_ms=ahead):
+    made = claims({found.system: found for found in rows}, first_operation_ms=ahead)
+    for claim in made:
         print(claim.line())
-    command = (
-        f"python -m benchmarks.failover_vs_peers --seconds {arguments.seconds:g} "
-        f"--every {arguments.every:g} --seed {arguments.seed} --systems '{arguments.systems}'"
-    )
     body = {
+        "failed": failed,
+        "claims": [asdict(claim) for claim in made],
         "oracle": asdict(bench.best),
         "kills": [asdict(kill) for kill in bench.kills],
         "torchft_settings": {name: asdict(found) for name, found in TORCHFT.items()},
         "rows": [asdict(found) for found in rows],
         "plays": bench.details,
     }
-    print(f"written: {write_result('failover-vs-peers', command, body).name}")
-    return int(bool(failed))
+    command = command_of("failover_vs_peers", arguments)
+    part = "" if chosen == list(SYSTEMS) else ",".join(chosen)
+    print(f"written: {write_result('failover-vs-peers', command, body, part).name}")
+    bits = any(found.system.startswith("bamboo") and found.bits != "equal" for found in rows)
+    return int(bool(failed) or bits)
 
 
 if __name__ == "__main__":

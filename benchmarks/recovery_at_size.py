@@ -38,7 +38,7 @@ from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.copy_bandwidth import shown, yardstick
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from tests.e2e.calm import samples_difference
 from tests.e2e.cluster import Cluster, cluster
 
@@ -361,9 +361,9 @@ def main() -> None:
             },
             rounds=arguments.rounds,
         )
-    command = f"python -m benchmarks.recovery_at_size --parts {arguments.parts}"
+    command = command_of("recovery_at_size", arguments)
     part = "" if arguments.parts == ",".join(PARTS) else arguments.parts
-    print(write_result("recovery-at-size", f"{command} --mb {arguments.mb}", body, part))
+    print(write_result("recovery-at-size", command, body, part))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.local_run import step_times_s
 from benchmarks.report import (
+    command_of,
     median_and_quartiles,
     median_with_interval,
     paired_ratios,
@@ -287,8 +288,7 @@ def main() -> None:
             said = ", ".join(f"{mode} {one.step_ms[-1]:.0f}" for mode, one in found.items())
             print(f"{setting.name}, round {number}: {said} ms", flush=True)
         body[setting.name] = table(setting, found)
-    words = [f"--{name} {value}" for name, value in vars(arguments).items()]
-    command = " ".join(["python -m benchmarks.redundancy_overhead", *words])
+    command = command_of("redundancy_overhead", arguments)
     part = "" if arguments.parts == PARTS else arguments.parts
     print(f"written: {write_result('redundancy-overhead', command, body, part)}")
 

@@ -7,6 +7,7 @@ import random
 import statistics
 import subprocess
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def _git(*words: str) -> str:
         ["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False
     )
     return done.stdout.strip()
+
+
+def command_of(module: str, arguments: Namespace) -> str:
+    """How to get the same again: what is empty is left out, and the folders of files are."""
+    words = (
+        f"--{name.replace('_', '-')} {value.name if isinstance(value, Path) else value}"
+        for name, value in vars(arguments).items()
+        if value is not False and value not in ("", None)
+    )
+    return " ".join([f"python -m benchmarks.{module}", *words])
 
 
 def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:

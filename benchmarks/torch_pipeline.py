@@ -1,11 +1,12 @@
 """The same training by torch alone: a pipeline of torch.distributed.pipelining, or one process.
 
 Rule: nothing of our runtime runs here, only layers and data, so that what is compared is the
-executor. Each rank is a process of its own that stamps the end of its steps.
+executor; but the C library keeps freed memory here as it does there. Each rank is a process of its
+own that stamps the end of its steps.
 
-A pipeline synchronises as DistributedDataParallel does: after the schedule the gradients of each
-stage are added over pipelines in one bucket by Gloo. The norm for the clipping is each stage's own
-(torch.nn.utils.get_total_norm), its square added over stages in float32 by Gloo: one number.
+After the schedule the gradients of each stage are added over pipelines in one bucket by Gloo, as
+DistributedDataParallel does, but not beside the backward. The norm for the clipping is each stage's
+own (torch.nn.utils.get_total_norm), its square added over stages in float32 by Gloo: one number.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
+from bamboo.runtime.numerics import keep_freed_memory
 from benchmarks.turns import Contender, Stamps
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -90,6 +92,7 @@ def torchs(name: str, job: JobConfig, cut: Sequence[int]) -> Iterator[Contender]
 
 def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[int, ...]) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     stamps = Stamps(folder, str(number))
     try:
         if name == SINGLE:
@@ -190,12 +193,14 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def _add_over_pipelines(parameters: Sequence[nn.Parameter], column: Any) -> None:
-    gradients = _gradients(parameters)
+    """The gradients are views of the bucket afterwards, so nothing is copied back."""
+    trained = [p for p in parameters if p.grad is not None]
+    gradients = _gradients(trained)
     bucket = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]
     dist.all_reduce(bucket, group=column)
     parts = _unflatten_dense_tensors(bucket, gradients)  # type: ignore[no-untyped-call]
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part)
+    for parameter, part in zip(trained, parts, strict=True):
+        parameter.grad = part
 
 
 def _clip(

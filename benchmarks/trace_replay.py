@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.load import load_job
-from benchmarks.failover_vs_peers import TORCHFT
+from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from benchmarks.peers.processes import at_hand, missing
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 from cli.market import Replayed, settle
 
@@ -255,7 +255,7 @@ class Bench:
         trace = self._settled(setting)
         found = samples_on_trace(
             work_of(job, pipelines=setting.pipelines, stages=setting.stages),
-            TORCHFT["torchft best"],
+            TORCHFT[THEIR_BEST],
             scaled(trace.events, setting.time_scale),
             size=setting.stages,
             most=setting.pipelines,
@@ -343,10 +343,7 @@ def main() -> None:
         print(missing())
         systems.remove("torchft")
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
-    command = (
-        f"python -m benchmarks.trace_replay --settings {arguments.settings} "
-        f"--rounds {arguments.rounds} --systems {arguments.systems}"
-    )
+    command = command_of("trace_replay", arguments)
     bench = Bench(arguments.trace, home, command, systems)
     for number in range(arguments.rounds):
         for name in arguments.settings.split(","):

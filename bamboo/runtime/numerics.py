@@ -25,10 +25,10 @@ def prepare(cluster: ClusterConfig) -> None:
     torch.set_deterministic_debug_mode("error")
     # Filling every empty tensor would cost time and change nothing: all memory is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    _keep_freed_memory()
+    keep_freed_memory()
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let the C library keep what a step frees for the next one, which asks for the same again:
     given back, every page of it is faulted in and cleared once more. Nothing where it is another
     library than glibc."""

@@ -12,6 +12,7 @@ from benchmarks.failover_figures import (
     redone,
     samples_per_s,
     step_s,
+    taken_back,
     until_next_commit_s,
 )
 
@@ -46,6 +47,14 @@ def test_a_stall_lasts_until_a_step_that_is_new() -> None:
     found = play((0, 1.0), (1, 2.0), (0, 4.0), (1, 5.0), (2, 6.0), kills=(2.5, 6.5))
     assert until_next_commit_s(found) == (3.5, 3.5)
     assert redone(found) == 2
+
+
+def test_steps_that_stood_are_counted_when_all_go_back_before_them() -> None:
+    commits = play((0, 1.0), (1, 2.0), (2, 3.0), (3, 9.0)).commits
+    assert taken_back(commits, []) == 0
+    assert taken_back(commits, [(3.5, 3)]) == 0, "the step in hand is no step that stood"
+    assert taken_back(commits, [(3.5, 1)]) == 2
+    assert redone(replace(play((0, 1.0), (1, 2.0)), again=taken_back(commits, [(3.5, 1)]))) == 2
 
 
 def test_goodput_counts_a_sample_once_and_charges_who_never_goes_on() -> None:

@@ -1,10 +1,14 @@
 """The figures that benchmarks print of their rounds."""
 
+import json
 import random
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
-from benchmarks.report import median_with_interval, paired_ratios
+from benchmarks import report
+from benchmarks.report import command_of, median_with_interval, paired_ratios, write_result
 
 
 def test_the_interval_of_a_median_holds_it_and_narrows_with_more_rounds() -> None:
@@ -32,3 +36,18 @@ def test_ratios_are_of_rounds_that_stand_beside_each_other() -> None:
     assert paired_ratios([2, 9], [1, 3]) == [2, 3]
     with pytest.raises(ValueError, match="argument"):
         paired_ratios([1, 2], [1])
+
+
+def test_a_command_names_what_was_asked_and_no_folder() -> None:
+    asked = Namespace(trace=Path("/a/b/p3.csv"), quiet_seconds=0.0, systems="", dry=False)
+    assert (
+        command_of("part", asked) == "python -m benchmarks.part --trace p3.csv --quiet-seconds 0.0"
+    )
+
+
+def test_a_part_does_not_replace_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    whole = write_result("x", "command", {"rows": 6})
+    part = write_result("x", "command", {"rows": 1}, "8x256,16x512", "")
+    assert part.name.startswith("x-8x256+16x512-2")
+    assert [json.loads(path.read_text())["rows"] for path in (whole, part)] == [6, 1]
