@@ -5,6 +5,7 @@ it started when its time is over; one that fails stops no other, and the table a
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -83,10 +84,16 @@ def main() -> int:
         print(f"{name:14} about {part.minutes:3.0f} min  {part.about}")
     if arguments.list:
         return 0
-    rows = [(name, *played(part, arguments.trace)) for name, part in chosen.items()]
-    print(f"\n{'part':14} {'outcome':28} {'minutes':>8}  result")
-    for name, outcome, minutes, result in rows:
-        print(f"{name:14} {outcome:28} {minutes:8.1f}  {result}")
+    # Asked to end from outside, the part under way is ended too, and the table is printed.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    rows: list[tuple[str, str, float, str]] = []
+    try:
+        for name, part in chosen.items():
+            rows.append((name, *played(part, arguments.trace)))
+    finally:
+        print(f"\n{'part':14} {'outcome':28} {'minutes':>8}  result")
+        for name, outcome, minutes, result in rows:
+            print(f"{name:14} {outcome:28} {minutes:8.1f}  {result}")
     return int(any(outcome not in ("done", "no trace") for _, outcome, _, _ in rows))
 
 
@@ -120,15 +127,26 @@ def written() -> dict[str, float]:
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """With all of its session: asked first, then made to."""
-    for number in (signal.SIGINT, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        try:
+    """With all of its session, whatever became of itself: asked first, then made to."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TO_END_S)
-        except subprocess.TimeoutExpired:
-            continue
+    for pid in in_session(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(TO_END_S)
+
+
+def in_session(session: int) -> list[int]:
+    """Its processes, in whatever group they are."""
+    out = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended just now
+            # After the name, which may hold anything: state, parent, group, session.
+            if int(file.read_text().rpartition(")")[2].split()[3]) == session:
+                out.append(int(file.parent.name))
+    return out
 
 
 if __name__ == "__main__":

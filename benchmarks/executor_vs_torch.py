@@ -23,7 +23,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -35,13 +35,16 @@ from bamboo.config.tree import (
     ModelConfig,
     TrainConfig,
 )
+from benchmarks.claim import Claim
 from benchmarks.report import command_of, median_with_interval, paired_ratios, write_result
 from benchmarks.stamped import ours
 from benchmarks.torch_pipeline import SINGLE, torchs
 from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
 
 REFERENCE = "1f1b"
-OURS = ("off", "stash")
+LIMITS = {"off": 1.0, "stash": 0.97}
+"""Of torch's time for a step over ours."""
+OURS = tuple(LIMITS)
 CONTENDERS = (REFERENCE, *OURS, "gpipe", SINGLE)
 CUTS = {
     ("8x256", 4): (0, 3, 5, 7, 10),
@@ -73,6 +76,7 @@ class Case:
         return f"{self.pipelines}x{self.stages}"
 
 
+GRIDS = ("1x2", "1x4", "2x2", "2x4")
 PIPELINES = (REFERENCE, *OURS, "gpipe")
 SHORT = (REFERENCE, *OURS)
 CASES = (
@@ -142,6 +146,20 @@ def rows_of(case: Case) -> list[dict[str, Any]]:
     return rows
 
 
+def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    """What is to be reached by ours, by the median of the wall times' ratios."""
+    return [
+        Claim(
+            about=f"{row['size']} on {row['grid']}, {row['contender']}: 1f1b / it, wall",
+            found=row["1f1b_over_it_wall_s"][0],
+            limit=LIMITS[row["contender"]],
+            at_most=False,
+        )
+        for row in rows
+        if row["contender"] in LIMITS
+    ]
+
+
 def line(row: dict[str, Any]) -> str:
     """A row as text."""
     ratios = "  ".join(
@@ -185,10 +203,14 @@ def _case(size: str, pipelines: int, stages: int) -> Case:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
-    parser.add_argument("--grids", default="", help="pipelines x stages: 1x2, 1x4, 2x2, 2x4")
+    parser.add_argument("--grids", default="", help=f"pipelines x stages, of {', '.join(GRIDS)}")
     parser.add_argument("--rounds", type=int, default=0, help="0: as each case has it")
     parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
     arguments = parser.parse_args(argv)
+    for option, known in (("sizes", STEPS), ("grids", GRIDS), ("contenders", CONTENDERS)):
+        given = [word for word in getattr(arguments, option).split(",") if word]
+        if unknown := [word for word in given if word not in known]:
+            parser.error(f"--{option} {unknown[0]}: there are {', '.join(known)}")
     torch.set_num_threads(1)
     head = f"{'model':7} {'grid':5} {'':7} {'wall ms':>8} {'cpu ms':>8}"
     head += f"  {'1f1b / it: wall (95 %)':>22}  {'cpu (95 %)':>22}  us/op"
@@ -202,7 +224,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("\n".join(["", head, *map(line, rows)]))
     parts = (arguments.sizes, arguments.grids)
     command = command_of("executor_vs_torch", arguments)
-    path = write_result("executor-vs-torch", command, {"rows": rows}, *parts)
+    made = claims(rows)
+    print("\n".join(claim.line() for claim in made))
+    body = {"claims": [asdict(claim) for claim in made], "rows": rows}
+    path = write_result("executor-vs-torch", command, body, *parts)
     print(f"written: {path.name}")
 
 

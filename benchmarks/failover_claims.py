@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks import failover_ours as ours
+from benchmarks.claim import Claim
 from benchmarks.failover_figures import Play, redone, samples_per_s, until_next_commit_s
 
 
@@ -70,27 +71,6 @@ def row(
         samples_of_oracle=steps_per_s * oracle_step_s / bound,
         bits=bits,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One figure, and its limit."""
-
-    about: str
-    found: float
-    limit: float
-    at_most: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the limit is kept."""
-        return self.found <= self.limit if self.at_most else self.found >= self.limit
-
-    def line(self) -> str:
-        """For people."""
-        bound = "at most" if self.at_most else "at least"
-        verdict = "reached" if self.holds else "NOT REACHED"
-        return f"{self.about:56} {self.found:8.3f}  {bound} {self.limit:.3f}  {verdict}"
 
 
 def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> list[Claim]:

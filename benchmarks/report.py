@@ -1,5 +1,7 @@
 """What every benchmark shares: medians with spread, the machine's facts, and the dated result."""
 
+import contextlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+LOAD_BEFORE = round(os.getloadavg()[0], 2)
+"""When the benchmark began, before any load of its own."""
 RESAMPLES = 4000
 """Of a bootstrap: the ends of the interval move by less than their last printed digit."""
 
@@ -34,7 +38,8 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(median, low, high): the median and its 95 % confidence interval.
 
     The interval is the percentile bootstrap's (Efron 1979) of always the same resamples, so that a
-    result file and its table agree. One value has no interval: it is its own ends.
+    result file and its table agree. One value has no interval: it is its own ends. Of fewer than
+    six values it is their range, which holds the true median in 1 - 2^(1 - n) of all cases only.
     """
     rng = random.Random(len(values))
     medians = sorted(
@@ -54,17 +59,34 @@ def facts(command: str) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
         "commit": commit,
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "load_average_1min_before": LOAD_BEFORE,
         "load_average_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
     }
+
+
+def _cpu() -> str:
+    """Its model, where the kernel says it, else its kind."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _git(*words: str) -> str:
     """What it says of this checkout; "" outside of one."""
     done = subprocess.run(
-        ["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+        ["git", *words],
+        cwd=RESULTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60.0,
     )
     return done.stdout.strip()
 

@@ -31,6 +31,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
 from bamboo.runtime.numerics import keep_freed_memory
+from benchmarks.peers.processes import die_with_parent
 from benchmarks.turns import Contender, Stamps
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -91,6 +92,7 @@ def torchs(name: str, job: JobConfig, cut: Sequence[int]) -> Iterator[Contender]
 
 
 def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[int, ...]) -> None:
+    die_with_parent()
     torch.set_num_threads(1)
     keep_freed_memory()
     stamps = Stamps(folder, str(number))

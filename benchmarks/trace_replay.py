@@ -159,7 +159,11 @@ def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
             process.wait(LIMIT_S)
         finally:
             process.terminate()
-            process.wait(60.0)
+            try:
+                process.wait(60.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(60.0)
     return result_of(play, run, home)
 
 
@@ -212,8 +216,15 @@ def proofs(run: str, home: Path) -> dict[str, bool]:
     for name, options in (("bits", ()), ("samples", ("--samples",)), ("log", ("--decisions",))):
         command = [sys.executable, "-m", "cli.main", "verify", run, *options, "--json"]
         done = subprocess.run(
-            command, env=_environment(home), capture_output=True, text=True, check=False
+            command,
+            env=_environment(home),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_S,
         )
+        if not done.stdout:
+            raise RuntimeError(f"verify of {run} says nothing: {done.stderr[-800:]}")
         out[name] = bool(json.loads(done.stdout)["equal"])
     return out
 

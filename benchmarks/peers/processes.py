@@ -5,6 +5,7 @@ none outlives the `with` block that it was started in.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -21,6 +22,8 @@ BIN = ROOT / ".venv-peers" / "bin"
 MAKE_IT = "benchmarks/peers/setup.sh"
 DEADLINE_S = 120.0
 POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2), Linux."""
 
 
 def at_hand() -> bool:
@@ -42,6 +45,11 @@ def surroundings(**more: str) -> dict[str, str]:
 
 WHILE_HEARD = '"$@" & child=$!; cat >/dev/null; kill -9 $child'
 """Of a shell: a command that ends with the process that holds our end of its standard input."""
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends, however it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 @contextlib.contextmanager

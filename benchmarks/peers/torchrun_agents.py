@@ -55,7 +55,8 @@ class Agents:
     def start(self) -> None:
         """One more agent: it trains, or waits until one is missing."""
         nodes = self._work.active
-        command = [str(BIN / "torchrun"), f"--nnodes={nodes}:{nodes}", "--nproc-per-node=1"]
+        command = ["setpriv", "--pdeathsig", "KILL", str(BIN / "torchrun")]
+        command += [f"--nnodes={nodes}:{nodes}", "--nproc-per-node=1"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{self._port}"]
         command += ["--rdzv-id=play", f"--rdzv-conf={RENDEZVOUS}", "--local-addr=localhost"]
         command += ["--max-restarts=100000", "--monitor-interval=0.1"]

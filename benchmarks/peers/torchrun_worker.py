@@ -14,11 +14,13 @@ from typing import Any
 
 import torch.distributed as dist
 
+from benchmarks.peers.processes import die_with_parent
 from benchmarks.peers.task import Task, pace
 
 
 def main(config: dict[str, Any]) -> int:
     """Train until killed, or until `steps` are done."""
+    die_with_parent()
     task, kept = Task(config["job"]), Path(config["checkpoint"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=config["collective_s"]))
     rank, each = dist.get_rank(), int(config["each"])
