@@ -20,14 +20,17 @@ from itertools import pairwise
 from bamboo.core.state import State
 from bamboo.topology.slots import Slot
 from benchmarks import failover_ours as ours
+from benchmarks.claim import Claim
 from benchmarks.failover_oracle import Device, oracle
-from benchmarks.report import median_with_interval, write_result
+from benchmarks.report import command_of, median_with_interval, ratio_of_means, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster, protected
 from tests.e2e.forker import close_shared_forker
 
 FORWARD_S = (0.014, 0.018, 0.022, 0.026)
 MODES = ("stash", "eager")
+LIMIT = 0.75
+"""Of eager's extra time in the hit step over stash's."""
 PROTECTED_S = 30.0
 SETTLED_STEPS = 2
 """After every slot is protected again, before the next kill: the last one counts as calm."""
@@ -118,6 +121,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--kills", type=int, default=8, help="of each mode in a round")
     arguments = parser.parse_args()
+    for name in ("rounds", "kills"):
+        if (given := getattr(arguments, name)) < 1:
+            parser.error(f"--{name} {given} is too few; give 1 at least")
     expected = {
         mode: oracle(
             Device(
@@ -153,10 +159,11 @@ def main() -> None:
             f"{mode:6} {1e3 * statistics.median(calm[mode]):8.0f} {middle:13.0f} "
             f"{low:6.0f} -{high:5.0f} {1e3 * statistics.fmean(extra[mode]):6.0f} {1e3 * dry:8.0f}"
         )
-    ratio = statistics.fmean(extra["eager"]) / statistics.fmean(extra["stash"])
-    print(f"eager over stash, means over all instants: {ratio:.2f}; bits equal in every run")
-    command = f"python -m benchmarks.hit_step --rounds {arguments.rounds} --kills {arguments.kills}"
-    body = {"extra_s": extra, "calm_s": calm, "ratio_of_means": ratio}
+    ratio, low, high = ratio_of_means(extra["eager"], extra["stash"])
+    claim = Claim(about="eager over stash, means over all instants", found=ratio, limit=LIMIT)
+    print(f"{claim.line()}  (95 %: {low:.3f} to {high:.3f}); bits equal in every run")
+    command = command_of("hit_step", arguments)
+    body = {"extra_s": extra, "calm_s": calm, "ratio_of_means": [ratio, low, high]}
     print(f"written: {write_result('hit-step', command, body).name}")
 
 

@@ -69,6 +69,21 @@ def facts(command: str) -> dict[str, Any]:
     }
 
 
+def ratio_of_means(
+    numerator: Sequence[float], denominator: Sequence[float]
+) -> tuple[float, float, float]:
+    """(ratio, low, high) of the means of values that stand beside each other in pairs, with the
+    95 % interval of a bootstrap over the pairs."""
+    pairs = list(zip(numerator, denominator, strict=True))
+    rng = random.Random(len(pairs))
+    ratios = sorted(_over(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    return _over(pairs), ratios[int(0.025 * RESAMPLES)], ratios[int(0.975 * RESAMPLES) - 1]
+
+
+def _over(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum(a for a, _ in pairs) / sum(b for _, b in pairs)
+
+
 def _cpu() -> str:
     """Its model, where the kernel says it, else its kind."""
     with contextlib.suppress(OSError):

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
-from benchmarks.report import command_of, median_with_interval, paired_ratios, write_result
+from benchmarks.report import (
+    command_of,
+    median_with_interval,
+    paired_ratios,
+    ratio_of_means,
+    write_result,
+)
 
 
 def test_the_interval_of_a_median_holds_it_and_narrows_with_more_rounds() -> None:
@@ -51,3 +57,12 @@ def test_a_part_does_not_replace_the_whole(tmp_path: Path, monkeypatch: pytest.M
     part = write_result("x", "command", {"rows": 1}, "8x256,16x512", "")
     assert part.name.startswith("x-8x256+16x512-2")
     assert [json.loads(path.read_text())["rows"] for path in (whole, part)] == [6, 1]
+
+
+def test_a_ratio_of_means_is_as_sure_as_its_pairs_are_alike() -> None:
+    assert ratio_of_means([3.0, 6.0], [4.0, 8.0]) == (0.75, 0.75, 0.75)
+    rng = random.Random(2)
+    below = [rng.uniform(1, 9) for _ in range(30)]
+    middle, low, high = ratio_of_means([x * rng.gauss(0.7, 0.1) for x in below], below)
+    assert low < middle < high
+    assert low < 0.7 < high
