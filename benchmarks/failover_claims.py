@@ -3,13 +3,20 @@
 Rule: a claim that cannot be made of what was played is left out, never taken for reached.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks import failover_ours as ours
 from benchmarks.claim import Claim
-from benchmarks.failover_figures import Play, redone, samples_per_s, until_next_commit_s
+from benchmarks.failover_figures import (
+    Play,
+    never_ended,
+    redone,
+    samples_per_s,
+    until_next_commit_s,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +27,8 @@ class Row:
     calm_step_s: float
     kills: int
     until_commit_s: tuple[float, ...]
+    never_ended: int
+    """Of the kills, those after which no new step came: up to the play's end is counted."""
     discarded: int
     redone: int
     goodput: float
@@ -37,8 +46,12 @@ class Row:
 
     def line(self) -> str:
         """For the table."""
-        stalls = sorted(self.stalls_s)
-        middle = f"{statistics.median(stalls):7.2f} {stalls[-1]:7.2f}" if stalls else " " * 15
+        stalls = sorted(self.stalls_s) or [math.nan]
+        known = zip((statistics.median(stalls), stalls[-1]), (len(stalls) / 2, 0), strict=True)
+        middle = " ".join(
+            f"{'>' * (self.never_ended > least) + format(stall_s, '.2f'):>7}"
+            for stall_s, least in known
+        )
         return (
             f"{self.system:17} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle} "
             f"{self.discarded:10d} {self.redone:7d} {self.goodput:8.3f} {self.of_oracle:10.3f} "
@@ -64,6 +77,7 @@ def row(
         calm_step_s=calm_s,
         kills=len(play.kills_s),
         until_commit_s=until_next_commit_s(play),
+        never_ended=never_ended(play),
         discarded=play.discarded,
         redone=redone(play),
         goodput=goodput,

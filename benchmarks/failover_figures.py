@@ -70,17 +70,30 @@ class Play:
 
 def until_next_commit_s(play: Play) -> tuple[float, ...]:
     """Of each kill the time to the next step that is new, or to the end of the play."""
+    new = _new_at_s(play)
+    out = []
+    for at_s in play.kills_s:
+        after = bisect_right(new, at_s)
+        out.append((new[after] if after < len(new) else play.end_s) - at_s)
+    return tuple(out)
+
+
+def never_ended(play: Play) -> int:
+    """How many of the kills no new step came after, so that of their stalls only the least is
+    known."""
+    newest_s = max(_new_at_s(play), default=play.begin_s)
+    return sum(at_s >= newest_s for at_s in play.kills_s)
+
+
+def _new_at_s(play: Play) -> list[float]:
+    """When each step stood for the first time."""
     new: list[float] = []
     highest = -1
     for commit in play.commits:
         if commit.step > highest:
             new.append(commit.at_s)
             highest = commit.step
-    out = []
-    for at_s in play.kills_s:
-        after = bisect_right(new, at_s)
-        out.append((new[after] if after < len(new) else play.end_s) - at_s)
-    return tuple(out)
+    return new
 
 
 def redone(play: Play) -> int:

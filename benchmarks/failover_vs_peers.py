@@ -26,7 +26,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from benchmarks import failover_ours as ours
 from benchmarks.failover_claims import HEAD, Row, claims, row
-from benchmarks.failover_figures import Kill, Play, kills_every, step_s
+from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
@@ -119,6 +119,10 @@ class Bench:
         calm_s = step_s([c for c in beside.play.commits if c.step < paced][WARM_STEPS:])
         unlike = [s for s in sorted(killed.digests) if killed.digests[s] != beside.digests.get(s)]
         bits = f"differ from step {unlike[0]} on" if unlike else "equal"
+        if not unlike and never_ended(killed.play) == len(killed.play.kills_s):
+            bits = "no step after a kill"
+        elif killed.unlike:
+            bits += f", {killed.unlike} unlike between processes"
         self.details[name] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
         bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
         return self._row(name, killed.play, calm_s=calm_s, bits=bits, bound=bound)

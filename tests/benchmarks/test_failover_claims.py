@@ -12,6 +12,7 @@ def played(system: str, stall_s: float, *, bits: str = "equal", redone: int = 0)
         calm_step_s=0.7,
         kills=3,
         until_commit_s=(0.7 + stall_s,) * 3,
+        never_ended=0,
         discarded=0,
         redone=redone,
         goodput=0.97,
@@ -63,3 +64,10 @@ def test_a_row_is_read_from_the_play() -> None:
     assert found.samples_of_oracle == 0.8 / 0.95
     assert found.discarded == 2
     assert "equal" in found.line()
+
+
+def test_a_stall_that_did_not_end_is_a_bound() -> None:
+    ended = played("x", 5.0)
+    assert ">" not in ended.line()
+    assert replace(ended, never_ended=1).line().count(">5.00") == 1
+    assert replace(ended, never_ended=2).line().count(">5.00") == 2

@@ -9,6 +9,7 @@ from benchmarks.failover_figures import (
     Commit,
     Play,
     kills_every,
+    never_ended,
     redone,
     samples_per_s,
     step_s,
@@ -47,6 +48,12 @@ def test_a_stall_lasts_until_a_step_that_is_new() -> None:
     found = play((0, 1.0), (1, 2.0), (0, 4.0), (1, 5.0), (2, 6.0), kills=(2.5, 6.5))
     assert until_next_commit_s(found) == (3.5, 3.5)
     assert redone(found) == 2
+
+
+def test_kills_that_no_step_came_after_are_counted() -> None:
+    assert never_ended(play((0, 1.0), (1, 4.0), kills=(2.0, 3.0))) == 0
+    assert never_ended(play((0, 1.0), (1, 4.0), (1, 6.0), kills=(2.0, 5.0, 7.0))) == 2
+    assert never_ended(play(kills=(2.0,))) == 1
 
 
 def test_steps_that_stood_are_counted_when_all_go_back_before_them() -> None:
