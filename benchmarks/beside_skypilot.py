@@ -22,7 +22,7 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.load import load_job
 from bamboo.planner.catalogue import Catalogue, InstanceType
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "examples" / "gpt2-xl-300usd.toml"
@@ -52,6 +52,7 @@ def ours(job: Path, name: str, seeds: int, home: Path) -> dict[str, Any] | None:
         timeout=STUCK_S,
     )
     if not done.stdout:
+        print(f"{name}: {done.stderr.strip()[-200:]}", flush=True)
         return None
     played = [
         option
@@ -156,6 +157,9 @@ def main() -> int:
     ranked = theirs(arguments.peers_python, prices, nodes)
     rows = rows_of(ranked, found)
     print_rows(rows, nodes)
+    if not found:
+        print(f"none of {len(types)} types fits {arguments.job.name}")
+        return 1
     best_value = max(option["simulated"]["samples_per_usd"] for option in found.values())
     first = rows[0]["samples_per_usd"]
     winner = max(found, key=lambda name: found[name]["simulated"]["samples_per_usd"])
@@ -173,7 +177,8 @@ def main() -> int:
         "our_first": winner,
         "value_of_their_first": share,
     }
-    print(write_result("beside-skypilot", "python -m benchmarks.beside_skypilot", body).name)
+    arguments.peers_python = ""
+    print(write_result("beside-skypilot", command_of("beside_skypilot", arguments), body).name)
     return 0
 
 

@@ -42,7 +42,7 @@ from bamboo.core.machine import transition
 from bamboo.ids import RunId
 from bamboo.ports import Store
 from benchmarks.control_plane import Run, formed, joined, repair
-from benchmarks.report import median_and_quartiles, write_result
+from benchmarks.report import command_of, median_and_quartiles, write_result
 from tests.store_server import start_store
 
 RUN = RunId("bench")
@@ -253,7 +253,7 @@ def main() -> None:
             )
         middle, *_ = median_and_quartiles(one["append"])
         print(f"  {1e3 / middle:.0f} decisions a second, one after the other, by one member")
-    command = f"python -m benchmarks.compare_and_set --rounds {arguments.rounds}"
+    command = command_of("compare_and_set", arguments)
     print(f"written: {write_result('compare-and-set', command, {'members': found}).name}")
 
 

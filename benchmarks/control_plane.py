@@ -47,7 +47,7 @@ from bamboo.core.together import transitions
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from benchmarks.report import median_and_quartiles, write_result
+from benchmarks.report import command_of, median_and_quartiles, write_result
 
 STAGES = 8
 LAYERS = 24
@@ -241,7 +241,7 @@ def main() -> None:
             for kind, times in found[members][name].items():
                 print(f"  {kind:22} {spread(times)}  max {max(times):10.1f}")
     if not arguments.dry:
-        command = f"python -m benchmarks.control_plane --rounds {arguments.rounds}"
+        command = command_of("control_plane", arguments)
         print(f"written: {write_result('control-plane', command, {'members': found}).name}")
 
 

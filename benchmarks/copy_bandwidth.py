@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 
 import zmq
 
-from benchmarks.report import median_and_quartiles, write_result
+from benchmarks.report import command_of, median_and_quartiles, write_result
 
 CHUNK_BYTES = 1 << 20
 """As of state that is moved."""
@@ -173,7 +173,7 @@ def main() -> None:
     found = yardstick(size_bytes=arguments.mb << 20, rounds=arguments.rounds)
     best, rate = shown(found)
     print(f"the yardstick: {best}, {rate:.2f} GB/s")
-    command = f"python -m benchmarks.copy_bandwidth --mb {arguments.mb}"
+    command = command_of("copy_bandwidth", arguments)
     print(write_result("copy-bandwidth", command, {"gb_per_s": found, "best": best}))
 
 

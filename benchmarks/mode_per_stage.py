@@ -27,7 +27,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 RATES = {"the p3 trace's": 1.0, "three times the trace's": 3.0, "ten times the trace's": 10.0}
 STAKES = Stakes(zone_usd_per_hour={"a": 1.0}, preemptible=True, steps=20_000, checkpoint_every=20)
@@ -155,7 +155,7 @@ def main() -> None:
         name: {what: told(f"preemptions at {name} rate, {what}", g) for what, g in found.items()}
         for name, found in gains.items()
     }
-    command = f"python -m benchmarks.mode_per_stage --jobs {options.jobs} --whole {options.whole}"
+    command = command_of("mode_per_stage", options)
     print(write_result("mode-per-stage", command, body))
 
 

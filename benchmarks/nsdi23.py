@@ -17,7 +17,7 @@ from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 Figure = Callable[[PublishedRun], float]
 COUNTED = ("preemptions", "fatal")
@@ -67,8 +67,8 @@ def main() -> None:
         "random, published seeds": on_random(PUBLISHED_SEEDS),
         "random": on_random(range(1, 1 + arguments.seeds)),
     }
-    command = f"python -m benchmarks.nsdi23 --trace {arguments.trace.name}"
-    print(f"\nwritten: {write_result('nsdi23', f'{command} --seeds {arguments.seeds}', body)}")
+    command = command_of("nsdi23", arguments)
+    print(f"\nwritten: {write_result('nsdi23', command, body)}")
 
 
 def on_trace(path: Path) -> dict[str, dict[str, float]]:

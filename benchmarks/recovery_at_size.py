@@ -20,6 +20,7 @@ with the calm run's.
 import argparse
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -316,7 +317,7 @@ def rows(
     return body
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--mb", default="1,8,64,512", help="of state a stage")
@@ -359,7 +360,15 @@ def main() -> None:
     command = command_of("recovery_at_size", arguments)
     part = "" if arguments.parts == ",".join(PARTS) else arguments.parts
     print(write_result("recovery-at-size", command, body, part))
+    plays = (
+        play
+        for name in ("sizes", "nodes")
+        for by_size in body.get(name, {}).values()
+        for found in by_size.values()
+        for play in found
+    )
+    return int(any(play["differs"] for play in plays))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

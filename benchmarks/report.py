@@ -109,11 +109,17 @@ def _git(*words: str) -> str:
 def command_of(module: str, arguments: Namespace) -> str:
     """How to get the same again: what is empty is left out, and the folders of files are."""
     words = (
-        f"--{name.replace('_', '-')} {value.name if isinstance(value, Path) else value}"
+        f"--{name.replace('_', '-')} {_said(value)}".rstrip()
         for name, value in vars(arguments).items()
         if value is not False and value not in ("", None)
     )
     return " ".join([f"python -m benchmarks.{module}", *words])
+
+
+def _said(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return value.name if isinstance(value, Path) else "" if value is True else str(value)
 
 
 def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:

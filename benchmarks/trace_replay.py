@@ -328,6 +328,11 @@ class Bench:
         self.write()
         return done.steps
 
+    @property
+    def all_verified(self) -> bool:
+        """Whether bits, samples and decisions of every run of ours were."""
+        return all(all(play.get("verified", {}).values()) for play in self._plays)
+
     def write(self) -> Path:
         """The result so far."""
         body = {
@@ -342,7 +347,7 @@ class Bench:
         return write_result("trace-replay", self._command, body)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
     parser.add_argument("--settings", default=",".join(SETTINGS))
@@ -360,6 +365,7 @@ def main() -> None:
         for name in arguments.settings.split(","):
             bench.round(name, number)
     print(bench.write())
+    return int(not bench.all_verified)
 
 
 def spread(ratios: list[float]) -> dict[str, float]:
@@ -374,4 +380,4 @@ def spread(ratios: list[float]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -34,7 +34,7 @@ from bamboo.sim.run import CHECKPOINT_RESTART, OURS, Figures, simulate
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.world import Terms
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from cli.costing import CostAsked, JobCost, cost_of_job
 from cli.outcomes import MarketTerms, row_of
 from cli.pricing import TimesAsked
@@ -263,8 +263,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(text_of(name, bodies[name]), flush=True)
     for line in verdict(bodies):
         print(line)
-    command = f"python -m benchmarks.value_on_trace --trace {arguments.trace.name}"
-    print(write_result("value-on-trace", f"{command} --seeds {arguments.seeds}", {"jobs": bodies}))
+    command = command_of("value_on_trace", arguments)
+    print(write_result("value-on-trace", command, {"jobs": bodies}))
     return 0
 
 

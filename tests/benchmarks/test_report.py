@@ -46,6 +46,8 @@ def test_ratios_are_of_rounds_that_stand_beside_each_other() -> None:
 
 def test_a_command_names_what_was_asked_and_no_folder() -> None:
     asked = Namespace(trace=Path("/a/b/p3.csv"), quiet_seconds=0.0, systems="", dry=False)
+    listed = Namespace(members=[4, 64], dry=True)
+    assert command_of("part", listed) == "python -m benchmarks.part --members 4 64 --dry"
     assert (
         command_of("part", asked) == "python -m benchmarks.part --trace p3.csv --quiet-seconds 0.0"
     )
