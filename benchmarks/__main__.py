@@ -128,14 +128,16 @@ def written() -> dict[str, float]:
 
 def end(process: "subprocess.Popen[bytes]") -> None:
     """With all of its session, whatever became of itself: asked first, then made to."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TO_END_S)
-    for pid in in_session(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait(TO_END_S)
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TO_END_S)
+    finally:  # who asks twice does not want to wait
+        for pid in in_session(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(TO_END_S)
 
 
 def in_session(session: int) -> list[int]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.catalogue import installed_catalogue
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "gpt2-xl-300usd.toml"
 LIMIT_S = 20.0
@@ -74,7 +74,7 @@ def main() -> int:
         "wall_s": walls,
         "cpu_s": [cpu_s for _, cpu_s in taken],
     }
-    print(write_result("cost-of-types", "python -m benchmarks.cost_of_types", result))
+    print(write_result("cost-of-types", command_of("cost_of_types", arguments), result))
     return 0 if types >= LEAST_TYPES and max(walls) <= LIMIT_S else 1
 
 

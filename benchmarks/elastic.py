@@ -12,6 +12,7 @@ steps against none, interleaved.
 import argparse
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,7 +33,7 @@ from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.local_run import step_times_s
-from benchmarks.report import median_and_quartiles, paired_ratios, write_result
+from benchmarks.report import command_of, median_and_quartiles, paired_ratios, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 
@@ -184,9 +185,14 @@ def checkpoints(body: dict[str, Any], rounds: int) -> None:
     body["checkpoints"] = {"times_s": times, "ratio": [middle, low, high]}
 
 
-def main() -> None:
+PARTS = "grow,cut,shares,checkpoints"
+EQUAL = (("grow", "equal"), ("cut", "equal"), ("shares", "equal_bits"))
+"""Where a part says whether its bits are the calm run's."""
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", default="grow,cut,shares,checkpoints")
+    parser.add_argument("--parts", default=PARTS)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     body: dict[str, Any] = {}
@@ -196,12 +202,17 @@ def main() -> None:
         "shares": lambda: shares(body, arguments.rounds),
         "checkpoints": lambda: checkpoints(body, arguments.rounds),
     }
+    if unknown := [name for name in arguments.parts.split(",") if name not in parts]:
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(parts)}")
     start_s = time.time()
     for name in arguments.parts.split(","):
         parts[name]()
     body["took_s"] = round(time.time() - start_s)
-    print(write_result("elastic", "python -m benchmarks.elastic", body))
+    part = "" if arguments.parts == PARTS else arguments.parts
+    print(write_result("elastic", command_of("elastic", arguments), body, part))
+    equal = (body.get(name, {}).get(key, True) for name, key in EQUAL)
+    return int(not all(equal))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

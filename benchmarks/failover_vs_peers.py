@@ -1,6 +1,6 @@
 """A SIGKILL every few seconds: Bamboo, torchft and torchrun elastic side by side, and the oracle.
 
-    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems bamboo,oracle,...]
+    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems A,B]
 
 The same GPT and global batch, five processes each (four train, one is a warm spare), the same kills
 at the same instants, and a killed process is followed at once by a new one. Ours run on the virtual
@@ -17,6 +17,7 @@ system without kills. The peers need an environment of their own: `benchmarks/pe
 
 import argparse
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -44,7 +45,7 @@ shorter time to join a step takes twice as long when nothing happens (it was tri
 THEIR_BEST = "torchft 1 s"
 """Of those, in the plays so far."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
-PLAYED_BADLY = (RuntimeError, AssertionError, OSError)
+PLAYED_BADLY = (RuntimeError, AssertionError, OSError, ValueError, subprocess.TimeoutExpired)
 """What one play may end with; the others are played and written all the same."""
 WARM_STEPS = 4
 LEAST_CALM_STEPS = 6
@@ -189,6 +190,8 @@ def main() -> int:
     if not at_hand():
         print(missing())
         chosen = [name for name in chosen if name == "bamboo"]
+        if not chosen:
+            return 2
     bench = Bench(arguments)
     print(said_of(bench.best, bench, arguments), flush=True)
     rows: list[Row] = []

@@ -27,7 +27,7 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 MARGIN = 1.005
 LIMIT_S = 0.2
@@ -106,7 +106,7 @@ def main() -> None:
         "limit_s": LIMIT_S,
         "cpu_s": taken,
     }
-    print(write_result("partition", "python -m benchmarks.partition", body))
+    print(write_result("partition", command_of("partition", arguments), body))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, tiled
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from benchmarks.waterfall import asked
 
 HOURS, HAZARD, SLOTS = 24.0, 0.10, 48
@@ -165,7 +165,7 @@ def main() -> None:
         f"{arguments.seeds} seeds of {HOURS:g} h: {body['seeds']['wall_s']:.1f} s, "
         f"{body['seeds']['events'] / body['seeds']['wall_s']:,.0f} events/s"
     )
-    print(write_result("simulator", "python -m benchmarks.simulator", body))
+    print(write_result("simulator", command_of("simulator", arguments), body))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 
 MODEL = "bert"
 PIPELINES = 4
@@ -213,7 +213,7 @@ def main() -> None:
         "rows": body,
         "value_with_other_least_stages": others,
     }
-    print(write_result("waterfall", "python -m benchmarks.waterfall", result))
+    print(write_result("waterfall", command_of("waterfall", arguments), result))
 
 
 if __name__ == "__main__":
