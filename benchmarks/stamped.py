@@ -16,6 +16,7 @@ from typing import Any
 from bamboo.config.tree import JobConfig
 from bamboo.runtime.device import Cpu, Device, VirtualDevice
 from bamboo.runtime.trainer import Trainer
+from benchmarks.peers.processes import die_with_parent
 from benchmarks.turns import Contender, Stamp, Stamps, read_stamps
 from tests.e2e import entry
 from tests.e2e.cluster import Cluster, cluster
@@ -48,6 +49,7 @@ class Work:
 
 def main(config: Mapping[str, str]) -> int:
     """A worker that stamps the steps of what it owns; its exit status."""
+    die_with_parent()  # stopped for most of the time, it would not see that nobody is there any more
     stamps, work = Stamps(Path(config["run_dir"]), config["node"]), Work()
     stepped = Trainer.stepped
 
