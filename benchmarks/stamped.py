@@ -49,7 +49,7 @@ class Work:
 
 def main(config: Mapping[str, str]) -> int:
     """A worker that stamps the steps of what it owns; its exit status."""
-    die_with_parent()  # stopped for most of the time, it would not see that nobody is there any more
+    die_with_parent()  # stopped for most of the time, it would not see that nobody is left
     stamps, work = Stamps(Path(config["run_dir"]), config["node"]), Work()
     stepped = Trainer.stepped
 
