@@ -39,6 +39,8 @@ from tests.store_server import StoreServer, start_store
 from tests.support import wait_until
 
 RUN = RunId("test")
+FRAME_BYTES = 1 << 32
+"""The largest letter, for models of any size: a longer one ends the connection that it came by."""
 LEAVE_TIMEOUT_S = 15.0
 """How long after the end of a run its processes may still be there."""
 
@@ -75,7 +77,7 @@ class Cluster:
                 "job": job_to_json(job),
                 "strategy": self._strategy().to_json(),
                 "data": "{}",
-                "limits": json.dumps({"frame_bytes": 1 << 28}),
+                "limits": json.dumps({"frame_bytes": FRAME_BYTES}),
                 "keys": json.dumps(RunKeys.generate().to_dict()),
             },
             at_s=time.time(),
