@@ -125,10 +125,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--job", type=Path, default=JOB)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--peers-python", type=Path, default=PEERS)
+    parser.add_argument("--peers-python", type=Path, help="where SkyPilot is; by default ours")
     arguments = parser.parse_args()
-    if not arguments.peers_python.exists():
-        print(f"no {arguments.peers_python.parent}: benchmarks/peers/setup.sh makes it")
+    peers = arguments.peers_python or PEERS
+    if not peers.exists():
+        print(f"no {peers.parent}: benchmarks/peers/setup.sh makes it")
         return 2
     nodes = load_job(arguments.job).cluster.stages
     types = candidates(installed_catalogue())
@@ -154,7 +155,7 @@ def main() -> int:
             )
             text = best["option"] if best else "does not fit"
             print(f"{one.name:14} ${spot:.4f}/h on spot; ours: {text}", flush=True)
-    ranked = theirs(arguments.peers_python, prices, nodes)
+    ranked = theirs(peers, prices, nodes)
     rows = rows_of(ranked, found)
     print_rows(rows, nodes)
     if not found:
@@ -177,7 +178,6 @@ def main() -> int:
         "our_first": winner,
         "value_of_their_first": share,
     }
-    arguments.peers_python = ""
     print(write_result("beside-skypilot", command_of("beside_skypilot", arguments), body).name)
     return 0
 

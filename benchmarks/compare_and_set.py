@@ -163,6 +163,8 @@ def storm_ms(url: str, told: Told, members: int) -> float:
         thread.start()
     for thread in threads:
         thread.join(STORM_S)
+    if not opened_s:
+        raise RuntimeError(f"{members} threads did not come together to join at one instant")
     took_s = time.perf_counter() - opened_s[0]
     after = stores[0].read().version
     told.nodes += members

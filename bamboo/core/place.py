@@ -51,6 +51,7 @@ def _fastest(nodes: int, policy: Policy) -> Grid | None:
     able = [g for g in policy.grids if g.pipelines * g.stages <= nodes]
     if not able:
         return None
+    # Asked at every event, and there may be many grids: a key for each would take longer.
     shortest_s = min(map(attrgetter("step_s"), able))
     best = min((g for g in able if g.step_s == shortest_s), key=lambda g: (g.size, g.stages))
     return Grid(pipelines=best.pipelines, stages=best.stages)

@@ -44,14 +44,16 @@ class Grid:
         return self.slots()[stage :: self.stages]
 
     def protector(self, slot: Slot) -> Slot:
-        """The slot whose owner keeps the replica of `slot`: its predecessor, cyclically.
+        """The slot whose owner keeps the replica of `slot`: its predecessor, cyclically. Raises
+        CoreMisuse as `number` does.
 
         (Thorpe et al., Bamboo, NSDI 2023: each node carries the next stage's layers too.)
         """
         return self.slots()[self.before(self.number(slot))]
 
     def protected(self, slot: Slot) -> Slot:
-        """The slot whose replica the owner of `slot` keeps: its successor, cyclically."""
+        """The slot whose replica the owner of `slot` keeps: its successor, cyclically. Raises
+        CoreMisuse as `number` does."""
         return self.slots()[self.after(self.number(slot))]
 
     def before(self, number: int) -> int:
