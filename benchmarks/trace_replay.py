@@ -1,7 +1,7 @@
 """A recorded spot market, replayed for Bamboo, checkpoint-restart and torchft.
 
     python -m benchmarks.trace_replay --trace bamboo-p3.csv [--settings spare-60] [--rounds 2]
-                                      [--systems bamboo,torchft]
+                                      [--systems bamboo,torchft] [--charges]
 
 Real processes through `bamboo launch --trace`, on the virtual device, at most 8 nodes, one system
 after the other: side by side, two systems of sixteen processes would be each other's load. The
@@ -20,13 +20,14 @@ Dollars are modelled, and the same for all systems of a setting: the node hours 
 price of an hour that stands in our receipt.
 
 Each setting (`SETTINGS`, and more `BY_NAME`): Bamboo, then checkpoint-restart with three checkpoint
-intervals, of which the one that serves it best is played in every further round too; in the first
-round of some settings at scale 60 also with the other constants.
+intervals, of which the one that serves it best is played in every further round too; with
+`--charges`, in the first round of some settings at scale 60, also with the other constants.
 """
 
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,7 +40,7 @@ from typing import Any
 from bamboo.config.load import load_job
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
 from benchmarks.peers.processes import at_hand, missing
-from benchmarks.report import command_of, write_result
+from benchmarks.report import chosen, command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 from cli.market import Replayed, settle
 
@@ -72,7 +73,7 @@ class Setting:
     """Of an operation of the virtual device; a backward takes twice that. 40 are long enough for
     two cores to keep sixteen nodes at their figures."""
     constants: tuple[float, ...] = ()
-    """Other than `MAIN`, once."""
+    """Other than `MAIN`, once, where they are asked for."""
 
 
 OTHERS_S = tuple(seconds for name, seconds in CONSTANTS_S.items() if name != MAIN)
@@ -233,10 +234,16 @@ class Bench:
     """The plays, printed and kept as they end."""
 
     def __init__(
-        self, trace: Path, home: Path, command: str, systems: Collection[str] = SYSTEMS
+        self,
+        trace: Path,
+        home: Path,
+        command: str,
+        systems: Collection[str] = SYSTEMS,
+        *,
+        charges: bool = False,
     ) -> None:
         self._trace, self._home, self._command = trace, home, command
-        self._systems = systems
+        self._systems, self._charges = systems, charges
         self._value: list[dict[str, Any]] = []
         """Samples and modelled dollars of each play."""
         self._plays: list[dict[str, Any]] = []
@@ -257,7 +264,7 @@ class Bench:
             theirs[every] = self._beside(name, number, ours, every, CONSTANTS_S[MAIN])
         if number == 0:
             self._best[name] = max(INTERVALS, key=lambda every: theirs[every])
-            for restart_s in setting.constants:
+            for restart_s in setting.constants if self._charges else ():
                 self._beside(name, number, ours, self._best[name], restart_s)
 
     def _torchft(self, name: str, number: int) -> None:
@@ -353,19 +360,25 @@ def main() -> int:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="bamboo is always played")
+    parser.add_argument("--charges", action="store_true", help="other constants a restart, too")
     arguments = parser.parse_args()
-    systems = arguments.systems.split(",")
+    systems = chosen(parser, "system", arguments.systems, SYSTEMS)
+    settings = chosen(parser, "setting", arguments.settings, BY_NAME)
     if "torchft" in systems and not at_hand():
         print(missing())
         systems.remove("torchft")
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
     command = command_of("trace_replay", arguments)
-    bench = Bench(arguments.trace, home, command, systems)
+    bench = Bench(arguments.trace, home, command, systems, charges=arguments.charges)
+    print(f"runs are in {home} until all of them are played and verified", flush=True)
     for number in range(arguments.rounds):
-        for name in arguments.settings.split(","):
+        for name in settings:
             bench.round(name, number)
     print(bench.write())
-    return int(not bench.all_verified)
+    if not bench.all_verified:
+        return 1
+    shutil.rmtree(home)
+    return 0
 
 
 def spread(ratios: list[float]) -> dict[str, float]:
