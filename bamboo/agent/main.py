@@ -30,11 +30,12 @@ from bamboo.agent.outcome import (
 from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
 from bamboo.config.load import job_from_json
 from bamboo.coord.driver import Driver, join_run
+from bamboo.coord.open import opened_in_time
 from bamboo.core import state as core
 from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Phase, State
-from bamboo.errors import BambooError, InputError, StoreRefused, StoreUnavailable
+from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import NodeId, node_id
 from bamboo.ports import (
     FENCED_STATUS,
@@ -277,13 +278,7 @@ def _open(store: Callable[[], Store], node: NodeId, *, deadline_s: float) -> _Ru
     before the network is. Raises the last error."""
     end_s = time.monotonic() + deadline_s
     while True:
-        try:
-            opened = store()
-        except (StoreRefused, StoreUnavailable):
-            if time.monotonic() > end_s:
-                raise
-            time.sleep(_RETRY_S)
-            continue
+        opened = opened_in_time(store, deadline_s=end_s - time.monotonic())
         try:
             driver, begin = join_run(opened, node, deadline_s=end_s - time.monotonic())
             job = job_from_json(opened.document("job"))

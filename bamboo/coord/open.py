@@ -1,11 +1,16 @@
 """The way to a store: by URL, checked before anything is started."""
 
+import time
+from collections.abc import Callable
+
 from bamboo.coord.redis_store import RedisStore, StoreSeen
+from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ids import RunId
 from bamboo.ports import Store
 
 DEADLINE_S = 4.0
 """How long one call may take unless the caller says otherwise."""
+_RETRY_S = 0.1
 
 
 def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store:
@@ -21,6 +26,20 @@ def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store
         store.close()
         raise
     return store
+
+
+def opened_in_time(store: Callable[[], Store], *, deadline_s: float) -> Store:
+    """What `store` opens, tried again while it refuses or does not answer, up to `deadline_s`: who
+    comes to a run may come before the network is up, or while the store is started again. Raises
+    the last StoreRefused or StoreUnavailable."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            return store()
+        except (StoreRefused, StoreUnavailable):
+            if time.monotonic() >= end_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADLINE_S) -> None:

@@ -29,11 +29,17 @@ from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
-from bamboo.coord.open import open_store
+from bamboo.coord.open import open_store, opened_in_time
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
 from bamboo.data.dataset import load_data
-from bamboo.errors import CoreMisuse, InputError, StorageUnavailable, StoreUnavailable
+from bamboo.errors import (
+    CoreMisuse,
+    InputError,
+    StorageUnavailable,
+    StoreNotReached,
+    StoreUnavailable,
+)
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
 from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
@@ -51,20 +57,23 @@ from bamboo.topology.strategy import Strategy
 
 LEAVE_DEADLINE_S = 5.0
 JOIN_DEADLINE_S = 300.0
-"""So long a store may stand still, or have lost the run, while a node is about to join."""
+"""So long a store may be away or stand still, or have lost the run, while a node is about to
+join."""
 RETRY_S = 0.1
 
 
 def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int:
     """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
-    store = open_store(config["store_url"], run)
     try:
+        store = opened_in_time(
+            lambda: open_store(config["store_url"], run), deadline_s=JOIN_DEADLINE_S
+        )
         driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
         documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
         objects = objects_of(config, bucket)
         text = None if objects is None else text_of(documents, objects)
-    except (StoreUnavailable, StorageUnavailable):
+    except (StoreNotReached, StoreUnavailable, StorageUnavailable):
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
     overtaken = threading.Event()

@@ -7,9 +7,9 @@ import pytest
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.config.resolve import semantics
 from bamboo.coord.memory_store import MemoryStore
-from bamboo.errors import StorageUnavailable, StoreUnavailable
-from bamboo.ids import run_id
-from bamboo.ports import STORE_AWAY_STATUS
+from bamboo.errors import StorageUnavailable, StoreNotReached, StoreUnavailable
+from bamboo.ids import RunId, run_id
+from bamboo.ports import STORE_AWAY_STATUS, Store
 from bamboo.runtime import worker
 from bamboo.runtime.worker import documents_of
 from bamboo.topology.grid import Grid
@@ -55,6 +55,41 @@ def test_a_store_that_stays_away_is_no_fault_of_the_node(
     config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
     assert worker.main(config) == STORE_AWAY_STATUS
     assert "it does not answer" in capsys.readouterr().err
+
+
+def test_a_store_that_is_started_again_meanwhile_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def killed_twice(url: str, run: RunId) -> Store:
+        asked.append(url)
+        if len(asked) < 3:
+            raise StoreNotReached("connection reset by peer")
+        return MemoryStore(run)
+
+    def not_there(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the run is not asked for before the store is there")
+
+    monkeypatch.setattr(worker, "open_store", killed_twice)
+    monkeypatch.setattr(worker, "join_run", not_there)
+    config = {"run": "test", "node": "i-1.0", "store_url": "unix:///again"}
+    assert worker.main(config) == STORE_AWAY_STATUS
+    assert len(asked) == 3
+    assert "the run is not asked for" in capsys.readouterr().err
+
+
+def test_a_store_that_is_gone_is_no_fault_of_the_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(*_: object) -> Store:
+        raise StoreNotReached("connection reset by peer")
+
+    monkeypatch.setattr(worker, "JOIN_DEADLINE_S", 0.0)
+    monkeypatch.setattr(worker, "open_store", gone)
+    config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
+    assert worker.main(config) == STORE_AWAY_STATUS
+    assert "connection reset by peer" in capsys.readouterr().err
 
 
 def test_a_bucket_that_does_not_answer_is_no_fault_of_the_node(
