@@ -59,7 +59,8 @@ class Follower:
         self._policy = Policy()
         self._version = -1
         self._store_id = ""
-        self._documents: Mapping[str, str] = {}
+        self._documents: Mapping[str, str] | None = None
+        """Those of the run; None until they were read."""
         self._first: Begin | None = None
         self._end: deque[tuple[Entry, State]] = deque()
         """The last entries, each with the state before it."""
@@ -90,8 +91,13 @@ class Follower:
                 raise
             return []
         unsure = not entries or not self._store_id
-        if unsure and self._state is not None and self._lost_track(store):
-            return []
+        try:
+            if unsure and self._state is not None and self._lost_track(store):
+                return []
+        except StoreUnavailable:
+            if not out:
+                raise
+            # What was read stands, and nobody is given it twice; the store is asked the next time.
         return out
 
     def catch_up(self, store: Store) -> list[Decision]:
@@ -182,9 +188,12 @@ class Follower:
             self._state, self._version, self._store_id = None, -1, ""
             self._end.clear()
             return True
-        self._store_id = found
         if self._driver is not None:
-            self._documents = store.documents()
+            documents = store.documents()
+            if store.store_id() != found:
+                raise StoreUnavailable("the store lost the run while its documents were read")
+            self._documents = documents
+        self._store_id = found
         return False
 
     def _is_ours(self, store: Store) -> bool:

@@ -2,7 +2,8 @@
 
 Everybody who takes part offers what he has read: the state of some version and the decisions since.
 Offers are taken for one lease from the first on; then the highest version is put back by whoever
-comes first, with one more decision, StoreRefilled, which begins a new generation.
+comes first and has the run's documents, with one more decision, StoreRefilled, which begins a new
+generation.
 
 Rule: the refilled log is a log like any other. It begins with a state instead of the run's first
 one, everything after that can be recomputed, and a member that was a little behind reads on as
@@ -65,15 +66,15 @@ def decode_known(text: str) -> Known:
     return Known(begin=begin, entries=entries, state=state)
 
 
-def offer_to(store: Store, known: Known, *, documents: Mapping[str, str], me: str) -> bool:
+def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None, me: str) -> bool:
     """Offer what is known to a store without the run, and put the best offer back once the time for
-    offers is over; whether the run is there now. Raises StoreUnavailable. Call it again until then.
-    """
+    offers is over; whether the run is there now. Who has not read the documents (None) only offers.
+    Raises StoreUnavailable. Call it again until then."""
     lease_s, version = known.begin.policy.gone_s, known.state.version
     offers = store.offer(version=version, offer="", lease_s=lease_s)
     if not offers.here and offers.version < version:
         offers = store.offer(version=version, offer=encode_known(known), lease_s=lease_s)
-    if offers.here or not offers.best:
+    if offers.here or not offers.best or documents is None:
         return offers.here
     best = decode_known(offers.best)
     state, entries = with_refill(best, now_s=offers.now_s, me=me)

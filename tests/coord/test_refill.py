@@ -1,6 +1,7 @@
 """A store that lost the run gets it back from its members; whoever knew more has to end."""
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 
@@ -86,6 +87,44 @@ def test_the_members_give_back_what_they_read(store: MemoryStore, clock: Clock) 
     assert verify_decisions(store).equal
     # The log is one that a newcomer can join by.
     assert join_run(store, "n9.1")[0].state() == state
+
+
+def test_who_has_not_read_the_documents_leaves_it_to_who_has(
+    store: MemoryStore, clock: Clock
+) -> None:
+    (knows,) = members(store, "n0.1")
+    newcomer = Member(store, "n1.1")
+    newcomer.follower.read(store.entries(after_version=-1, timeout_s=0.0))
+    store.wipe()  # before it looked any further
+    assert newcomer.poll() == ["away"]
+    clock.now_s += POLICY.gone_s
+    assert newcomer.poll() == newcomer.poll() == ["away"]
+    assert store.store_id() == "", "a run without its documents can be joined by nobody"
+    assert knows.poll() == ["away"]
+    assert newcomer.poll() == ["StoreRefilled"]
+    assert store.documents() == DOCUMENTS
+
+
+def test_documents_that_were_lost_while_they_were_read_are_read_again(
+    store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (knows,) = members(store, "n0.1")
+    newcomer = Member(store, "n1.1")
+    documents = store.documents
+
+    def lost_just_now() -> Mapping[str, str]:
+        store.wipe()
+        return documents()
+
+    monkeypatch.setattr(store, "documents", lost_just_now)
+    assert newcomer.poll() == ["NodeJoined"] * 4, "what was read is given out all the same"
+    monkeypatch.undo()
+    assert newcomer.poll() == knows.poll() == ["away"]
+    clock.now_s += POLICY.gone_s
+    assert newcomer.poll() == ["away"]
+    assert store.store_id() == ""
+    assert knows.poll() == ["away"]
+    assert store.documents() == DOCUMENTS
 
 
 def test_the_highest_version_wins(store: MemoryStore, clock: Clock) -> None:
