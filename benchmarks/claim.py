@@ -11,14 +11,25 @@ class Claim:
     found: float
     limit: float
     at_most: bool = True
+    interval: tuple[float, float] | None = None
+    """Of what was found, where there are values enough for one."""
 
     @property
     def holds(self) -> bool:
         """Whether the limit is kept."""
-        return self.found <= self.limit if self.at_most else self.found >= self.limit
+        return self._keeps(self.found)
+
+    def _keeps(self, value: float) -> bool:
+        return value <= self.limit if self.at_most else value >= self.limit
 
     def line(self) -> str:
         """For people."""
         bound = "at most" if self.at_most else "at least"
         verdict = "reached" if self.holds else "NOT REACHED"
-        return f"{self.about:56} {self.found:8.3f}  {bound} {self.limit:.3f}  {verdict}"
+        between = ""
+        if self.interval is not None:
+            low, high = self.interval
+            between = f" ({low:.3f} to {high:.3f})"
+            if self._keeps(low) != self._keeps(high):
+                verdict += ", but the interval lies across the limit"
+        return f"{self.about:56} {self.found:8.3f}{between}  {bound} {self.limit:.3f}  {verdict}"

@@ -33,7 +33,13 @@ from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.local_run import step_times_s
-from benchmarks.report import command_of, median_and_quartiles, paired_ratios, write_result
+from benchmarks.report import (
+    chosen,
+    command_of,
+    median_and_quartiles,
+    paired_ratios,
+    write_result,
+)
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 
@@ -202,10 +208,8 @@ def main() -> int:
         "shares": lambda: shares(body, arguments.rounds),
         "checkpoints": lambda: checkpoints(body, arguments.rounds),
     }
-    if unknown := [name for name in arguments.parts.split(",") if name not in parts]:
-        parser.error(f"there is no part {unknown[0]}; there are {', '.join(parts)}")
     start_s = time.time()
-    for name in arguments.parts.split(","):
+    for name in chosen(parser, "part", arguments.parts, parts):
         parts[name]()
     body["took_s"] = round(time.time() - start_s)
     part = "" if arguments.parts == PARTS else arguments.parts

@@ -36,7 +36,13 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from benchmarks.claim import Claim
-from benchmarks.report import command_of, median_with_interval, paired_ratios, write_result
+from benchmarks.report import (
+    command_of,
+    interval_name,
+    median_with_interval,
+    paired_ratios,
+    write_result,
+)
 from benchmarks.stamped import ours
 from benchmarks.torch_pipeline import SINGLE, torchs
 from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
@@ -56,6 +62,8 @@ CUTS = {
 STEPS = {"8x256": 2, "16x512": 1}
 """In a turn."""
 WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
+ROUNDS = 6
+"""As many in each case, and enough for an interval."""
 ENDLESS_STEPS = 100_000
 PATIENCE_S = 3600.0
 """A contender stands still for most of the time."""
@@ -63,12 +71,11 @@ PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Who competes with which model on which grid, for how many rounds."""
+    """Who competes with which model on which grid."""
 
     size: str
     pipelines: int
     stages: int
-    rounds: int
     contenders: tuple[str, ...] = CONTENDERS
 
     @property
@@ -80,14 +87,15 @@ GRIDS = ("1x2", "1x4", "2x2", "2x4")
 PIPELINES = (REFERENCE, *OURS, "gpipe")
 SHORT = (REFERENCE, *OURS)
 CASES = (
-    Case(size="8x256", pipelines=1, stages=4, rounds=7),
-    Case(size="8x256", pipelines=1, stages=2, rounds=4, contenders=PIPELINES),
-    Case(size="8x256", pipelines=2, stages=2, rounds=4, contenders=PIPELINES),
-    Case(size="8x256", pipelines=2, stages=4, rounds=4, contenders=PIPELINES),
-    Case(size="16x512", pipelines=1, stages=4, rounds=5, contenders=SHORT),
-    Case(size="16x512", pipelines=1, stages=2, rounds=2, contenders=SHORT),
+    Case(size="8x256", pipelines=1, stages=4),
+    Case(size="8x256", pipelines=1, stages=2, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=2, contenders=PIPELINES),
+    Case(size="8x256", pipelines=2, stages=4, contenders=PIPELINES),
+    Case(size="16x512", pipelines=1, stages=4, contenders=SHORT),
+    Case(size="16x512", pipelines=1, stages=2, contenders=SHORT),
+    Case(size="16x512", pipelines=2, stages=2, contenders=SHORT),
+    Case(size="16x512", pipelines=2, stages=4, contenders=SHORT),
 )
-"""What fits 12 minutes on two quiet cores; other grids of the larger model are there by name."""
 
 
 def job(case: Case, mode: str) -> JobConfig:
@@ -115,23 +123,23 @@ def contender(case: Case, name: str) -> AbstractContextManager[Contender]:
     return torchs(name, job(case, "off"), CUTS[case.size, case.stages])
 
 
-def played(case: Case) -> tuple[dict[str, list[Cost]], dict[str, float]]:
+def played(case: Case, rounds: int) -> tuple[dict[str, list[Cost]], dict[str, float]]:
     """By contender, what a step cost in each round, and what an operation cost beside its work."""
     with contextlib.ExitStack() as stack:
         running = []
         for name in case.contenders:
             running.append(stack.enter_context(contender(case, name)))
             running[-1].run(WARM_UP_STEPS[case.size])
-        found = take_turns(running, rounds=case.rounds, steps=STEPS[case.size])
+        found = take_turns(running, rounds=rounds, steps=STEPS[case.size])
         stamps = {one.name: read_stamps(one.folder) for one in running}
         return found, {
             name: beside_us(each, WARM_UP_STEPS[case.size]) for name, each in stamps.items()
         }
 
 
-def rows_of(case: Case) -> list[dict[str, Any]]:
+def rows_of(case: Case, rounds: int) -> list[dict[str, Any]]:
     """Play a case: one row of the table for each contender, with every value."""
-    found, beside = played(case)
+    found, beside = played(case, rounds)
     rows = []
     for name, each in found.items():
         row: dict[str, Any] = {"size": case.size, "grid": case.grid, "contender": name}
@@ -154,6 +162,7 @@ def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
             found=row["1f1b_over_it_wall_s"][0],
             limit=LIMITS[row["contender"]],
             at_most=False,
+            interval=row["1f1b_over_it_wall_s"][1:],
         )
         for row in rows
         if row["contender"] in LIMITS
@@ -172,10 +181,19 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['size']:7} {row['grid']:5} {row['contender']:7} {ms}  {ratios} {beside}"
 
 
-def chosen(sizes: str, grids: str, contenders: str, *, rounds: int) -> list[Case]:
+def head_of(rounds: int) -> str:
+    """The head of the table."""
+    between = interval_name(rounds)
+    return (
+        f"{'model':7} {'grid':5} {'':7} {'wall ms':>8} {'cpu ms':>8}  "
+        f"{f'1f1b / it: wall ({between})':>22}  {f'cpu ({between})':>22}  us/op"
+    )
+
+
+def chosen(sizes: str, grids: str, contenders: str) -> list[Case]:
     """The cases of these sizes and grids, of the defaults or beyond them; of everybody or of the
-    contenders that are named; for so many rounds, or as each case has it (0). The reference comes
-    first. What is empty is as the defaults have it."""
+    contenders that are named. The reference comes first. What is empty is as the defaults have
+    it."""
     cases = [
         _case(size, *map(int, grid.split("x")))
         for size in (sizes or ",".join(STEPS)).split(",")
@@ -185,7 +203,7 @@ def chosen(sizes: str, grids: str, contenders: str, *, rounds: int) -> list[Case
     out = []
     for case in cases:
         others = [n for n in CONTENDERS if n in (named or case.contenders) and n != REFERENCE]
-        changed = replace(case, rounds=rounds or case.rounds, contenders=(REFERENCE, *others))
+        changed = replace(case, contenders=(REFERENCE, *others))
         out.append(changed)
     return out
 
@@ -196,7 +214,7 @@ def _grids(size: str) -> list[str]:
 
 def _case(size: str, pipelines: int, stages: int) -> Case:
     """That of the defaults, or a short one."""
-    own = Case(size=size, pipelines=pipelines, stages=stages, rounds=2, contenders=SHORT)
+    own = Case(size=size, pipelines=pipelines, stages=stages, contenders=SHORT)
     return next((case for case in CASES if (case.size, case.grid) == (size, own.grid)), own)
 
 
@@ -204,21 +222,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--grids", default="", help=f"pipelines x stages, of {', '.join(GRIDS)}")
-    parser.add_argument("--rounds", type=int, default=0, help="0: as each case has it")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
     arguments = parser.parse_args(argv)
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: give 1 at least")
     for option, known in (("sizes", STEPS), ("grids", GRIDS), ("contenders", CONTENDERS)):
         given = [word for word in getattr(arguments, option).split(",") if word]
         if unknown := [word for word in given if word not in known]:
             parser.error(f"--{option} {unknown[0]}: there are {', '.join(known)}")
     torch.set_num_threads(1)
-    head = f"{'model':7} {'grid':5} {'':7} {'wall ms':>8} {'cpu ms':>8}"
-    head += f"  {'1f1b / it: wall (95 %)':>22}  {'cpu (95 %)':>22}  us/op"
     rows: list[dict[str, Any]] = []
-    cases = chosen(arguments.sizes, arguments.grids, arguments.contenders, rounds=arguments.rounds)
-    for case in cases:
-        print(f"{case.size} on {case.grid}: {case.rounds} rounds", flush=True)
-        found = rows_of(case)
+    head = head_of(arguments.rounds)
+    for case in chosen(arguments.sizes, arguments.grids, arguments.contenders):
+        print(f"{case.size} on {case.grid}: {arguments.rounds} rounds", flush=True)
+        found = rows_of(case, arguments.rounds)
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
     print("\n".join(["", head, *map(line, rows)]))

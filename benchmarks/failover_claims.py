@@ -3,7 +3,6 @@
 Rule: a claim that cannot be made of what was played is left out, never taken for reached.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from benchmarks.failover_figures import (
     samples_per_s,
     until_next_commit_s,
 )
+from benchmarks.report import median_with_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Row:
     until_commit_s: tuple[float, ...]
     never_ended: int
     """Of the kills, those after which no new step came: up to the play's end is counted."""
-    discarded: int
+    discarded: int | None
     redone: int
     goodput: float
     of_oracle: float
@@ -44,24 +44,37 @@ class Row:
         """Of each kill."""
         return [one - self.calm_step_s for one in self.until_commit_s]
 
+    @property
+    def stall_s(self) -> tuple[float, float, float]:
+        """(median, low, high) over the kills, with the median's 95 % interval."""
+        return median_with_interval(self.stalls_s)
+
+    @property
+    def stall_is_a_bound(self) -> bool:
+        """Whether the median is a least only: a stall that did not end may lie beyond it."""
+        if not self.never_ended:
+            return False
+        return min(self.stalls_s[-self.never_ended :]) <= statistics.median(self.stalls_s)
+
     def line(self) -> str:
         """For the table."""
-        stalls = sorted(self.stalls_s) or [math.nan]
-        known = zip((statistics.median(stalls), stalls[-1]), (len(stalls) / 2, 0), strict=True)
-        middle = " ".join(
-            f"{'>' * (self.never_ended > least) + format(stall_s, '.2f'):>7}"
-            for stall_s, least in known
-        )
+        middle, between, longest = "-", "-", "-"
+        if self.stalls_s:
+            stall_s, low, high = self.stall_s
+            middle = ">" * self.stall_is_a_bound + f"{stall_s:.2f}"
+            between = f"{low:.2f}-{high:.2f}"
+            longest = ">" * (self.never_ended > 0) + f"{max(self.stalls_s):.2f}"
+        discarded = "-" if self.discarded is None else self.discarded
         return (
-            f"{self.system:17} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle} "
-            f"{self.discarded:10d} {self.redone:7d} {self.goodput:8.3f} {self.of_oracle:10.3f} "
-            f"{self.samples_of_oracle:8.3f}  {self.bits}"
+            f"{self.system:17} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle:>7} "
+            f"{between:>11} {longest:>7} {discarded:>10} {self.redone:7d} {self.goodput:8.3f} "
+            f"{self.of_oracle:10.3f} {self.samples_of_oracle:8.3f}  {self.bits}"
         )
 
 
 HEAD = (
-    f"{'system':17} {'ms/step':>8} {'kills':>6} {'stall s':>7} {'longest':>7} {'discarded':>10} "
-    f"{'redone':>7} {'goodput':>8} {'of oracle':>10} {'samples':>8}  bits"
+    f"{'system':17} {'ms/step':>8} {'kills':>6} {'stall s':>7} {'95 %':>11} {'longest':>7} "
+    f"{'discarded':>10} {'redone':>7} {'goodput':>8} {'of oracle':>10} {'samples':>8}  bits"
 )
 
 
@@ -87,17 +100,26 @@ def row(
     )
 
 
+def lost_by(found: Row) -> int:
+    """Steps discarded or taken again. Raises ValueError where nobody counted them."""
+    if found.discarded is None:
+        raise ValueError(f"nobody counted what {found.system} discarded")
+    return found.discarded + found.redone
+
+
 def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> list[Claim]:
     """What is to be reached, of the systems that were played."""
     out: list[Claim] = []
     mine = rows.get("bamboo")
     if mine is not None and mine.kills:
-        stall_s = statistics.median(mine.stalls_s)
+        stall_s, *between = mine.stall_s
+        middle_s, low_s, high_s = median_with_interval(mine.until_commit_s)
         out += [
             Claim(
                 about="kill to commit of the hit step, median s",
-                found=statistics.median(mine.until_commit_s),
+                found=middle_s,
                 limit=1.3 * mine.calm_step_s + 0.1,
+                interval=(low_s, high_s),
             ),
             Claim(
                 about="goodput, of the oracle's", found=mine.of_oracle, limit=0.95, at_most=False
@@ -108,7 +130,7 @@ def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> l
                 limit=0.95,
                 at_most=False,
             ),
-            Claim(about="steps lost or redone", found=mine.discarded + mine.redone, limit=0),
+            Claim(about="steps lost or redone", found=lost_by(mine), limit=0),
         ]
         if len(first_operation_ms) == mine.kills:  # else the longest may be one that is not known
             at_s = max(first_operation_ms) / 1e3
@@ -124,8 +146,10 @@ def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> l
         shares += [(min(theirs_s, key=lambda name: theirs_s[name]), 1.0)] if theirs_s else []
         for system, share in shares:
             about = f"stall, median s, beside {theirs_s[system]:.2f} of {system}"
-            about += ", its best" if share == 1.0 else ""
-            out.append(Claim(about=about, found=stall_s, limit=share * theirs_s[system]))
+            about += ", the best of them" if share == 1.0 else ""
+            limit = share * theirs_s[system]
+            low_s, high_s = between
+            out.append(Claim(about=about, found=stall_s, limit=limit, interval=(low_s, high_s)))
     quiet = rows.get("bamboo, a minute")
     if quiet is not None and quiet.kills:
         about = "goodput with a kill a minute, of failure-free"

@@ -58,8 +58,8 @@ class Play:
     kills_s: tuple[float, ...]
     commits: tuple[Commit, ...]
     """In order of time; a step that was committed again stands here twice."""
-    discarded: int
-    """Attempts at a step that no one could commit."""
+    discarded: int | None
+    """Attempts at a step that no one could commit; None where nobody counts them."""
     again: int = 0
     """Steps that stood and were taken again, beyond those that `commits` shows."""
 

@@ -32,7 +32,7 @@ from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
-from benchmarks.report import command_of, write_result
+from benchmarks.report import chosen, command_of, write_result
 from tests.e2e.forker import close_shared_forker
 
 TORCHFT = {
@@ -184,20 +184,21 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.calm_steps < LEAST_CALM_STEPS:
         parser.error(f"--calm-steps {arguments.calm_steps} are too few; give {LEAST_CALM_STEPS}")
-    chosen = [name.strip() for name in arguments.systems.split(",")]
-    if unknown := [name for name in chosen if name not in SYSTEMS]:
-        parser.error(f"there is no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
+    for option in ("seconds", "every"):
+        if (given := getattr(arguments, option)) <= 0:
+            parser.error(f"--{option} {given:g}: give more than 0")
+    systems = chosen(parser, "system", arguments.systems, SYSTEMS)
     if not at_hand():
         print(missing())
-        chosen = [name for name in chosen if name == "bamboo"]
-        if not chosen:
+        systems = [name for name in systems if name == "bamboo"]
+        if not systems:
             return 2
     bench = Bench(arguments)
     print(said_of(bench.best, bench, arguments), flush=True)
     rows: list[Row] = []
     failed: list[str] = []
     try:
-        for name in chosen:
+        for name in systems:
             try:
                 rows.append(bench.play(name))
             except PLAYED_BADLY as error:
@@ -205,7 +206,7 @@ def main() -> int:
                 print(f"{name} did not play to its end: {error}", flush=True)
                 continue
             print(f"{HEAD}\n{rows[-1].line()}", flush=True)
-        if "bamboo" in chosen and arguments.quiet_seconds:
+        if "bamboo" in systems and arguments.quiet_seconds:
             kills = kills_every(QUIET_EVERY_S, for_s=arguments.quiet_seconds, seed=arguments.seed)
             try:
                 rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
@@ -233,7 +234,7 @@ def main() -> int:
         "plays": bench.details,
     }
     command = command_of("failover_vs_peers", arguments)
-    part = "" if chosen == list(SYSTEMS) else ",".join(chosen)
+    part = "" if systems == list(SYSTEMS) else ",".join(systems)
     print(f"written: {write_result('failover-vs-peers', command, body, part).name}")
     bits = any(found.system.startswith("bamboo") and found.bits != "equal" for found in rows)
     return int(bool(failed) or bits)

@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from bamboo.core.state import State
@@ -160,10 +160,20 @@ def main() -> None:
             f"{low:6.0f} -{high:5.0f} {1e3 * statistics.fmean(extra[mode]):6.0f} {1e3 * dry:8.0f}"
         )
     ratio, low, high = ratio_of_means(extra["eager"], extra["stash"])
-    claim = Claim(about="eager over stash, means over all instants", found=ratio, limit=LIMIT)
-    print(f"{claim.line()}  (95 %: {low:.3f} to {high:.3f}); bits equal in every run")
+    claim = Claim(
+        about="eager over stash, means over all instants",
+        found=ratio,
+        limit=LIMIT,
+        interval=(low, high),
+    )
+    print(f"{claim.line()}; bits equal in every run")
     command = command_of("hit_step", arguments)
-    body = {"extra_s": extra, "calm_s": calm, "ratio_of_means": [ratio, low, high]}
+    body = {
+        "claims": [asdict(claim)],
+        "extra_s": extra,
+        "calm_s": calm,
+        "ratio_of_means": [ratio, low, high],
+    }
     print(f"written: {write_result('hit-step', command, body).name}")
 
 

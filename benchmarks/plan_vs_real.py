@@ -20,7 +20,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.planner.cost import shared_step_s
 from benchmarks.local_run import step_times_s
-from benchmarks.report import command_of, median_and_quartiles, write_result
+from benchmarks.report import chosen, command_of, median_and_quartiles, write_result
 from cli import wiring
 from cli.planning import plan_job
 
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", default=",".join(CASES))
     options = parser.parse_args()
-    names = options.jobs.split(",")
+    names = chosen(parser, "job", options.jobs, CASES)
     body = {name: compare(name, CASES[name], options.rounds) for name in names}
     command = command_of("plan_vs_real", options)
     print(write_result("plan-vs-real", command, body))

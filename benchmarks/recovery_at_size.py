@@ -23,6 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -39,11 +40,11 @@ from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.copy_bandwidth import shown, yardstick
-from benchmarks.report import command_of, write_result
+from benchmarks.recovery_tables import GROWN, MB, REPLACED, claims, grown_row, replaced_row
+from benchmarks.report import chosen, command_of, write_result
 from tests.e2e.calm import samples_difference
 from tests.e2e.cluster import Cluster, cluster
 
-MB = 10**6
 STATE_BYTES = 12
 """Of a parameter: itself and two moments."""
 WARM = 3
@@ -235,7 +236,7 @@ def grown(job: JobConfig) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- tables
+# ---------------------------------------------------------------- by nodes
 
 
 def counted_job(nodes: int, *, grows: bool) -> JobConfig:
@@ -257,41 +258,6 @@ def counted_job(nodes: int, *, grows: bool) -> JobConfig:
             virtual_forward_ms=(10.0 * slow,),
             virtual_backward_ms=(20.0 * slow,),
         ),
-    )
-
-
-REPLACED = (
-    f"{'':>8} {'EOF':>6} {'decide':>6} {'promote':>7} {'1st op':>6} ms  {'hit step':>8} "
-    f"{'longest':>8} steps  {'sent MB':>8} {'protected':>9} s  {'steps':>6}  bits"
-)
-GROWN = (
-    f"{'':>8} {'stall':>7} s {'stall':>7} steps  {'sent MB':>8} {'in':>7} s  {'ahead MB':>8} "
-    f"{'gradients':>9} {'in':>7} s {'GB/s':>6} {'of a copy':>9}  bits"
-)
-
-
-def replaced_row(found: dict[str, Any]) -> str:
-    """A line of the table REPLACED."""
-    parts = found["parts_ms"]
-    step_s = found["step_s"]
-    return (
-        f"{parts['disconnect']:6.0f} {parts['decision']:6.0f} {parts['promotion']:7.0f} "
-        f"{parts['first operation']:6.0f}     {found['hit_step_s'] / step_s:8.2f} "
-        f"{found['longest_step_s'] / step_s:8.2f}        {found['sent_bytes'] / MB:8.1f} "
-        f"{found['protected_s']:9.2f}    {found['protected_s'] / step_s:6.1f}  "
-        f"{found['differs'] or 'equal'}"
-    )
-
-
-def grown_row(found: dict[str, Any], copy_gb_per_s: float | None) -> str:
-    """A line of the table GROWN; `copy_gb_per_s` is the yardstick, where it was measured."""
-    share = f"{found['gb_per_s'] / copy_gb_per_s:9.0%}" if copy_gb_per_s else f"{'':9}"
-    return (
-        f"{found['stall_s']:7.2f}   {found['stall_s'] / found['step_s']:7.2f}        "
-        f"{found['sent_bytes'] / MB:8.1f} {found['sent_s']:7.2f}    "
-        f"{found['ahead_bytes'] / MB:8.1f} {found['followed_bytes'] / MB:9.1f} "
-        f"{found['ahead_s']:7.2f}   {found['gb_per_s']:6.2f} "
-        f"{share}  {found['differs'] or 'equal'}"
     )
 
 
@@ -317,6 +283,16 @@ def rows(
     return body
 
 
+def numbers(parser: argparse.ArgumentParser, option: str, words: str, step: int = 1) -> list[int]:
+    """Whole numbers, multiples of `step`; the parser ends with what is wrong about them."""
+    out = []
+    for word in words.split(","):
+        if not word.isdecimal() or not int(word) or int(word) % step:
+            parser.error(f"--{option} {word!r}: give whole numbers, {step} or a multiple of it")
+        out.append(int(word))
+    return out
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default=",".join(PARTS))
@@ -324,9 +300,10 @@ def main() -> int:
     parser.add_argument("--nodes", default="4,8,16,32")
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
-    parts = arguments.parts.split(",")
-    if unknown := [part for part in parts if part not in PARTS]:
-        parser.error(f"there is no part {unknown[0]}; there are {', '.join(PARTS)}")
+    parts = chosen(parser, "part", arguments.parts, PARTS)
+    sizes = numbers(parser, "mb", arguments.mb)
+    counts = numbers(parser, "nodes", arguments.nodes, step=4)
+    numbers(parser, "rounds", str(arguments.rounds))
     body: dict[str, Any] = {}
     rate: float | None = None
     if "copy" in parts:
@@ -335,7 +312,6 @@ def main() -> int:
         print(f"the yardstick: {best}, {rate:.2f} GB/s")
         body["copy"] = {"gb_per_s": found, "yardstick": best}
     if "sizes" in parts:
-        sizes = [int(word) for word in arguments.mb.split(",")]
         print("by MB of state a stage")
         body["sizes"] = rows(
             sizes,
@@ -347,7 +323,6 @@ def main() -> int:
             copy_gb_per_s=rate,
         )
     if "nodes" in parts:
-        counts = [int(word) for word in arguments.nodes.split(",")]
         print("by nodes, little state")
         body["nodes"] = rows(
             counts,
@@ -357,8 +332,11 @@ def main() -> int:
             },
             rounds=arguments.rounds,
         )
+    made = claims(body.get("sizes", {}), rate)
+    body["claims"] = [asdict(claim) for claim in made]
+    print("\n".join(claim.line() for claim in made))
     command = command_of("recovery_at_size", arguments)
-    part = "" if arguments.parts == ",".join(PARTS) else arguments.parts
+    part = "" if parts == list(PARTS) else arguments.parts
     print(write_result("recovery-at-size", command, body, part))
     plays = (
         play

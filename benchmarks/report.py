@@ -17,6 +17,8 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 LOAD_BEFORE = round(os.getloadavg()[0], 2)
 """When the benchmark began, before any load of its own."""
+ENOUGH = 6
+"""Values, for their median to have a 95 % interval."""
 RESAMPLES = 4000
 """Of a bootstrap: the ends of the interval move by less than their last printed digit."""
 
@@ -47,6 +49,11 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     )
     low, high = medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES) - 1]
     return statistics.median(values), low, high
+
+
+def interval_name(count: int) -> str:
+    """What `median_with_interval` gives for so many values."""
+    return "95 %" if count >= ENOUGH else f"range of {count}"
 
 
 def facts(command: str) -> dict[str, Any]:

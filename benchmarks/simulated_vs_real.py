@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import write_result
+from benchmarks.peers.processes import end_in_order
+from benchmarks.report import chosen, command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8
@@ -66,7 +67,7 @@ JOBS = {
 }
 
 
-def command_of(verb: str, job: Job, trace: Path) -> list[str]:
+def words_of(verb: str, job: Job, trace: Path) -> list[str]:
     """What both have in common."""
     command = [sys.executable, "-m", "cli.main", verb, str(JOB), "--trace", str(trace), "--json"]
     command += ["--time-scale", f"{job.time_scale:g}", "--hours", f"{job.hours:g}"]
@@ -76,7 +77,11 @@ def command_of(verb: str, job: Job, trace: Path) -> list[str]:
 def simulated(job: Job, trace: Path) -> dict[str, float]:
     """Steps and dollars by `bamboo simulate`."""
     done = subprocess.run(
-        command_of("simulate", job, trace), capture_output=True, text=True, check=True
+        words_of("simulate", job, trace),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT_S,
     )
     figures = json.loads(done.stdout)["systems"]["bamboo"]["figures"]
     names = ("steps", "usd", "preemptions", "failovers", "reconfigurations", "restores")
@@ -85,7 +90,7 @@ def simulated(job: Job, trace: Path) -> dict[str, float]:
 
 def real(job: Job, trace: Path, run: str, home: Path) -> dict[str, float]:
     """Steps and dollars from a run's receipt. Raises RuntimeError unless its trace stopped it."""
-    command = [*command_of("launch", job, trace), "--run", run, "--max-nodes", str(MAX_NODES)]
+    command = [*words_of("launch", job, trace), "--run", run, "--max-nodes", str(MAX_NODES)]
     with (home / f"{run}.out").open("w") as out:
         process = subprocess.Popen(
             command, env={**os.environ, "BAMBOO_HOME": str(home)}, stdout=out, stderr=out
@@ -93,8 +98,7 @@ def real(job: Job, trace: Path, run: str, home: Path) -> dict[str, float]:
         try:
             process.wait(LIMIT_S)
         finally:
-            process.terminate()
-            process.wait(60.0)
+            end_in_order(process)
     receipt = json.loads((home / run / "receipt.json").read_text())
     if receipt["exit_code"] != 130:
         raise RuntimeError(f"{run} ended {receipt['outcome']}: see {home / run}.out")
@@ -113,9 +117,10 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
+    names = chosen(parser, "job", arguments.jobs, JOBS)
     body: dict[str, Any] = {"trace": arguments.trace.name, "max_nodes": MAX_NODES, "jobs": {}}
     with tempfile.TemporaryDirectory(prefix="bamboo-simulated-vs-real-") as folder:
-        for name in arguments.jobs.split(","):
+        for name in names:
             job = JOBS[name]
             model = simulated(job, arguments.trace)
             rounds = []
@@ -138,7 +143,9 @@ def main() -> None:
                     for figure in ("steps", "usd")
                 },
             }
-    print(write_result("simulated-vs-real", "python -m benchmarks.simulated_vs_real", body))
+    part = "" if names == list(JOBS) else arguments.jobs
+    command = command_of("simulated_vs_real", arguments)
+    print(write_result("simulated-vs-real", command, body, part).name)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ SIZES = {64: 5, 4096: 341}
 """Nodes -> pipelines of 12 stages."""
 EVENT_HOURS = 2.0
 """Of each market whose events are timed."""
+TRACE_LIMIT_S = 600.0
+"""Beyond this the one trace is stuck."""
 
 
 def made(market: Market, seed: int) -> Trace:
@@ -61,7 +63,9 @@ def one_trace(path: Path) -> dict[str, float]:
 
 def in_fresh_process(path: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.simulator", "--trace", str(path), "--one-trace"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=TRACE_LIMIT_S
+    )
     out: dict[str, float] = json.loads(done.stdout)
     return out
 

@@ -31,7 +31,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.models import build_layer, build_model
 from bamboo.runtime.numerics import keep_freed_memory
-from benchmarks.peers.processes import die_with_parent
+from benchmarks.peers.processes import DEADLINE_S, die_with_parent
 from benchmarks.turns import Contender, Stamps
 
 SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
@@ -88,7 +88,7 @@ def torchs(name: str, job: JobConfig, cut: Sequence[int]) -> Iterator[Contender]
         finally:
             for process in ranks:
                 process.kill()
-                process.join()
+                process.join(DEADLINE_S)
 
 
 def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[int, ...]) -> None:

@@ -30,7 +30,7 @@ from bamboo.sim.run import ORACLE, Asked, TimesBook, simulate
 from bamboo.sim.trace import Trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.report import write_result
+from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
 from cli.market_options import MarketAsked
 from cli.markets import MarketOptions
@@ -243,7 +243,7 @@ def main() -> None:
             if not only or row.name in only:
                 found.append(study.study(row))
                 print(told(found[-1]), flush=True)
-                written = _written(arguments.trace.name, found)
+                written = _written(command_of("trace_layouts", arguments), found, arguments)
     if not found:
         parser.error(f"--only {arguments.only}: no such layout; take some of {_names()}")
     print(written)
@@ -253,15 +253,15 @@ def _names() -> str:
     return ", ".join(dict.fromkeys(row.name for row in rows((BASE_MS,))))
 
 
-def _written(trace: str, found: list[dict[str, Any]]) -> Path:
+def _written(command: str, found: list[dict[str, Any]], arguments: argparse.Namespace) -> Path:
     """The result so far."""
     body = {
-        "trace": trace,
+        "trace": arguments.trace.name,
         "charge_s": CONSTANTS_S[MAIN],
         "stretched": STRETCH,
         "rows": found,
     }
-    return write_result("trace-layouts", "python -m benchmarks.trace_layouts", body)
+    return write_result("trace-layouts", command, body, arguments.only)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from typing import Any
 
 from bamboo.config.load import load_job
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
-from benchmarks.peers.processes import at_hand, missing
+from benchmarks.peers.processes import at_hand, end_in_order, missing
 from benchmarks.report import chosen, command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 from cli.market import Replayed, settle
@@ -159,12 +159,7 @@ def played(play: Play, run: str, trace: Path, home: Path) -> "Played":
         try:
             process.wait(LIMIT_S)
         finally:
-            process.terminate()
-            try:
-                process.wait(60.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(60.0)
+            end_in_order(process)
     return result_of(play, run, home)
 
 

@@ -34,7 +34,7 @@ from bamboo.sim.run import CHECKPOINT_RESTART, OURS, Figures, simulate
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.world import Terms
-from benchmarks.report import command_of, write_result
+from benchmarks.report import chosen, command_of, write_result
 from cli.costing import CostAsked, JobCost, cost_of_job
 from cli.outcomes import MarketTerms, row_of
 from cli.pricing import TimesAsked
@@ -254,9 +254,10 @@ def main(given: Sequence[str] | None = None) -> int:
     if not arguments.trace.is_file():
         print(f"{arguments.trace}: no such trace; name the file of the p3 trace", file=sys.stderr)
         return 2
+    names = chosen(parser, "job", arguments.jobs, JOBS)
     bodies = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.jobs.split(","):
+        for name in names:
             path = Path(folder) / f"{name}.toml"
             path.write_text(JOBS[name], encoding="utf-8")
             bodies[name] = of_job(path, arguments.trace, seeds=arguments.seeds)

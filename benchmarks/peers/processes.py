@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-peers" / "bin"
 MAKE_IT = "benchmarks/peers/setup.sh"
 DEADLINE_S = 120.0
+TO_END_S = 60.0
+"""For who is asked."""
 POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 """Of prctl(2), Linux."""
@@ -78,6 +80,16 @@ def wait_for(there: Callable[[], bool], complaint: Callable[[], str], timeout_s:
         if time.monotonic() > give_up_s:
             raise RuntimeError(complaint())
         time.sleep(POLL_S)
+
+
+def end_in_order(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a process to end, which ends what it started; kill it when it does not."""
+    process.terminate()
+    try:
+        process.wait(TO_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(DEADLINE_S)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

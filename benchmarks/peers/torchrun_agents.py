@@ -175,7 +175,7 @@ def played(work: Work, kills: Sequence[Kill], for_s: float, *, spares: int, warm
             end_s=end_s,
             kills_s=tuple(stamps),
             commits=tuple(commit for commit, _ in said),
-            discarded=0,
+            discarded=None,
         ),
         digests={commit.step: digest for commit, digest in said},
         unlike=sum(len(found) > 1 for found in digests.values()),

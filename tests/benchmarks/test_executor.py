@@ -47,11 +47,11 @@ def test_an_operation_costs_what_the_threads_took_beside_its_work(tmp_path: Path
 
 
 def test_chosen_cases_always_have_the_reference_first() -> None:
-    chosen = executor_vs_torch.chosen("8x256", "1x4,2x2", "stash,off", rounds=2)
-    assert [(case.grid, case.rounds) for case in chosen] == [("1x4", 2), ("2x2", 2)]
+    chosen = executor_vs_torch.chosen("8x256", "1x4,2x2", "stash,off")
+    assert [case.grid for case in chosen] == ["1x4", "2x2"]
     assert {case.contenders for case in chosen} == {("1f1b", "off", "stash")}
-    assert executor_vs_torch.chosen("", "", "", rounds=0) == list(executor_vs_torch.CASES)
-    (beyond,) = executor_vs_torch.chosen("16x512", "2x4", "", rounds=0)
+    assert executor_vs_torch.chosen("", "", "") == list(executor_vs_torch.CASES)
+    (beyond,) = executor_vs_torch.chosen("16x512", "2x4", "")
     assert (beyond.grid, beyond.contenders) == ("2x4", ("1f1b", "off", "stash"))
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.failover_claims import Row, claims, row
 from benchmarks.failover_figures import Commit, Play
 
@@ -67,7 +69,17 @@ def test_a_row_is_read_from_the_play() -> None:
 
 
 def test_a_stall_that_did_not_end_is_a_bound() -> None:
-    ended = played("x", 5.0)
+    ended = replace(played("x", 5.0), until_commit_s=(5.7, 9.7, 4.7))
     assert ">" not in ended.line()
-    assert replace(ended, never_ended=1).line().count(">5.00") == 1
-    assert replace(ended, never_ended=2).line().count(">5.00") == 2
+    longest = replace(ended, until_commit_s=(5.7, 4.7, 9.7), never_ended=1)
+    assert longest.line().count(">") == 1, "beyond the median already: only the longest is unknown"
+    assert ">9.00" in longest.line()
+    last = replace(ended, never_ended=1)
+    assert ">5.00" in last.line(), "the last one may be the longest of all"
+    assert ">9.00" in last.line()
+
+
+def test_what_nobody_counts_is_no_nought() -> None:
+    assert " - " in replace(played("torchrun", 20.0), discarded=None).line()
+    with pytest.raises(ValueError, match="bamboo"):
+        verdicts(replace(played("bamboo", 0.1), discarded=None))

@@ -1,0 +1,67 @@
+"""What benchmarks say of their limits: by medians, with the interval beside them."""
+
+from typing import Any
+
+from benchmarks import executor_vs_torch, redundancy_overhead, virtual_bound
+from benchmarks.claim import Claim
+from benchmarks.recovery_tables import claims as of_recovery
+from benchmarks.report import interval_name
+
+
+def test_an_interval_across_the_limit_is_said() -> None:
+    inside = Claim(about="x", found=0.96, limit=0.95, at_most=False, interval=(0.955, 0.97))
+    assert inside.line().endswith("reached")
+    across = Claim(about="x", found=0.96, limit=0.95, at_most=False, interval=(0.94, 0.97))
+    assert across.line().endswith("reached, but the interval lies across the limit")
+    short = Claim(about="x", found=0.94, limit=0.95, at_most=False, interval=(0.93, 0.949))
+    assert short.line().endswith("NOT REACHED")
+
+
+def test_few_values_have_a_range() -> None:
+    assert interval_name(5) == "range of 5"
+    assert interval_name(6) == "95 %"
+
+
+def test_the_executor_is_held_against_torch_by_mode() -> None:
+    row: dict[str, Any] = {"size": "8x256", "grid": "1x2", "1f1b_over_it_wall_s": (0.98, 0.9, 1.1)}
+    rows = [{**row, "contender": name} for name in ("1f1b", "off", "stash", "gpipe")]
+    found = executor_vs_torch.claims(rows)
+    assert [claim.holds for claim in found] == [False, True]
+    assert all("across" in claim.line() for claim in found)
+
+
+def test_the_bound_is_held_at_eight_stages() -> None:
+    row: dict[str, Any] = {"mode": "off", "forward_ms": 20.0, "share_of_bound": (0.94, 0.93, 0.95)}
+    rows = [{**row, "case": case} for case in ("1x4x8", "1x8x16")]
+    (found,) = virtual_bound.claims(rows)
+    assert not found.holds
+    assert "1x8x16" in found.about
+
+
+def test_redundancy_is_held_on_a_fast_link_and_its_bytes_everywhere() -> None:
+    def row(ratio: float, sent: float = 100.0) -> dict[str, Any]:
+        return {
+            "ratio_to_off": [ratio, ratio, ratio],
+            "sent_bytes": {"act": sent},
+            "formula_bytes": {"act": 100.0},
+        }
+
+    modes = {"off": row(1.0), "stash": row(1.02), "gap": row(1.02), "eager": row(1.2)}
+    slow = {"off": row(1.0), "stash": row(1.3, sent=98.0)}
+    found = redundancy_overhead.claims(
+        {"equal, fast link": {"modes": modes}, "equal, as XL at 2.5 Gbps": {"modes": slow}}
+    )
+    assert [claim.holds for claim in found] == [False, True, False]
+    assert "2.5 Gbps, stash" in found[-1].about
+
+
+def test_recovery_is_held_against_a_copy_and_for_its_stall() -> None:
+    def played(pace: float, stall_s: float) -> list[dict[str, float]]:
+        return [{"gb_per_s": pace, "stall_s": stall_s}]
+
+    grow = {"1": played(0.1, 0.02), "512": played(1.3, 0.3)}
+    pace, stall = of_recovery({"grow": grow}, 2.0)
+    assert pace.holds
+    assert not stall.holds
+    assert of_recovery({"grow": {"64": played(0.1, 0.0)}}, 2.0) == []
+    assert len(of_recovery({"grow": grow}, None)) == 1
