@@ -13,7 +13,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.core.effects import TerminateAll, TerminateInstance
 from bamboo.core.events import RunFailed, StopRequested
-from bamboo.core.patience import Patience, parked
+from bamboo.core.patience import Patience, parked, stands_for_s
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.telemetry.samples import SamplesRecord
@@ -332,11 +332,11 @@ class Launcher:
                     f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "
                     "see the nodes' logs, raise it, or take other cloud.zones"
                 )
-        elif now_s - self._moved_at_s > cluster.step_timeout_s + PATIENCE_S:
-            self._fail(
-                f"no step and no decision for {now_s - self._moved_at_s:.0f} s, more than "
-                f"cluster.step_timeout_s = {cluster.step_timeout_s:g}"
-            )
+        elif (stood_s := now_s - self._moved_at_s) > PATIENCE_S + stands_for_s(
+            state, step_timeout_s=cluster.step_timeout_s
+        ):
+            limit = f"cluster.step_timeout_s = {cluster.step_timeout_s:g}"
+            self._fail(f"no step and no decision for {stood_s:.0f} s, more than {limit} allows")
 
     def _fail(self, reason: str) -> None:
         self._moved_at_s = self._ports.now()

@@ -12,6 +12,8 @@ from bamboo.core.state import Outcome, Phase, State
 _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
 AHEAD = 10
 """Times the patience, which is about standing still: all train while state is sent ahead."""
+READING = 10
+"""Times the time limit of a step: a large checkpoint takes its time to be read."""
 
 
 class Patience:
@@ -113,3 +115,9 @@ def parked(state: State) -> bool:
     if reform is None or reform.base is not None:
         return False
     return not answers(reform.reports).silent(reform.asked, state.roll.live)
+
+
+def stands_for_s(state: State, *, step_timeout_s: float) -> float:
+    """So long a run may show neither a step nor a decision before it counts as hung."""
+    reads = state.reform is not None and state.reform.base is not None and state.reform.checkpoint
+    return READING * step_timeout_s if reads else step_timeout_s

@@ -13,13 +13,11 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
+from bamboo.core.patience import READING
 from bamboo.errors import NotAsWritten, StorageUnavailable
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
-HANGS_AFTER = 10
-"""Times the patience. A large model takes its time to read; what is not here by then will not come.
-"""
 
 
 class Vault(Protocol):
@@ -53,10 +51,10 @@ class Reading:
     def poll(self) -> Outcome | None:
         """How it came out; None while it is under way."""
         waited_s = time.monotonic() - self._tried_s
-        if self._outcome is not None or waited_s < HANGS_AFTER * self._patience_s:
+        if self._outcome is not None or waited_s < READING * self._patience_s:
             return self._outcome
         return self._trouble or StorageUnavailable(
-            f"neither an answer nor an error within {waited_s:.0f} s ({HANGS_AFTER} times "
+            f"neither an answer nor an error within {waited_s:.0f} s ({READING} times "
             "cluster.step_timeout_s)"
         )
 
