@@ -13,7 +13,8 @@ _TRAINING = (Phase.RUNNING, Phase.DEGRADED)
 AHEAD = 10
 """Times the patience, which is about standing still: all train while state is sent ahead."""
 READING = 10
-"""Times the time limit of a step: a large checkpoint takes its time to be read."""
+"""Times the time limit of a step: large state takes its time to be read, or to be sent to whoever
+lacks it."""
 
 
 class Patience:
@@ -119,5 +120,6 @@ def parked(state: State) -> bool:
 
 def stands_for_s(state: State, *, step_timeout_s: float) -> float:
     """So long a run may show neither a step nor a decision before it counts as hung."""
-    reads = state.reform is not None and state.reform.base is not None and state.reform.checkpoint
-    return READING * step_timeout_s if reads else step_timeout_s
+    moves = state.reform is not None and state.reform.base is not None
+    # Once more than who reads gives it: its own word, which names the cause, is to come first.
+    return (READING + 1) * step_timeout_s if moves else step_timeout_s

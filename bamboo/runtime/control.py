@@ -32,7 +32,8 @@ from bamboo.runtime.outbox import urgent_first
 from bamboo.telemetry.schema import EventRecord
 
 RETRY_S = 0.1
-APPEND_DEADLINE_S = 120.0
+SAY_DEADLINE_S = 5.0
+"""Of one try to say that a peer is gone; it is tried until the store has heard it."""
 OVERTAKEN_S = 5.0
 """A word that cannot be honest may be of a history that the store has lost: so long whoever follows
 the log has to find that out."""
@@ -174,8 +175,11 @@ def watch_peers(
     seen: Callable[[str, float], None],
     stop: threading.Event,
 ) -> None:
-    """Thread: report each peer whose connection ends. Many may see it; the first one counts."""
+    """Thread: report each peer whose connection ends. Many may see it; the first one counts. What
+    the store was not there to hear is said once it is: of two who live and do not reach each other
+    nobody else may know."""
     unreached: set[NodeId] = set()
+    unsaid: list[NodeId] = []
     while not stop.is_set():
         found = transport.wait_gone(POLL_S)
         for gone in found:
@@ -183,15 +187,16 @@ def watch_peers(
             seen(gone.node, gone.seen_at_s)
         if found and stop.wait(patience_s(state(), me, unreached)):
             return
-        for gone in found:
+        unsaid += [gone.node for gone in found]
+        while unsaid and not stop.is_set():
             try:
                 driver.append(
-                    PeerLost(node=gone.node, reporter=me, cause="disconnect"),
-                    deadline_s=APPEND_DEADLINE_S,
+                    PeerLost(node=unsaid[0], reporter=me, cause="disconnect"),
+                    deadline_s=SAY_DEADLINE_S,
                 )
             except StoreUnavailable:
-                # The others' reports and the lease say the same; nothing is lost.
-                continue
+                break  # others may be gone meanwhile, which is to be seen at once
+            del unsaid[0]
 
 
 def report_to_agent(

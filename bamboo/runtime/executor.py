@@ -76,31 +76,34 @@ class Executor:
         """What else is served between two operations; must not block."""
         self.settled: Callable[[], bool] = lambda: True
         """Whether what must follow the last step has come too."""
+        self._moved_s, self._stood = 0.0, ""
 
     def run(self, *, linger: bool = False) -> Result:
-        """Go on until the last step is taken, somebody needs attention, or nothing moves.
-
-        `linger`: the last step is taken already; serve the shadows until somebody needs attention.
-        """
-        moved_s = time.monotonic()
+        """Go on until the last step is taken, somebody needs attention, or nothing moves. `linger`:
+        the last step is taken already; serve the shadows until somebody needs attention."""
+        if self.cursor != self._stood:  # else it was left and entered again, and nothing moved
+            self._moved_s = time.monotonic()
         while True:
             self.mail.collect(0.0)
             self.background()
             if self.attention():
-                return Interrupted(cursor=self.cursor, cause="attention")
+                self._stood = self.cursor
+                return Interrupted(cursor=self._stood, cause="attention")
             op = next_op(self._ready())
             if op is not None:
                 run = self._run_of(op)
                 if not self.operations.perform(run, op.instruction):
                     return Interrupted(cursor=self.cursor, cause="non-finite", run=run)
                 self._count_gap(op.instruction)
-                moved_s = time.monotonic()
+                self._moved_s = time.monotonic()
                 continue
             if self.finished and not linger:
                 return Completed()
             stopping = self.hold or self.frozen or self.boundary is not None
-            waiting = stopping or self.yielding or linger or not self.owned
-            if time.monotonic() - moved_s > self._stall_s and not waiting:
+            if stopping or self.yielding or linger or not self.owned:
+                self._moved_s = time.monotonic()
+            elif time.monotonic() - self._moved_s > self._stall_s:
+                self._stood = ""
                 return Interrupted(cursor=self.cursor, cause="stalled")
             self._listener.idle()
             self.mail.collect(POLL_S)
@@ -113,8 +116,7 @@ class Executor:
     @property
     def begun_step(self) -> int:
         """The last step that any owned slot has begun; -1 before the first."""
-        owned = self.owned.values()
-        return max((run.step if run.cursor else run.step - 1 for run in owned), default=-1)
+        return max((x.step if x.cursor else x.step - 1 for x in self.owned.values()), default=-1)
 
     @property
     def cursor(self) -> str:
@@ -179,10 +181,9 @@ class Executor:
         return left_for_the_drain(host.slot.stage, host.head.kind in ("X", "S"))
 
     def _gap_fits(self) -> bool:
-        if len(self.owned) != 1:
-            return False
-        cursor = next(iter(self.owned.values())).cursor
-        return self._gap_used.get(cursor, 0) < self.gap_budget.get(cursor, 0)
+        cursors = [run.cursor for run in self.owned.values()]
+        used, budget = self._gap_used, self.gap_budget
+        return len(cursors) == 1 and used.get(cursors[0], 0) < budget.get(cursors[0], 0)
 
     def _run_of(self, op: ReadyOp) -> SlotRun:
         ahead = op.instruction.kind in ("FR", "BR", "R")
