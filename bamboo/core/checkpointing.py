@@ -86,7 +86,9 @@ def complete(state: State, event: CheckpointDone) -> Transition:
         checkpoints=tuple(kept),
         saving=tuple(s for s in state.saving if s.step > event.step),
     )
-    return changed(after, (), f"the checkpoint of step {event.step} is complete")
+    reason = f"the checkpoint of step {event.step} is complete"
+    left = [str(s.step) for s in state.saving if s.step < event.step]
+    return changed(after, (), f"{reason}; {', '.join(left)} never was" if left else reason)
 
 
 def give_up(state: State, event: CheckpointFailed) -> Transition:

@@ -94,15 +94,19 @@ class Checkpoints:
         self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
         self._completed: set[int] = set()
         """Steps whose checkpoint was completed here and is not in the state yet."""
+        self._newest = 0
+        """Before this step, and before earlier ones, none is wanted any more."""
 
     # ------------------------------------------------------------------ by the trainer
 
     def boundary(self, run: SlotRun, era: int) -> None:
-        """An owned slot stands before a step: keep a copy, if this is a step to keep and it falls
-        to this pipeline to store the stage."""
+        """An owned slot stands before a step, for the first time or as its new owner's: keep a
+        copy, if this is a step to keep and it falls to this pipeline to store the stage."""
         every, slot = self._config.every_steps, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
-        if not every or not mine or run.step % every or run.step >= self._last_step:
+        if not every or not mine or run.step % every:
+            return
+        if not self._newest < run.step < self._last_step:
             return
         if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
@@ -117,6 +121,7 @@ class Checkpoints:
 
     def known(self, listed: Collection[int], era: int) -> None:
         """The state names the checkpoints of these steps, and all train."""
+        self._newest = max(listed, default=0)
         for step in listed:
             if step in self._completed:
                 self._completed.discard(step)

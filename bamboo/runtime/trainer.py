@@ -200,8 +200,7 @@ class Trainer:
         state = decided.state
         me = state.node(self._me)
         if me is not None and not me.status.live:
-            gone = me.status is NodeStatus.GONE
-            self._goodbye = Goodbye.FENCED if gone else Goodbye.LEFT
+            self._goodbye = Goodbye.FENCED if me.status is NodeStatus.GONE else Goodbye.LEFT
             return
         if state.phase is Phase.FINISHED:
             # Also where no End is addressed to: a node that came too late to be a member.
@@ -258,7 +257,7 @@ class Trainer:
         declare_safe(self.mail, self._me, self.executor.owned, self.executor.shadowed)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
-        match effect:
+        match effect:  # those to the fleet are not ours
             case Start():
                 self._start()
             case AgreeBoundary(since=since):
@@ -270,6 +269,8 @@ class Trainer:
             case GoOn():
                 self.executor.gap_budget = {}
                 self.rebuild.finish()
+                for run in self.executor.owned.values():
+                    self._at_boundary(run)
                 self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
                 assert self._checkpoints is not None, "only nodes that store stages are asked"
@@ -292,8 +293,6 @@ class Trainer:
                 self._goodbye = Goodbye.FENCED
             case End():
                 self._goodbye = Goodbye.ENDED
-            case _:
-                pass  # effects to the fleet are not ours
         self._set_hold()
 
     def _start(self) -> None:
@@ -328,7 +327,7 @@ class Trainer:
         resend(self.mail, self.executor.owned, slot)
         tell_what_was_reduced(self.mail, run)
         self.mail.declare_safe(slot, run.step)
-        self.transfers.boundary(run)
+        self._at_boundary(run)
         self._records.promoted()
         self.finish.take_back()
 
@@ -340,10 +339,7 @@ class Trainer:
             self.mail.declare_safe(run.slot, run.step, meta)
         self._records.stepped(run, done, factor)
         if run.owner:
-            self.transfers.boundary(run)
-            if self._checkpoints is not None and not self.executor.frozen:
-                # Once all stop, a step may be one of the old cut in the era of the new one.
-                self._checkpoints.boundary(run, self._era)
+            self._at_boundary(run)
         else:
             self.transfers.followed(run)
         self._end_recoveries()
@@ -351,6 +347,13 @@ class Trainer:
         self.mail.prune(self.transfers.replicas_from())
         for other in (*self.executor.owned.values(), *self.executor.shadowed.values()):
             other.forget(self.mail.safe_step)
+
+    def _at_boundary(self, run: SlotRun) -> None:
+        """An owned slot stands between two steps: its state is what is to be sent, or kept; not
+        kept once all stop, for the step may be one of the old cut in the era of the new one."""
+        self.transfers.boundary(run)
+        if self._checkpoints is not None and not self.executor.frozen:
+            self._checkpoints.boundary(run, self._era)
 
     def _replicas_differ(self) -> bool:
         if (difference := self._replicas.difference(self.mail)) is not None:

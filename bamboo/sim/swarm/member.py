@@ -234,6 +234,8 @@ class Member(Voice):
                 self.rebuilding.stop(since)
             case GoOn(step=step):
                 self.rebuilding.go_on(state, step)
+                for copy in self.owned.values():
+                    self.saver.boundary(copy)
             case CompleteCheckpoint():
                 self.saver.complete(effect, state)
             case Fence() | End():
@@ -271,6 +273,7 @@ class Member(Voice):
         self.owned[slot] = copy
         self._finished = ()
         self.world.plane.promoted(slot, copy.step)
+        self.stepped(copy)
 
     # ---------------------------------------------------------------- between two operations
 
@@ -374,7 +377,7 @@ class Member(Voice):
         self.say(NodeFinished(node=self.node, step=self.last_step))
 
     def stepped(self, copy: Copy) -> None:
-        """An owned slot has taken a step."""
+        """An owned slot has taken a step, or has a new owner: it stands before one."""
         if not self.rebuilding.frozen:
             self.saver.boundary(copy)
 

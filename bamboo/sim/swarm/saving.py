@@ -65,13 +65,14 @@ class Saver:
     def __init__(self, member: "Member") -> None:
         self._me = member
         self._busy = False
+        self._newest = 0
 
     def boundary(self, copy: Copy) -> None:
-        """An owned slot stands before a step."""
+        """An owned slot stands before a step, for the first time or as its new owner's."""
         me, world = self._me, self._me.world
         every, slot = world.scenario.checkpoint_every, copy.slot
         pipelines = me.view.grid.pipelines
-        if not every or copy.step % every or copy.step >= world.scenario.steps:
+        if not every or copy.step % every or not self._newest < copy.step < world.scenario.steps:
             return
         if slot.stage % pipelines != slot.pipeline:
             return
@@ -113,7 +114,10 @@ class Saver:
 
     def known(self, state: State) -> None:
         """The state names a complete one, and all train: older ones may go."""
-        if state.reform is None and state.checkpoints:
+        if state.reform is not None:
+            return
+        self._newest = max((made.step for made in state.checkpoints), default=0)
+        if state.checkpoints:
             self._me.world.vault.tidy(state.checkpoints[-1].step)
 
     def _failed(self, step: int, era: int, reason: str) -> None:
