@@ -23,6 +23,7 @@ from cli.money import Rented
 from cli.progress import TraceNow
 
 HOUR_S = 3600.0
+MOST_TIME_SCALE = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,15 @@ def replayed(path: Path, terms: TraceTerms) -> Replayed:
     return Replayed(terms=terms, trace=trace, events=events)
 
 
+def check_time_scale(time_scale: float) -> None:
+    """Raise InputError for one that no trace can be played with."""
+    if not 1 / MOST_TIME_SCALE <= time_scale <= MOST_TIME_SCALE:
+        raise InputError(
+            f"--time-scale {time_scale:g} plays nothing; give one from {1 / MOST_TIME_SCALE:g} to "
+            f"{MOST_TIME_SCALE:g}, such as 60"
+        )
+
+
 def settle(
     path: Path,
     *,
@@ -91,10 +101,7 @@ def settle(
 
     Raises InputError for what cannot be played.
     """
-    if not 0 < time_scale < math.inf:
-        raise InputError(
-            f"--time-scale {time_scale:g} plays nothing; give a number above 0, such as 60"
-        )
+    check_time_scale(time_scale)
     if restart_s is not None and not 0 <= restart_s < math.inf:
         raise InputError(
             f"--restart-seconds {restart_s:g} is no time; give seconds of the trace, or none at all"

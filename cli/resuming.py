@@ -241,6 +241,12 @@ def _refuse_another_region(folder: RunFolder, job: JobConfig) -> None:
 def _newest(
     folder: RunFolder, job: JobConfig, semantic_hash: str, *, layers: tuple[int, ...]
 ) -> Found:
+    here = folder.path / "checkpoints"
+    if not job.checkpoint.url and here.exists() and not here.is_dir():
+        raise InputError(
+            f"{here} is no directory, so there is nothing that run {folder.id} could go on from; "
+            "put its checkpoints back, or move that away to begin anew"
+        )
     objects = wiring.checkpoints_of(folder, job)
     if not job.checkpoint.every_steps:
         there = [s for s in steps(objects) if _semantics_of(objects, s) == semantic_hash]

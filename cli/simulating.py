@@ -24,6 +24,7 @@ from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from cli.autoscaling import terms_of
+from cli.market import check_time_scale
 from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
 from cli.modelled import look_at
@@ -35,7 +36,6 @@ from cli.zone_links import linked
 from cloud.provider import Market as SpotOrNot
 
 HOUR_S = 3600.0
-MOST_TIME_SCALE = 1e6
 DEFAULT_HOURS = 24.0
 """Of a made-up market."""
 
@@ -68,11 +68,7 @@ def prepare(
     times, as `look_at` takes it. Raises InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
-    if not 1 / MOST_TIME_SCALE <= market.time_scale <= MOST_TIME_SCALE:
-        raise InputError(
-            f"--time-scale {market.time_scale:g} plays nothing; give one from "
-            f"{1 / MOST_TIME_SCALE:g} to {MOST_TIME_SCALE:g}"
-        )
+    check_time_scale(market.time_scale)
     terms = market.terms
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
         if not 0 <= seconds <= LONGEST_S:

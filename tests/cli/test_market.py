@@ -183,6 +183,7 @@ def test_it_begins_where_there_are_nodes_enough(tmp_path: Path) -> None:
     ("asked", "words"),
     [
         ({"scale": 0.0}, "--time-scale 0 plays nothing"),
+        ({"scale": 1e300}, r"--time-scale 1e\+300 plays nothing"),
         ({"scale": float("nan")}, "--time-scale nan"),
         ({"restart": -1.0}, "--restart-seconds -1 is no time"),
         ({"hours": 0.0}, "--hours 0 is no time"),

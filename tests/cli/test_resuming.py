@@ -65,6 +65,14 @@ def test_a_job_that_reads_no_checkpoints_is_refused_where_there_are_some(tmp_pat
     assert _newest(folder, bare, "another", layers=()).manifest is None, "they are not this run's"
 
 
+def test_a_file_in_the_place_of_the_checkpoints_is_no_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("hi")
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    written = replace(job(), checkpoint=CheckpointConfig(every_steps=5))
+    with pytest.raises(InputError, match=r"checkpoints is no directory.*move that away"):
+        _newest(folder, written, OURS, layers=())
+
+
 def begun(from_step: int, older: tuple[int, ...]) -> Terms:
     """Terms of which only the checkpoints are looked at."""
     made = object.__new__(Terms)
