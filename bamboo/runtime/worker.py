@@ -10,6 +10,7 @@ the data, did not answer before it had joined, 1 after a fault.
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -368,7 +369,10 @@ class _Worker:
             return
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(LEAVE_DEADLINE_S)
-        connection.connect(path)
+        try:
+            connection.connect(path)
+        except OSError:
+            _end_without_agent()
         cluster = self._job.cluster
         beat_s = cluster.beat_ms / 1e3
         # Gone by its lease before the others say that they wait for it in vain.
@@ -380,10 +384,15 @@ class _Worker:
                 trainer.progress,
                 beat_s=beat_s,
                 patience_s=patience_s,
-                agent_gone=lambda: os._exit(1),
+                agent_gone=_end_without_agent,
                 stop=self._stop,
             ),
         )
+
+
+def _end_without_agent() -> None:
+    """Its instance is going: end as though killed with it, which says nothing about the run."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
