@@ -8,11 +8,11 @@ import json
 from typing import Any
 
 from bamboo.coord.memory_store import MemoryStore
-from bamboo.coord.replay import verify_decisions
+from bamboo.coord.replay import DecisionReport, verify_decisions
 from bamboo.errors import InputError
 from bamboo.ports import Entry, Store
 from cli.live import live_store
-from cli.runs import RunFolder, write_text
+from cli.runs import RunFolder, part_of, parts_before, write_text
 
 
 def save_decisions(folder: RunFolder, store: Store) -> int:
@@ -28,22 +28,19 @@ def save_decisions(folder: RunFolder, store: Store) -> int:
 
 
 def check_decisions(folder: RunFolder) -> dict[str, Any]:
-    """Recompute every decision of a run; the value of `bamboo verify --decisions --json`.
+    """Recompute every decision of a run, part by part; the value of `bamboo verify --decisions
+    --json`. A part whose cloud was killed saved no log: it is named in `unsaved_parts`.
 
-    Raises InputError when the run has neither a live store nor a saved log, or no decision is in
-    it: nothing was compared then, and nothing must be called equal.
+    Raises InputError when the newest part has neither a live store nor a saved log, or no decision
+    is in any: nothing was compared then, and nothing must be called equal.
     """
-    if folder.decisions.exists():
-        report = verify_decisions(saved_store(folder))
-    elif folder.receipt.exists():
-        raise InputError(
-            f"run {folder.id} has ended and {folder.decisions} is missing: it was taken away, in "
-            "which case put it back, or the run ended before it had a log to save"
-        )
-    else:
-        with live_store(folder) as store:
-            report = verify_decisions(store)
-    if report.equal and not report.decisions:
+    before = {n: part for n, part in parts_before(folder).items() if part.decisions.exists()}
+    reports = {n: verify_decisions(saved_store(part)) for n, part in before.items()}
+    newest = part_of(folder).number
+    reports[newest] = _of_newest(folder)
+    equal = all(report.equal for report in reports.values())
+    decisions = sum(report.decisions for report in reports.values())
+    if equal and not decisions:
         raise InputError(
             f"run {folder.id} has made no decision"
             + (" before it ended" if folder.receipt.exists() else " so far")
@@ -51,11 +48,34 @@ def check_decisions(folder: RunFolder) -> dict[str, Any]:
         )
     return {
         "run": folder.id,
-        "equal": report.equal,
-        "decisions": report.decisions,
-        "first_version": report.first_version,
-        "first_difference": report.first_difference,
+        "equal": equal,
+        "decisions": decisions,
+        "parts": [
+            {"part": n, "decisions": report.decisions, "first_version": report.first_version}
+            for n, report in reports.items()
+        ],
+        "unsaved_parts": [n for n in range(1, newest) if n not in reports],
+        "first_difference": next(
+            (
+                report.first_difference if newest == 1 else f"part {n}: {report.first_difference}"
+                for n, report in reports.items()
+                if not report.equal
+            ),
+            None,
+        ),
     }
+
+
+def _of_newest(folder: RunFolder) -> DecisionReport:
+    if folder.decisions.exists():
+        return verify_decisions(saved_store(folder))
+    if folder.receipt.exists():
+        raise InputError(
+            f"run {folder.id} has ended and {folder.decisions} is missing: it was taken away, in "
+            "which case put it back, or the run ended before it had a log to save"
+        )
+    with live_store(folder) as store:
+        return verify_decisions(store)
 
 
 def saved_store(folder: RunFolder) -> MemoryStore:

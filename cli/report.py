@@ -22,7 +22,7 @@ from cli.live import live_store
 from cli.look import LOST, job_of, progress_from_store, status_of
 from cli.money import Rented, bill
 from cli.run_cost import cost_of_run
-from cli.runs import RunFolder, started_at_s
+from cli.runs import RunFolder, parts_before, started_at_s
 from cli.spent import rented_of
 from cli.views.receipt import relaid_line
 
@@ -124,16 +124,12 @@ def _checked(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
 def _receipts(folder: RunFolder, report: Report) -> list[Mapping[str, Any]]:
     """Of each part; of one that goes on, what its receipt would be now. Raises InputError where
     the newest part has neither."""
-    parts = folder.path / "parts"
-    numbers = sorted(int(p.name) for p in parts.glob("*") if p.name.isdigit())
+    before = parts_before(folder)
     found: list[Mapping[str, Any]] = [
-        folder.read_json(parts / str(number) / folder.receipt.name)
-        for number in numbers
-        if (parts / str(number) / folder.receipt.name).exists()
+        part.read_json(part.receipt) for part in before.values() if part.receipt.exists()
     ]
-    if len(found) < len(numbers):
-        lost = len(numbers) - len(found)
-        report.missing.append(f"{lost} of {len(numbers) + 1} parts of the run left no receipt")
+    if lost := len(before) - len(found):
+        report.missing.append(f"{lost} of {len(before) + 1} parts of the run left no receipt")
     if folder.receipt.exists():
         return [*found, folder.read_json(folder.receipt)]
     try:

@@ -234,6 +234,13 @@ def part_of(folder: RunFolder) -> Part:
     )
 
 
+def parts_before(folder: RunFolder) -> dict[int, RunFolder]:
+    """Number -> what was put away of each part before the newest, in order."""
+    parts = folder.path / "parts"
+    numbers = sorted(int(path.name) for path in parts.glob("*") if path.name.isdecimal())
+    return {n: RunFolder(id=folder.id, path=parts / str(n)) for n in numbers}
+
+
 def started_text(folder: RunFolder) -> str:
     """The launch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(started_at_s(folder), UTC).isoformat(timespec="seconds")

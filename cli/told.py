@@ -17,7 +17,7 @@ from bamboo.telemetry.reader import read_events, read_metrics
 from cli.books import DUTY, PART, WORK
 from cli.decisions import saved_store
 from cli.heard import Hearing
-from cli.runs import RunFolder, part_of
+from cli.runs import RunFolder, part_of, parts_before
 
 LEDGER, EVENTS, DECISIONS = "ledger", "events", "decisions"
 
@@ -47,12 +47,7 @@ def told_of(
             found[now] = lived
         elif now not in found:
             found[now] = told_by_decisions(folder, store, number=now)
-    for number in range(1, now + 1):
-        kept = (
-            folder
-            if number == now
-            else RunFolder(id=folder.id, path=folder.path / f"parts/{number}")
-        )
+    for number, kept in {**parts_before(folder), now: folder}.items():
         if number not in found and kept.decisions.exists():
             found[number] = told_by_decisions(folder, saved_store(kept), number=number)
     return [found[number] for number in sorted(found)]

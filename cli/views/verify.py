@@ -71,15 +71,25 @@ def samples_text(run: str, body: Mapping[str, Any]) -> str:
 
 def decisions_text(body: Mapping[str, Any]) -> str:
     """How many decisions were recomputed, or the first that comes out otherwise."""
-    if body["equal"]:
-        text = (
-            f"{body['run']}: {count(body['decisions'], 'decision')} recomputed, each with the "
-            "same state, effects and reason"
-        )
-        if body["first_version"]:
-            text += (
-                f"\n  from version {body['first_version']} on: the store lost the run once, and "
-                "its members gave back no more than the end of the log"
-            )
-        return text
-    return f"{body['run']}: {body['first_difference']}"
+    if not body["equal"]:
+        return f"{body['run']}: {body['first_difference']}"
+    parts, unsaved = body["parts"], body["unsaved_parts"]
+    of_parts = f" of {count(len(parts), 'part')}" if len(parts) + len(unsaved) > 1 else ""
+    lines = [
+        f"{body['run']}: {count(body['decisions'], 'decision')}{of_parts} recomputed, each with "
+        "the same state, effects and reason"
+    ]
+    lines += [
+        f"  {_of_part(part, of_parts)}from version {part['first_version']} on: the store lost the "
+        "run once, and its members gave back no more than the end of the log"
+        for part in parts
+        if part["first_version"]
+    ]
+    lines += [
+        f"  part {number} was killed with its store: its log is not saved" for number in unsaved
+    ]
+    return "\n".join(lines)
+
+
+def _of_part(part: Mapping[str, Any], of_parts: str) -> str:
+    return f"part {part['part']}, " if of_parts else ""

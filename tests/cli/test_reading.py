@@ -179,10 +179,33 @@ def test_decisions_are_saved_and_recomputed(home: Path, capsys: pytest.CaptureFi
     world.do([joined(), lost(2, 1), caught_up(1, 2)])
     assert save_decisions(folder, world.store) == 7
     assert check_decisions(folder) == {
-        "run": "r", "equal": True, "decisions": 6, "first_version": 0, "first_difference": None,
-    }  # fmt: skip
+        "run": "r",
+        "equal": True,
+        "decisions": 6,
+        "parts": [{"part": 1, "decisions": 6, "first_version": 0}],
+        "unsaved_parts": [],
+        "first_difference": None,
+    }
     assert main.run(["verify", "r", "--decisions", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["equal"] is True
+
+
+def test_the_decisions_of_earlier_parts_are_recomputed_too(home: Path) -> None:
+    folder, world = folder_of(home), World(job())
+    world.do([joined(), lost(2, 1), caught_up(1, 2)])
+    save_decisions(folder, world.store)
+    body = folder.read_json(folder.resolved)
+    runs.write_json(folder.resolved, {**body, "part": 3, "part_started_s": 9.0})
+    first = folder.path / "parts" / "1" / folder.decisions.name
+    first.parent.mkdir(parents=True)
+    text = folder.decisions.read_text()
+    first.write_text(text)
+    found = check_decisions(folder)
+    assert (found["equal"], found["decisions"], found["unsaved_parts"]) == (True, 12, [2])
+    first.write_text(text.replace("its shadow i-1.0 takes over", "its shadow i-0.0 takes over", 1))
+    found = check_decisions(folder)
+    assert not found["equal"]
+    assert str(found["first_difference"]).startswith("part 1: ")
 
 
 def test_where_no_decision_is_nothing_is_called_equal(

@@ -245,14 +245,20 @@ def test_verify() -> None:
     assert verify_text("r", {"equal": False, "first_difference": first}).splitlines() == [
         "r: differs first in step 3, loss", "  calm run: 0x1", "  this run: ['0x2']",
     ]  # fmt: skip
-    told = {"run": "r", "equal": True, "decisions": 1, "first_version": 0}
+    part = {"part": 1, "decisions": 1, "first_version": 0}
+    told = {"run": "r", "equal": True, "decisions": 1, "parts": [part], "unsaved_parts": []}
     whole = "r: 1 decision recomputed, each with the same state, effects and reason"
     assert decisions_text(told) == whole
-    assert decisions_text({**told, "first_version": 9}) == (
+    assert decisions_text({**told, "parts": [{**part, "first_version": 9}]}) == (
         f"{whole}\n  from version 9 on: the store lost the run once, and its members gave back no "
         "more than the end of the log"
     )
     assert decisions_text({"run": "r", "equal": False, "first_difference": "so"}) == "r: so"
+    resumed = {**told, "decisions": 9, "parts": [part, {**part, "part": 3}], "unsaved_parts": [2]}
+    assert decisions_text(resumed).splitlines() == [
+        "r: 9 decisions of 2 parts recomputed, each with the same state, effects and reason",
+        "  part 2 was killed with its store: its log is not saved",
+    ]
 
 
 def test_log_lines() -> None:
