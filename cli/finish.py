@@ -16,7 +16,7 @@ from cli import sites, wiring
 from cli.look import job_of
 from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
-from cli.runs import Part, RunFolder, write_json
+from cli.runs import Part, RunFolder, parts_before, write_json
 from cli.terms import Terms
 from cli.views.preemption import preemption_line
 
@@ -32,7 +32,21 @@ def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
     if progress.steps_done == 0:
         return "no final state: no step was finished"
     stages, step = progress.state.grid.stages, progress.steps_done
+    if _of_the_part_before(folder, step):
+        return ""
     return _brought(folder, job, stages=stages, step=step)
+
+
+def _of_the_part_before(folder: RunFolder, step: int) -> bool:
+    """Whether the run ends where the part before it ended, because it was stopped before it went
+    on: that part's final state, put away when it was resumed, is the run's again."""
+    before = list(parts_before(folder).values())
+    if not before or folder.final.exists() or not before[-1].final_manifest.exists():
+        return False
+    if before[-1].read_json(before[-1].final_manifest).get("step") != step:
+        return False
+    before[-1].final.rename(folder.final)
+    return True
 
 
 def _brought(folder: RunFolder, job: JobConfig, *, stages: int, step: int) -> str:
@@ -62,9 +76,11 @@ def keep_stopped(
 ) -> str:
     """Make the final state of a run that was stopped a checkpoint, so that `bamboo resume` does no
     step again, and name it in the receipt; what went wrong, or "". Where no step is left to be done
-    there is none."""
+    there is none, and where there is one already it stays."""
     stopped = progress.outcome in (Outcome.STOPPED, Outcome.BUDGET)
     if not stopped or not folder.final_manifest.exists() or progress.steps_done >= progress.steps:
+        return ""
+    if receipt["newest_checkpoint"] == progress.steps_done:
         return ""
     try:
         receipt["newest_checkpoint"] = keep_final(

@@ -12,7 +12,9 @@ from cli.views.trace import trace_line
 
 def summary_text(body: Mapping[str, Any]) -> str:
     """Steps, losses, preemptions with their sentences, work and memory per node."""
-    parts = f" in {body['parts']} parts" if body.get("parts", 1) > 1 else ""
+    parts, of_part = "", ""
+    if (number := body.get("parts", 1)) > 1:
+        parts, of_part = f" in {number} parts", f" in part {number}"
     lines = [
         f"{body['run']}: {body['outcome']} after step {body['step']}/{body['steps']} "
         f"in {duration(body['wall_s'])}{parts}: {body['sentence']}"
@@ -37,7 +39,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
         )
     if body["trace"] is not None:
         lines.append(f"  {trace_line(body['trace'])}")
-    lines.append(f"  {count(len(body['preemptions']), 'preemption')}")
+    before = f"; `bamboo report {body['run']}` has those of all parts" if of_part else ""
+    lines.append(f"  {count(len(body['preemptions']), 'preemption')}{of_part}{before}")
     lines += [f"    {p['line']}" for p in body["preemptions"]]
     if relaid := body["reconfigurations"]:
         again = sum(one["steps_again"] for one in relaid)
@@ -58,7 +61,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
     ]
     if len(rows) > 1:
         lines.append(
-            "  operations per node; FR and BR: the redundant ones, of the neighbour's stage"
+            f"  operations per node{of_part}; FR and BR: the redundant ones, of the neighbour's "
+            "stage"
         )
         lines += columns(rows, indent=4, right=frozenset({2, 3, 4, 5, 6}))
     overruns = sum(n["overruns"] for n in body["nodes"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bamboo.checkpoint.final import write_stage
+from bamboo.checkpoint.final import read_final, write_manifest, write_stage
 from bamboo.core import events
 from bamboo.core.policy import Policy
 from bamboo.core.state import Outcome
@@ -113,6 +113,25 @@ def test_a_stop_before_any_step_is_done_again_keeps_the_final_state(tmp_path: Pa
     body = receipt_of(end)
     assert (body["step"], body["tokens"], body["samples"]) == (4, 4 * 2048, 4 * 16)
     assert body["status"]["step"] == 4
+
+
+def test_a_part_that_was_stopped_before_it_went_on_ends_as_the_part_before_it(
+    tmp_path: Path,
+) -> None:
+    asked, *rest = stopped(EVERY - 1)
+    world = world_of(ten_steps())
+    world._script += [asked, lambda: built(world), *rest]
+    end = world.launcher.run()
+    folder = RunFolder(id=folder_of(tmp_path).id, path=tmp_path / "r")
+    before = folder.path / "parts" / "1" / "final"
+    for of_step, said in ((EVERY + 1, "stage-00.safetensors"), (EVERY, "")):
+        for stage in (0, 1, 2):  # on another grid
+            write_stage(before, stage, {f"param/{stage}.w": torch.ones(2)}, of_step)
+        write_manifest(before, stages=3, step=of_step)
+        assert said in save_manifest(folder, end, job())
+        assert folder.final_manifest.exists() == (of_step == EVERY)
+    found = read_final(folder.final)
+    assert (found.step, len(found.tensors), found.damaged) == (EVERY, 3, ())
 
 
 def test_who_reads_all_decisions_before_the_metrics_counts_the_same(
