@@ -20,8 +20,13 @@ def live_store(folder: RunFolder) -> Iterator[Store]:
     if folder.starting():
         raise InputError(f"run {folder.id} is still starting; ask again in a moment")
     endpoint = folder.live_endpoint()
-    if endpoint is None or folder.receipt.exists():
+    if folder.receipt.exists():
         raise InputError(f"run {folder.id} has ended; `bamboo status {folder.id}` says how")
+    if endpoint is None:
+        raise InputError(
+            f"run {folder.id} is not there: its launcher ended before it came up; "
+            f"`bamboo resume {folder.id}` starts it"
+        )
     url = str(endpoint["store_url"])
     if not store_may_answer(url):
         raise InputError(f"run {folder.id} does not live any more: its store is gone")

@@ -190,6 +190,8 @@ def _lost(folder: RunFolder) -> dict[str, Any]:
         sentence += f"may run: `bamboo stop {folder.id}` ends them"
     elif is_detached(folder):
         sentence += f"; `bamboo attach {folder.id}` writes its receipt"
+    else:
+        sentence += f"; `bamboo resume {folder.id}` goes on with it"
     if full := full_disk(folder.path):
         sentence += f"; before that: {full}"
     return status_body(progress) | {"phase": LOST, "sentence": sentence}

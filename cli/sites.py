@@ -102,7 +102,11 @@ def local_cloud_of(folder: RunFolder) -> "LocalCloud":
 
     endpoint = folder.live_endpoint()
     if endpoint is None or "cloud" not in endpoint:
-        raise InputError(f"run {folder.id} has no local cloud; see the logs in {folder.path}")
+        raise InputError(
+            f"run {folder.id} has no local cloud: its launcher ended before there was one, and "
+            f"nothing of it runs; `bamboo resume {folder.id}` starts it, its logs are in "
+            f"{folder.path}"
+        )
     cloud = endpoint["cloud"]
     return LocalCloud(Ready(**{field.name: cloud[field.name] for field in fields(Ready)}))
 
