@@ -156,6 +156,25 @@ def check_orphans(
     return Verdict(name="orphans", finding=finding, seen=f"{len(began)} instances, all ended")
 
 
+# ---------------------------------------------------------------- faults
+
+
+def check_faults(records: Sequence[Record], *, drawn_s: Sequence[float]) -> Verdict:
+    """Of the faults that were to come before the time of faults was over (`drawn_s`: when, in
+    seconds from its begin) half struck, and one at least: a run that nothing was done to proves
+    nothing."""
+    name, done = "faults", [r for r in records if r["kind"] == "fault"]
+    begin_s = next((float(r["t"]) for r in records if r["kind"] == "begin"), None)
+    end_s = next((float(r["t"]) for r in records if r["kind"] == "healing"), float("inf"))
+    due = 0 if begin_s is None else sum(begin_s + at_s < end_s for at_s in drawn_s)
+    hit, missed = len(struck(records)), [r for r in done if r["missed"]]
+    seen = f"{hit} struck of {due} that were due, {len(missed)} missed"
+    if hit > 0 and 2 * hit >= due:
+        return Verdict(name=name, finding="", seen=seen)
+    first = f"; fault {missed[0]['number']}: {missed[0]['missed']}" if missed else ""
+    return Verdict(name=name, finding=f"{seen}; half of them are to strike, and one{first}")
+
+
 # ---------------------------------------------------------------- progress
 
 

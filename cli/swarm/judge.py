@@ -5,7 +5,7 @@ can say; nothing of the run lives any more when it is called.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from cli.decisions import check_decisions
 from cli.runs import RunFolder
 from cli.swarm import check
 from cli.swarm.check import Verdict
+from cli.swarm.draw import Fault
 from cli.swarm.strikes import RECORDS
 
 SLACK_S = 60.0
@@ -49,11 +50,13 @@ def judge(
     folder: RunFolder,
     job: JobConfig,
     *,
+    faults: Sequence[Fault],
     processes: Iterable[int],
     paths: Iterable[Path],
     tell: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Every checker's verdict. `processes` and `paths` of the run that are still there."""
+    """Every checker's verdict. `faults`: as they were drawn; `processes` and `paths` of the run
+    that are still there."""
     records = read_lines(folder.path / RECORDS)
     receipt = folder.read_json(folder.receipt) if folder.receipt.exists() else None
     decisions = [
@@ -73,6 +76,7 @@ def judge(
             processes=tuple(processes),
             paths=tuple(str(path) for path in paths),
         ),
+        check.check_faults(records, drawn_s=[fault.at_s for fault in faults]),
         check.check_progress(check.struck(records), check.committed(records), bound_s=bound_s(job)),
         check.check_protection(
             check.struck(records),

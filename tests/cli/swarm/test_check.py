@@ -3,7 +3,9 @@
 from typing import Any
 
 from cli.swarm.check import (
+    Verdict,
     check_end,
+    check_faults,
     check_fences,
     check_losses,
     check_orphans,
@@ -70,6 +72,26 @@ def fault(number: int, at_s: float, *, missed: str = "") -> dict[str, Any]:
 
 def over(number: int, at_s: float) -> dict[str, Any]:
     return {"kind": "over", "number": number, "t": at_s}
+
+
+def test_faults_that_struck_nobody_are_found() -> None:
+    begin, healing = {"kind": "begin", "t": 90.0}, {"kind": "healing", "t": 150.0}
+    drawn_s = (10.0, 20.0, 30.0, 70.0)
+
+    def verdict(*done: dict[str, Any]) -> Verdict:
+        return check_faults([begin, *done, healing], drawn_s=drawn_s)
+
+    one, two = fault(1, 100.0), fault(2, 110.0)
+    away = fault(3, 120.0, missed="there is nobody")
+    assert verdict(one, two, away) == Verdict(
+        name="faults", finding="", seen="2 struck of 3 that were due, 1 missed"
+    )
+    lost = verdict(one, away)
+    assert lost.finding.startswith("1 struck of 3 that were due, 1 missed; half of them are to")
+    assert lost.finding.endswith("; fault 3: there is nobody")
+    assert verdict(away).finding.startswith("0 struck of 3 that were due, 1 missed")
+    assert verdict().finding.startswith("0 struck of 3 that were due, 0 missed")
+    assert not check_faults([], drawn_s=()).ok, "no fault at all is none that was survived"
 
 
 def progress(*records: dict[str, Any], steps: tuple[float, ...]) -> str:
