@@ -85,6 +85,7 @@ def judge(
             bound_s=protected_s(job),
         ),
         check.check_fences(decisions),
+        check.check_checkpoints(decisions, _names_below(folder.path / "checkpoints")),
         _asked("decisions", lambda: check_decisions(folder)),
     ]
     tell("checking samples, then training it again calmly")
@@ -96,6 +97,10 @@ def judge(
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines; none where it is missing."""
     return [json.loads(line) for line in Tail(path).lines()]
+
+
+def _names_below(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
 def _verify(folder: RunFolder, *, samples: bool) -> dict[str, Any]:

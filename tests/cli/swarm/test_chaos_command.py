@@ -39,7 +39,7 @@ def test_a_short_swarm_comes_out_green_and_leaves_nothing(bench: Bench) -> None:
     failed = [verdict for verdict in body["verdicts"] if not verdict["ok"]]
     assert failed == []
     names = ["end", "losses", "orphans", "faults", "progress"]
-    names += ["protection", "fences", "decisions", "samples", "calm"]
+    names += ["protection", "fences", "checkpoints", "decisions", "samples", "calm"]
     assert [verdict["name"] for verdict in body["verdicts"]] == names
     folder = bench.home / "swarm"
     records = [json.loads(line) for line in (folder / "chaos.jsonl").read_text().splitlines()]
