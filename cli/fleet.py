@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.straggler import kept_beyond
 from bamboo.errors import BambooError, BooksUnwritable
 from bamboo.ids import InstanceId, ZoneId
 from cli.bill_log import BillLog, rented_in
@@ -112,10 +113,10 @@ class RunFleet:
         self._gave_up = False
 
     def reconcile(self, state: State, *, nodes: int | None = None) -> None:
-        """Keep as many nodes as the run may have until it is to end, and one more for each that
-        the cloud advises to leave: what is lost or has a notice is replaced at once. One that then
-        is taken leaves its place to the node that was started for it. `nodes`: so many instead, as
-        a trace or the autoscaler has them."""
+        """Keep as many nodes as the run may have until it is to end, and those that the core
+        wants beyond, for who is advised to leave or slow: what is lost or has a notice is replaced
+        at once. One that then goes leaves its place to the node that was started for it. `nodes`:
+        so many instead, as a trace or the autoscaler has them."""
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
@@ -127,7 +128,7 @@ class RunFleet:
                 self._end_gone(state)
                 self._end_left_over(state)
                 self._end_mute(state)
-                wanted = self._nodes + state.roll.advised if nodes is None else nodes
+                wanted = self._nodes + kept_beyond(state) if nodes is None else nodes
                 report = self._fleet.ensure(
                     wanted,
                     leaving=leaving,

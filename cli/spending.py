@@ -15,6 +15,7 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import State
+from bamboo.core.straggler import kept_beyond
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd
 from cli.beside import beside_body, beside_of
@@ -104,7 +105,7 @@ def short_of(
     here = sum(instance not in leaving for instance in there)
     if state.assignment is None:
         return here, 0
-    nodes = nodes_of(job) + state.roll.advised if wanted is None else wanted
+    nodes = nodes_of(job) + kept_beyond(state) if wanted is None else wanted
     most = job.budget.max_instances
     able = min(nodes, most - (len(there) - here)) if most else nodes
     return here, max(0, able - here)

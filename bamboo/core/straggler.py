@@ -3,13 +3,15 @@
 Rules. (1) Slow is below SLOW of the median speed of the others, in ROUNDS measurements without one
 at FINE or above between them. (2) It is replaced by a standby only: nothing else takes its slot.
 The standby gets its state in the background and the slot at a step boundary; then the slow node
-gives its replicas away and leaves. (3) One at a time. A slot whose owner was replaced is judged
+gives its replicas away and leaves. (3) Until it has left the fleet keeps one node more, so that
+there is a standby for it; a node that is fine again leaves that one to the next loss, or to who
+chooses the run's size. (4) One at a time. A slot whose owner was replaced is judged
 again only once a measurement has found its new owner fine: where that one is as slow, it is the
 slot's work that is slow, and another node would be no faster.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -48,7 +50,7 @@ def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
         relieved=tuple(slot for slot in state.relieved if assignment.owner(slot) not in fine),
         retiring=None if state.retiring in fine else state.retiring,
     )
-    leaver = _to_replace(noted, assignment, shares)
+    leaver = _to_replace(noted, shares)
     if leaver is not None:
         noted = replace(
             noted,
@@ -61,7 +63,19 @@ def judge_speeds(state: State, event: SpeedsMeasured) -> Transition:
     if noted == state:
         return stale(state, "nobody is slower than was known")
     names = [_named(state, slow.node, shares) for slow in noted.slow]
+    if kept_beyond(noted) > kept_beyond(state):
+        names.append("one node more is to take its place")
     return changed(noted, (), "; ".join(names) or "nobody is slow any more")
+
+
+def kept_beyond(state: State) -> int:
+    """How many nodes the fleet keeps beyond those that the run is to have: one for each that the
+    cloud advises to leave, and one while a slow one is to be replaced."""
+    slow = [node for node, slots in _to_go(state) if slots == 1]  # more: for want of other nodes
+    going = slow if state.retiring is None else [state.retiring]
+    found = (state.node(node) for node in going)
+    more = any(node is not None and node.usable and not node.advised for node in found)
+    return state.roll.advised + more
 
 
 def dismiss(state: State) -> tuple[State, tuple[Effect, ...], list[str]]:
@@ -101,21 +115,26 @@ def _shares_of_the_median(event: SpeedsMeasured, assignment: Assignment) -> Mapp
     return {node: speed / of_others(speed) for node, speed in speeds.items()}
 
 
-def _to_replace(
-    state: State, assignment: Assignment, shares: Mapping[NodeId, float]
-) -> NodeId | None:
+def _to_replace(state: State, shares: Mapping[NodeId, float]) -> NodeId | None:
     """The slowest that was slow for long enough, if there are standbys for all that it owns."""
     if state.retiring is not None:
         return None
     standbys = sum(n.status is NodeStatus.READY and n.usable for n in state.roll.aside)
-    able = []
+    able = [node for node, slots in _to_go(state) if slots <= standbys]
+    return min(able, key=lambda node: (shares[node], node), default=None)
+
+
+def _to_go(state: State) -> Iterator[tuple[NodeId, int]]:
+    """Who was slow for long enough and would stay, each with how many slots it owns; not those who
+    are as slow as who was replaced there before."""
+    if state.assignment is None:
+        return
     for slow in state.slow:
-        node, slots = state.node(slow.node), assignment.owned_by(slow.node)
+        node, slots = state.node(slow.node), state.assignment.owned_by(slow.node)
         stays = node is not None and node.notice_deadline_s is None
         again = any(slot in state.relieved for slot in slots)
-        if slow.rounds == ROUNDS and stays and not again and 0 < len(slots) <= standbys:
-            able.append(slow.node)
-    return min(able, key=lambda node: (shares[node], node), default=None)
+        if slow.rounds == ROUNDS and stays and slots and not again:
+            yield slow.node, len(slots)
 
 
 def _is_needed(state: State, node: Node) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from bamboo.core.events import NodesReleased
 from bamboo.core.reform import at_rest
 from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.straggler import kept_beyond
 from bamboo.ids import InstanceId, NodeId
 from bamboo.planner.autoscale import Resize, Scaling, decide, with_times, without_capacity
 from bamboo.planner.fleet_size import Rule, Situation
@@ -96,8 +97,11 @@ def _stays(state: State) -> bool:
 
 
 def trained_size(state: State) -> int:
-    """Nodes that a run keeps, without those that only wait for an advised one to go."""
-    return len(state.roll.usable) - state.roll.advised
+    """Nodes that a run keeps, without those that only wait for an advised or a slow one to go."""
+    roll = state.roll
+    for_slow = kept_beyond(state) - roll.advised
+    waiting = sum(node.status is NodeStatus.READY and node.usable for node in roll.aside)
+    return len(roll.usable) - roll.advised - min(for_slow, waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,7 @@ class Scaler:
     def _wish(
         self, state: State, hired: Sequence[Hired], *, resize: Resize | None, kept: bool
     ) -> Turn:
-        wanted = self.scaling.nodes + state.roll.advised
+        wanted = self.scaling.nodes + kept_beyond(state)
         usable = len(state.roll.usable)
         booting = self._booting(state, hired)
         booting.sort(key=lambda one: (one.started_at_s, one.instance), reverse=True)

@@ -30,6 +30,7 @@ from bamboo.core.patience import Patience, parked
 from bamboo.core.place import nodes_wanted
 from bamboo.core.policy import Policy
 from bamboo.core.state import Failover, NodeStatus, Phase, State
+from bamboo.core.straggler import kept_beyond
 from bamboo.core.together import transitions
 from bamboo.core.transition import Transition
 from bamboo.ids import InstanceId, NodeId, ZoneId
@@ -94,12 +95,12 @@ class Ours:
     def wanted(self) -> int:
         if self._sizing is not None:
             return self._sizing.nodes
-        advised = self.state.roll.advised
+        beyond = kept_beyond(self.state)
         most = self.policy.pipelines * self.policy.stages + self._standbys
         if math.isinf(self._surplus_s):
-            return most + advised
+            return most + beyond
         available = min(most, max(self.world.capacity, self._least))
-        return nodes_wanted(available, self.policy, standbys=self._standbys) + advised
+        return nodes_wanted(available, self.policy, standbys=self._standbys) + beyond
 
     def spare(self) -> NodeId | None:
         """Of those without a slot the newest one, once it has had none for long enough."""

@@ -6,7 +6,7 @@ is the first thing that is wrong, or "".
 """
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -156,6 +156,25 @@ def check_orphans(
     return Verdict(name="orphans", finding=finding, seen=f"{len(began)} instances, all ended")
 
 
+# ---------------------------------------------------------------- faults
+
+
+def check_faults(records: Sequence[Record], *, drawn_s: Sequence[float]) -> Verdict:
+    """Of the faults that were to come before the time of faults was over (`drawn_s`: when, in
+    seconds from its begin) half struck, and one at least: a run that nothing was done to proves
+    nothing."""
+    name, done = "faults", [r for r in records if r["kind"] == "fault"]
+    begin_s = next((float(r["t"]) for r in records if r["kind"] == "begin"), None)
+    end_s = next((float(r["t"]) for r in records if r["kind"] == "healing"), float("inf"))
+    due = 0 if begin_s is None else sum(begin_s + at_s < end_s for at_s in drawn_s)
+    hit, missed = len(struck(records)), [r for r in done if r["missed"]]
+    seen = f"{hit} struck of {due} that were due, {len(missed)} missed"
+    if hit > 0 and 2 * hit >= due:
+        return Verdict(name=name, finding="", seen=seen)
+    first = f"; fault {missed[0]['number']}: {missed[0]['missed']}" if missed else ""
+    return Verdict(name=name, finding=f"{seen}; half of them are to strike, and one{first}")
+
+
 # ---------------------------------------------------------------- progress
 
 
@@ -242,3 +261,58 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
             gone.setdefault(str(event["node"]), version)
     seen = f"{len(decisions)} versions, nothing counted of {len(gone)} nodes after they were gone"
     return Verdict(name="fences", finding=finding, seen=seen)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+HANDS = frozenset(
+    ("PeerLost", "NodeLeft", "HandedOver", "Yielded", "Quiesced", "LayoutBuilt", "StoreRefilled")
+)
+"""Who was to store a part may have changed with these, or what was said of it was lost."""
+
+
+def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Verdict:
+    """Each checkpoint that was begun and that a later one overtook is complete or was called
+    failed; one about which slots changed hands, or a layout, is only counted. `names`: files below
+    the folder of checkpoints; none of an unfinished file, of a step that is neither complete nor
+    among the newest two."""
+    events = [entry["event"] for entry in decisions if entry.get("event") is not None]
+    begun: dict[int, int] = {}
+    """Since when in `events`, from the checkpoint on that was complete before it."""
+    done: list[int] = []
+    failed: set[int] = set()
+    torn: dict[int, bool] = {}
+    """Steps that were overtaken, and whether hands changed."""
+    before = 0
+    for at, event in enumerate(events):
+        if event["kind"] == "ShardSaved":
+            begun.setdefault(int(event["step"]), before)
+        elif event["kind"] == "CheckpointFailed":
+            failed.add(int(event["step"]))
+        elif event["kind"] == "CheckpointDone":
+            for step in [step for step in begun if step < int(event["step"])]:
+                kinds = {str(e["kind"]) for e in events[begun.pop(step) : at]}
+                torn.setdefault(step, bool(kinds & HANDS))
+            done.append(int(event["step"]))
+            before = at
+    left = {step: hands for step, hands in torn.items() if step not in failed.union(done)}
+    silent = sorted(step for step, hands in left.items() if not hands)
+    whole = {name.split("/")[0] for name in names if name.endswith("/manifest.json")}
+    strays = [name for name in names if _is_left_behind(name, whole, done)]
+    finding = ""
+    if silent:
+        finding = f"the checkpoint of step {silent[0]} was begun, and nobody said what became of it"
+    elif strays:
+        finding = f"{strays[0]} is left, {len(strays)} in all"
+    seen = f"{len(set(done))} complete, {len(failed.difference(done))} failed"
+    seen += f", {len(left) - len(silent)} given up as slots changed hands"
+    return Verdict(name="checkpoints", finding=finding, seen=seen)
+
+
+def _is_left_behind(name: str, whole: Collection[str], done: Iterable[int]) -> bool:
+    """Whether it is part of a file of which nobody can write the rest, and whose folder goes when
+    the next checkpoint is complete: one more may have been cut short by the end of the run."""
+    folder, _, rest = name.partition("/")
+    if folder in whole or not rest.rpartition("/")[2].startswith(".aside-"):
+        return False
+    return sum(step > int(folder.removeprefix("step-")) for step in set(done)) > 1

@@ -150,16 +150,22 @@ def draw(seed: int, *, minutes: float, lease_s: float) -> tuple[Fault, ...]:
     """All faults of a swarm of so many minutes, in the order of their times; all are over by then.
     `lease_s`: the job's `cluster.gone_s`.
 
-    Raises InputError unless 0 < minutes <= MOST_MINUTES.
+    Raises InputError unless 0 < minutes <= MOST_MINUTES, and where not one fault is over by then.
     """
     if not (math.isfinite(minutes) and 0 < minutes <= MOST_MINUTES):
         why = "is longer than a swarm may go on" if minutes > 0 else "leaves no time for a fault"
         raise InputError(
             f"--minutes {minutes:g} {why}; take more than 0 and at most {MOST_MINUTES:g}"
         )
-    drawn = []
+    drawn: list[Fault] = []
     for fault in _faults(random.Random(seed), lease_s):
         if fault.over_s > 60 * minutes:
+            if not drawn:
+                least = math.ceil(fault.over_s / 0.6) / 100
+                raise InputError(
+                    f"--minutes {minutes:g} leaves no time for a fault: the first of seed {seed} "
+                    f"is over after {fault.over_s:g} s; take {least:g} or more, or another --seed"
+                )
             break
         drawn.append(fault)
     return tuple(drawn)

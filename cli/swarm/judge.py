@@ -5,7 +5,7 @@ can say; nothing of the run lives any more when it is called.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from cli.decisions import check_decisions
 from cli.runs import RunFolder
 from cli.swarm import check
 from cli.swarm.check import Verdict
+from cli.swarm.draw import Fault
 from cli.swarm.strikes import RECORDS
 
 SLACK_S = 60.0
@@ -49,11 +50,13 @@ def judge(
     folder: RunFolder,
     job: JobConfig,
     *,
+    faults: Sequence[Fault],
     processes: Iterable[int],
     paths: Iterable[Path],
     tell: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Every checker's verdict. `processes` and `paths` of the run that are still there."""
+    """Every checker's verdict. `faults`: as they were drawn; `processes` and `paths` of the run
+    that are still there."""
     records = read_lines(folder.path / RECORDS)
     receipt = folder.read_json(folder.receipt) if folder.receipt.exists() else None
     decisions = [
@@ -73,6 +76,7 @@ def judge(
             processes=tuple(processes),
             paths=tuple(str(path) for path in paths),
         ),
+        check.check_faults(records, drawn_s=[fault.at_s for fault in faults]),
         check.check_progress(check.struck(records), check.committed(records), bound_s=bound_s(job)),
         check.check_protection(
             check.struck(records),
@@ -81,6 +85,7 @@ def judge(
             bound_s=protected_s(job),
         ),
         check.check_fences(decisions),
+        check.check_checkpoints(decisions, _names_below(folder.path / "checkpoints")),
         _asked("decisions", lambda: check_decisions(folder)),
     ]
     tell("checking samples, then training it again calmly")
@@ -92,6 +97,10 @@ def judge(
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines; none where it is missing."""
     return [json.loads(line) for line in Tail(path).lines()]
+
+
+def _names_below(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
 def _verify(folder: RunFolder, *, samples: bool) -> dict[str, Any]:

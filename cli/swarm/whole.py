@@ -59,7 +59,7 @@ def let_loose(
         swarm.run(minutes=minutes, heal_s=heal_s, seen_s=seen_s(config))
         processes = _left(led)
         paths = [led.cloud.socket_dir] if led.cloud.socket_dir.exists() else []
-    verdicts = judge(led.folder, config, processes=processes, paths=paths, tell=tell)
+    verdicts = judge(led.folder, config, faults=faults, processes=processes, paths=paths, tell=tell)
     body = {**head, "verdicts": [verdict.to_json() for verdict in verdicts]}
     runs.write_json(led.folder.path / HEAD, body)
     return run, verdicts

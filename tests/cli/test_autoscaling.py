@@ -10,11 +10,19 @@ import pytest
 
 from bamboo.config.tree import BudgetConfig
 from bamboo.coord.ledger import decode_record, encode_record
-from bamboo.core.events import Event, NodesReleased, Prepared, RebalanceAdvised
+from bamboo.core.events import (
+    Event,
+    NodesReleased,
+    Prepared,
+    RebalanceAdvised,
+    Speed,
+    SpeedsMeasured,
+)
 from bamboo.core.policy import GridTime
+from bamboo.core.straggler import ROUNDS
 from bamboo.ids import NodeId, RunId
 from bamboo.planner.autoscale import Resize, Scaling
-from bamboo.planner.scaler import SETTLING, Turn, Watch, to_give_back
+from bamboo.planner.scaler import SETTLING, Turn, Watch, to_give_back, trained_size
 from bamboo.planner.scaling_curve import LEAST
 from cli.autoscaling import rule_of, scale
 from cli.books import RESIZED, SIZE_KEPT, Booked, FileBooks, read_booked
@@ -178,6 +186,22 @@ def test_a_node_for_an_advised_one_is_not_surplus() -> None:
     state = after(state, RebalanceAdvised(node=NodeId("a.1")), joined("c.1"))
     turn = told.turn(state)
     assert (turn.nodes, turn.release) == (3, None)
+
+
+def test_a_node_for_a_slow_one_is_wished_for_and_no_surplus_until_that_is_fine() -> None:
+    told, state = Told(), trains("a.1", "b.1")
+    speeds = (Speed(node=NodeId("a.1"), speed=0.5), Speed(node=NodeId("b.1"), speed=1.0))
+    measured = SpeedsMeasured(reporter="launcher", era=state.era, speeds=speeds)
+    state = after(state, *[measured] * ROUNDS)
+    assert trained_size(state) == 2, "all of them train until it is there"
+    assert told.turn(state).nodes == 3
+    state = after(state, joined("c.1"))
+    turn = told.turn(state)
+    assert (turn.nodes, turn.release, trained_size(state)) == (3, None, 2)
+    fine = replace(measured, speeds=tuple(replace(speed, speed=1.0) for speed in speeds))
+    release = told.turn(after(state, fine)).release
+    assert release is not None
+    assert release.nodes == ("c.1",)
 
 
 def test_what_is_booting_in_vain_is_ended_the_youngest_first() -> None:

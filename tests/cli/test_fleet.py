@@ -11,9 +11,12 @@ from bamboo.core.events import (
     NoticeReceived,
     PeerLost,
     RebalanceAdvised,
+    Speed,
+    SpeedsMeasured,
     StopRequested,
 )
 from bamboo.core.state import Outcome
+from bamboo.core.straggler import ROUNDS
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId, RunId
 from cli.fleet import GRACE_S
@@ -100,6 +103,18 @@ def test_one_more_for_each_node_that_the_cloud_advises_to_leave(parts: Parts) ->
         ("ensure", (6, instances[0])),
         ("ensure", (5, *sorted(instances))),
     ]
+
+
+def test_one_more_while_a_slow_node_is_to_be_replaced(parts: Parts) -> None:
+    """It is there before the slow one goes, and nobody is started for its place then."""
+    trains = state()
+    assert trains.assignment is not None
+    owners = trains.assignment.owners
+    speeds = tuple(Speed(node=node, speed=0.5 if node == owners[0] else 1.0) for node in owners)
+    slow = [SpeedsMeasured(reporter="launcher", era=trains.era, speeds=speeds)] * ROUNDS
+    for events in (slow[1:], slow):
+        parts.made.reconcile(state(*events))
+    assert parts.fleet.calls == [("ensure", (5,)), ("ensure", (6,))]
 
 
 def test_the_budget_holds_always_and_the_gang_while_the_run_forms(tmp_path: Path) -> None:

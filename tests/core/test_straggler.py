@@ -1,9 +1,17 @@
 """Who counts as slow, who is replaced, and that it does not flap."""
 
 from bamboo.core.effects import Effect, End, TerminateInstance
-from bamboo.core.events import CaughtUp, Event, ReplicaJoined, Speed, SpeedsMeasured, Yielded
+from bamboo.core.events import (
+    CaughtUp,
+    Event,
+    RebalanceAdvised,
+    ReplicaJoined,
+    Speed,
+    SpeedsMeasured,
+    Yielded,
+)
 from bamboo.core.state import NodeStatus, State
-from bamboo.core.straggler import FINE, ROUNDS, SLOW
+from bamboo.core.straggler import FINE, ROUNDS, SLOW, kept_beyond
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
 from tests.core.build import apply, joined, lost, running
@@ -124,13 +132,43 @@ def test_without_a_standby_nobody_is_replaced() -> None:
     assert measured(state, 1, 1, 0.5, 1).retiring == OWNERS[2], "until one comes"
 
 
+def test_one_node_more_is_kept_until_the_slow_one_has_left() -> None:
+    state = running()
+    for _ in range(ROUNDS):
+        assert kept_beyond(state) == 0
+        state = measured(state, 1, 1, 0.5, 1)
+    assert kept_beyond(state) == 1
+    assert state.sentence.endswith("of its peers; one node more is to take its place")
+    state = measured(apply(state, joined(STANDBY)).state, 1, 1, 0.5, 1)
+    assert (state.retiring, kept_beyond(state)) == (OWNERS[2], 1)
+    state = settled(state)
+    assert (state.roll.live, kept_beyond(state)) == ({*OWNERS, STANDBY} - {OWNERS[2]}, 0)
+
+
+def test_one_node_more_is_for_a_slow_one_that_stays_and_was_not_replaced_in_vain() -> None:
+    slow = running()
+    for _ in range(ROUNDS):
+        slow = measured(slow, 1, 0.6, 0.5, 1)
+    assert kept_beyond(slow) == 1, "one at a time"
+    assert kept_beyond(measured(slow, 1, 1, 1, 1)) == 0, "fine again"
+    one = measured(slow, 1, 1, 0.5, 1)
+    advised = apply(one, RebalanceAdvised(node=OWNERS[2])).state
+    assert kept_beyond(advised) == 1, "the same node is for both"
+    assert kept_beyond(apply(one, RebalanceAdvised(node=OWNERS[1])).state) == 2
+    assert kept_beyond(apply(one, lost(OWNERS[2])).state) == 0
+    again = replaced(with_standby())
+    for _ in range(ROUNDS):
+        again = measured(again, 1, 1, 0.5, 1)
+    assert (rounds_of(again), kept_beyond(again)) == ({STANDBY: ROUNDS}, 0), "the slot's own work"
+
+
 def test_a_standby_that_is_lost_on_the_way_leaves_all_as_it_was() -> None:
     state = with_standby()
     for _ in range(ROUNDS):
         state = measured(state, 1, 1, 0.5, 1)
     state = settled(apply(state, lost(STANDBY)).state)
     assert state.assignment == running().assignment
-    assert state.retiring == OWNERS[2]
+    assert (state.retiring, kept_beyond(state)) == (OWNERS[2], 1)
     # The next one takes the place, and a node that is fine again keeps it.
     later = settled(apply(state, joined("n91.1")).state)
     assert later.assignment is not None

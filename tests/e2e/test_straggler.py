@@ -1,4 +1,5 @@
-"""A node slower than its peers is replaced by a standby while the run trains, with the same bits.
+"""A node slower than its peers is replaced by a standby, or by a node that is started for it, while
+the run trains, with the same bits.
 
 The nodes' own reports are read as an agent and a launcher read them: nothing is made up.
 """
@@ -15,6 +16,7 @@ import pytest
 from bamboo.core.effects import TerminateInstance
 from bamboo.core.events import PeerLost, SpeedsMeasured
 from bamboo.core.state import NodeStatus, Phase, State
+from bamboo.core.straggler import kept_beyond
 from bamboo.ids import NodeId
 from cli.pace import PaceKeeper
 from tests.e2e.calm import assert_calm
@@ -123,19 +125,29 @@ def test_a_straggler_is_replaced_by_a_standby() -> None:
         assert after < 0.8 * before, (before, after)
 
 
-def test_without_a_standby_a_straggler_is_kept() -> None:
-    with cluster(job(steps=30, **SETTINGS)) as run:
+def test_without_a_standby_a_straggler_is_kept_until_there_is_one() -> None:
+    """Whose fleet is asked for one node more, and starts it."""
+    with cluster(job(steps=60, **SETTINGS)) as run:
         run.start(3, zone=FAST_ZONE)
         slow = NodeId(run.start_one(zone=SLOW_ZONE))
         reports = Reports(run)
+        state = measure_until(run, reports, kept_beyond, "one node more is wanted")
+        (slot,) = state.assignment.owned_by(slow)
+        said = [d.reason for d in run.decisions() if isinstance(d.event, SpeedsMeasured)]
+        assert slow in said[-1], said
+        assert said[-1].endswith("one node more is to take its place"), said
+        assert (given_back(run), run.metrics("failover")) == ([], [])
+        more = run.start_one(zone=FAST_ZONE)
+        state = measure_until(
+            run, reports, lambda s: not s.node(slow).status.live, "the straggler's end"
+        )
+        assert (state.node(slow).status, kept_beyond(state)) == (NodeStatus.LEFT, 0), run.report()
+        assert run.owner(slot) == more
         measure_until(run, reports, lambda s: False, "the end")
         assert_calm(run)
         reports.close()
-        assert run.state().assignment.owned_by(slow)
-        said = [d.reason for d in run.decisions() if isinstance(d.event, SpeedsMeasured)]
-        assert any(slow in reason for reason in said), said
-        assert given_back(run) == []
-        assert not run.metrics("failover")
+        assert given_back(run) == [slow]
+        assert not any(isinstance(d.event, PeerLost) for d in run.decisions())
 
 
 def test_a_standby_that_is_as_slow_is_not_replaced_again() -> None:

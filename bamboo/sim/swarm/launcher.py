@@ -17,6 +17,7 @@ from bamboo.core.events import (
 )
 from bamboo.core.patience import Patience
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
+from bamboo.core.straggler import kept_beyond
 from bamboo.sim.swarm.store import Entry
 from bamboo.sim.swarm.voice import Voice
 
@@ -113,12 +114,8 @@ class Launcher(Voice):
             here += member.running and not leaves
         if state.stop_reason is not None or not (scenario.replaced or world.healed):
             return
-        advised = sum(
-            n.advised and n.status.live and n.notice_deadline_s is None for n in state.nodes
-        )
-        wanted = scenario.pipelines_max * scenario.stages + scenario.standbys + advised
-        if not scenario.elastic:
-            wanted = scenario.pipelines * scenario.stages + scenario.standbys + advised
+        pipelines = scenario.pipelines_max if scenario.elastic else scenario.pipelines
+        wanted = pipelines * scenario.stages + scenario.standbys + kept_beyond(state)
         for _ in range(wanted - here):
             self._booting += 1
             world.agenda.after(scenario.boot_s * world.uniform(0.7, 2.0), self._boot)

@@ -38,8 +38,8 @@ def test_a_short_swarm_comes_out_green_and_leaves_nothing(bench: Bench) -> None:
     body = json.loads(done.stdout)
     failed = [verdict for verdict in body["verdicts"] if not verdict["ok"]]
     assert failed == []
-    names = ["end", "losses", "orphans", "progress", "protection", "fences"]
-    names += ["decisions", "samples", "calm"]
+    names = ["end", "losses", "orphans", "faults", "progress"]
+    names += ["protection", "fences", "checkpoints", "decisions", "samples", "calm"]
     assert [verdict["name"] for verdict in body["verdicts"]] == names
     folder = bench.home / "swarm"
     records = [json.loads(line) for line in (folder / "chaos.jsonl").read_text().splitlines()]
@@ -65,6 +65,13 @@ def test_a_job_that_must_fail_is_refused(bench: Bench) -> None:
     done = bench.run("chaos", "job.toml", "--seed", "7")
     assert done.returncode == 2
     assert "checkpoint.every_steps = 0" in done.stderr
+
+
+def test_minutes_that_leave_no_fault_are_refused(bench: Bench) -> None:
+    done = bench.run("chaos", "job.toml", "--seed", "7", "--minutes", "0.01", *SETS)
+    assert done.returncode == 2
+    assert "--minutes 0.01 leaves no time for a fault" in done.stderr.splitlines()[-1]
+    assert not bench.home.exists()
 
 
 def test_a_launch_that_fails_is_named(bench: Bench) -> None:

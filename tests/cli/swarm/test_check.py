@@ -3,7 +3,10 @@
 from typing import Any
 
 from cli.swarm.check import (
+    Verdict,
+    check_checkpoints,
     check_end,
+    check_faults,
     check_fences,
     check_losses,
     check_orphans,
@@ -70,6 +73,26 @@ def fault(number: int, at_s: float, *, missed: str = "") -> dict[str, Any]:
 
 def over(number: int, at_s: float) -> dict[str, Any]:
     return {"kind": "over", "number": number, "t": at_s}
+
+
+def test_faults_that_struck_nobody_are_found() -> None:
+    begin, healing = {"kind": "begin", "t": 90.0}, {"kind": "healing", "t": 150.0}
+    drawn_s = (10.0, 20.0, 30.0, 70.0)
+
+    def verdict(*done: dict[str, Any]) -> Verdict:
+        return check_faults([begin, *done, healing], drawn_s=drawn_s)
+
+    one, two = fault(1, 100.0), fault(2, 110.0)
+    away = fault(3, 120.0, missed="there is nobody")
+    assert verdict(one, two, away) == Verdict(
+        name="faults", finding="", seen="2 struck of 3 that were due, 1 missed"
+    )
+    lost = verdict(one, away)
+    assert lost.finding.startswith("1 struck of 3 that were due, 1 missed; half of them are to")
+    assert lost.finding.endswith("; fault 3: there is nobody")
+    assert verdict(away).finding.startswith("0 struck of 3 that were due, 1 missed")
+    assert verdict().finding.startswith("0 struck of 3 that were due, 0 missed")
+    assert not check_faults([], drawn_s=()).ok, "no fault at all is none that was survived"
 
 
 def progress(*records: dict[str, Any], steps: tuple[float, ...]) -> str:
@@ -144,3 +167,44 @@ def test_fences() -> None:
     assert "NodeFinished of n1, which is gone" in check_fences([begin, left, ghost[2]]).finding
     twice = check_fences([begin, lost, left | {"version": 2}])
     assert "NodeLeft of n1, which is gone" in twice.finding
+
+
+def saved(step: int) -> dict[str, Any]:
+    return {"event": {"kind": "ShardSaved", "step": step}}
+
+
+def done(step: int) -> dict[str, Any]:
+    return {"event": {"kind": "CheckpointDone", "step": step}}
+
+
+def test_a_checkpoint_that_nobody_speaks_of_again_is_found() -> None:
+    begin = {"state": {}}
+
+    def verdict(*decisions: dict[str, Any]) -> Verdict:
+        return check_checkpoints([begin, *decisions], [])
+
+    assert verdict(saved(10), done(10), saved(20)).seen.startswith("1 complete, 0 failed, 0 given")
+    silent = verdict(done(10), saved(20), saved(30), done(30))
+    assert silent.finding.startswith("the checkpoint of step 20 was begun, and nobody said")
+    assert verdict(done(10), saved(20), saved(30), done(30), done(20)).ok
+    failed = {"event": {"kind": "CheckpointFailed", "step": 20}}
+    assert verdict(saved(20), failed, saved(20), saved(30), done(30)).seen.startswith(
+        "1 complete, 1 failed, 0 given up"
+    )
+    lost = decided(1, kind="PeerLost", node="n1")
+    about = verdict(done(10), lost, saved(20), saved(30), done(30))
+    assert about.ok
+    assert about.seen.endswith(" failed, 1 given up as slots changed hands")
+    assert not verdict(lost, done(10), saved(20), saved(30), done(30)).ok, "it was over before"
+
+
+def test_what_is_left_of_an_unfinished_file_is_found_once_nobody_can_finish_it() -> None:
+    stray = "step-00000010/gen-000001/.aside-1f"
+
+    def finding(*names: str, steps: tuple[int, ...] = (10, 20, 30)) -> str:
+        return check_checkpoints([done(step) for step in steps], names).finding
+
+    assert finding(stray, "step-00000030/manifest.json") == f"{stray} is left, 1 in all"
+    assert finding(stray, "step-00000010/manifest.json") == "", "it goes with its checkpoint"
+    assert finding(stray, steps=(10, 20)) == "", "who was to delete it may have ended"
+    assert finding("step-00000010/gen-000001/stage-00.safetensors") == ""

@@ -1,5 +1,6 @@
 """The draw: from seed, minutes and job alone, complete, in order, and over in time."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,8 @@ from cli.swarm.draw import MANNERS, Kind, draw
 from cli.swarm.whom import Target, hit
 
 SEEDS = st.integers(min_value=0, max_value=2**32)
-MINUTES = st.floats(min_value=0.05, max_value=60.0)
+MINUTES = st.floats(min_value=0.6, max_value=60.0)
+"""The longest that a first fault may take is over by then."""
 
 
 @given(seed=SEEDS, minutes=MINUTES)
@@ -66,6 +68,22 @@ def test_minutes_that_are_none_are_refused(minutes: float) -> None:
     why = "longer than a swarm may go on" if minutes > 0 else "leaves no time for a fault"
     with pytest.raises(InputError, match=f"--minutes .* {why}; take more than 0"):
         draw(1, minutes=minutes, lease_s=3.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_minutes_that_leave_no_fault_are_refused_with_those_that_leave_one(seed: int) -> None:
+    with pytest.raises(InputError) as refused:
+        draw(seed, minutes=0.01, lease_s=3.0)
+    said = re.fullmatch(
+        rf"--minutes 0.01 leaves no time for a fault: the first of seed {seed} is over after "
+        r"[\d.]+ s; take ([\d.]+) or more, or another --seed",
+        str(refused.value),
+    )
+    assert said is not None, str(refused.value)
+    least = float(said[1])
+    assert draw(seed, minutes=least, lease_s=3.0)
+    with pytest.raises(InputError, match="leaves no time for a fault"):
+        draw(seed, minutes=least - 0.011, lease_s=3.0)
 
 
 # ---------------------------------------------------------------- whom

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.core.state import NodeStatus
 from bamboo.errors import InputError
+from bamboo.sim.swarm.cluster import Cluster
 from bamboo.sim.swarm.draw import draw
 from bamboo.sim.swarm.run import play, play_seed, replay
-from bamboo.sim.swarm.scenario import Scenario, from_text, to_text
+from bamboo.sim.swarm.scenario import Fault, Scenario, from_text, to_text
 from bamboo.sim.swarm.shrink import shrunk
 from tests.sim.swarm.planted import BUGS, planted
 from tests.support import said_whatever_the_hash
@@ -91,3 +93,16 @@ def test_a_red_scenario_is_made_short_and_stays_red() -> None:
 def test_a_calm_world_is_done() -> None:
     verdict = play(replace(Scenario(), stages=3, layers=3, pipelines=2, pipelines_max=2))
     assert (verdict.checker, verdict.outcome) == ("", "done")
+
+
+def test_a_straggler_without_a_standby_is_replaced_by_a_node_that_is_rented_for_it() -> None:
+    fault = Fault(at_s=5.0, kind="slow", other=50)
+    scenario = Scenario(stages=4, layers=4, steps=60, heal_s=60.0, faults=(fault,))
+    assert play(scenario).green
+    world = Cluster(scenario)
+    world.agenda.run(until_s=30.0, over=lambda: world.is_over)
+    (slow,) = [member for member in world.members if member.speed == 0.5]
+    assert len(world.members) == 4 + 1
+    node = world.log.state.node(slow.node)
+    assert node is not None
+    assert node.status is NodeStatus.LEFT
