@@ -8,6 +8,7 @@ is old is deleted once the run's state names what came after it, and nothing is 
 restore begins with what the state names.
 """
 
+import contextlib
 import sys
 import tempfile
 import threading
@@ -154,8 +155,12 @@ class Checkpoints:
             ) from error
 
     def _busy(self, era: int, step: int) -> bool:
-        """Whether anything of an earlier step, or of an era that is over, is still in memory."""
-        return any((item.era, item.step) < (era, step) for item in self.backlog.undone())
+        """Whether anything of an earlier step, or of an era that is over, is yet to be written."""
+        return any(
+            (item.era, item.step) < (era, step)
+            for item in self.backlog.undone()
+            if not isinstance(item, Tidy)
+        )
 
     # ------------------------------------------------------------------ behind it
 
@@ -171,9 +176,14 @@ class Checkpoints:
             elif isinstance(item, Complete):
                 self._complete(item)
             else:
-                self._tidy(item)
-        except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
-            self._failed(item.step, item.era, str(error))
+                self._forget_old(item.step)
+        except (StorageUnavailable, OSError, ValueError) as error:
+            if not isinstance(item, Tidy):
+                self._failed(item.step, item.era, str(error))
+                return
+            # That one is complete all the same; the next one tries again.
+            with contextlib.suppress(OSError):  # the log's disk may be full
+                sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
     def _save(self, item: Save) -> None:
         with self._scratch_folder() as folder:
@@ -211,13 +221,6 @@ class Checkpoints:
         commit_or_replace(self._objects, manifest, layers=self._layers)
         self._completed.add(item.step)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
-
-    def _tidy(self, item: Tidy) -> None:
-        try:
-            self._forget_old(item.step)
-        except StorageUnavailable as error:
-            # That one is complete all the same; the next one tries again.
-            sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
     def _forget_old(self, newest: int) -> None:
         created: dict[int, float] = {}

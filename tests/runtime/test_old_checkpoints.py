@@ -11,10 +11,10 @@ import torch
 from bamboo.checkpoint.catalogue import examine, steps
 from bamboo.core.events import CheckpointFailed
 from bamboo.core.state import Checkpoint, Reform
-from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.checkpoints import Checkpoints, Complete, Save, Tidy
 from bamboo.runtime.decided import Decided
 from tests.runtime.simulated import World
-from tests.runtime.test_checkpoints import AWAY, HASH, STAGES, Bench, garbled, state
+from tests.runtime.test_checkpoints import AWAY, HASH, STAGES, Bench, garbled, keep, state
 from tests.runtime.test_interleavings import job
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,17 +32,30 @@ def test_a_damaged_manifest_does_not_stop_the_tidying(tmp_path: Path) -> None:
     assert steps(bench.store) == [15]
 
 
-def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [AWAY, OSError("no such device"), ValueError("no such name")])
+def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path, error: Exception) -> None:
     """The checkpoint is complete, whatever becomes of the old ones."""
     bench = Bench(tmp_path, keep=1)
     bench.write(5)
-    bench.store.failing[("delete", "step-00000005/")] = AWAY
+    bench.store.failing[("delete", "step-00000005/")] = error
     bench.write(10)
     assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
     assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
     bench.store.failing.clear()
     bench.write(15)
     assert steps(bench.store) == [15]
+
+
+def test_who_deletes_old_ones_can_keep_the_next(tmp_path: Path) -> None:
+    """A slow bucket may take long over it, and nothing is still to be written meanwhile."""
+    bench = Bench(tmp_path)
+    bench.checkpoints.backlog.put(Tidy(step=5, era=1))
+    keep(bench, 10)
+    assert bench.said.kinds() == []
+    kept = [item for item in bench.checkpoints.backlog.undone() if isinstance(item, Save)]
+    assert [item.step for item in kept] == [10] * STAGES
+    keep(bench, 15)
+    assert bench.said.kinds() == [("CheckpointFailed", 15)] * STAGES
 
 
 def test_none_is_deleted_before_the_state_names_a_newer_one(tmp_path: Path) -> None:
