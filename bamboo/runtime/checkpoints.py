@@ -30,7 +30,7 @@ from bamboo.checkpoint.manifest import (
     shard_name,
 )
 from bamboo.checkpoint.retention import choose, delete
-from bamboo.checkpoint.shards import commit_or_replace, save_shard
+from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
@@ -146,13 +146,11 @@ class Checkpoints:
             raise NotAsWritten(f"in its place is the checkpoint of step {manifest.step}")
         if manifest.semantic_hash != self._semantic_hash:
             raise NotAsWritten(f"the checkpoint of step {step} is of other semantics")
-        try:
-            with self._scratch_folder() as folder:
+        with self._scratch_folder() as folder:
+            try:
                 return load_tensors(self._objects, manifest, names, scratch=Path(folder))
-        except (StorageFull, OSError) as error:  # nothing is written but there
-            raise StorageFull(
-                f"{self._scratch}: {error}; make room where TMPDIR points to, or point it elsewhere"
-            ) from error
+            except (StorageFull, OSError) as error:  # nothing is written but there
+                raise no_scratch(self._scratch, error) from error
 
     def _busy(self, era: int, step: int) -> bool:
         """Whether anything of an earlier step, or of an era that is over, is yet to be written."""
@@ -249,9 +247,13 @@ class Checkpoints:
         self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
 
     def _scratch_folder(self) -> tempfile.TemporaryDirectory[str]:
-        """Of this thread's own: two runs of one machine may share the scratch."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
+        """Of this thread's own: two runs of one machine may share the scratch. Raises
+        StorageFull."""
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
+        except OSError as error:
+            raise no_scratch(self._scratch, error) from error
 
 
 def _described(text: bytes, name: str) -> Shard:
