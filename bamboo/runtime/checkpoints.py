@@ -29,7 +29,7 @@ from bamboo.checkpoint.manifest import (
     shard_from_json,
     shard_name,
 )
-from bamboo.checkpoint.retention import choose, delete
+from bamboo.checkpoint.retention import choose, delete, sweep
 from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
@@ -222,7 +222,7 @@ class Checkpoints:
 
     def _forget_old(self, newest: int) -> None:
         created: dict[int, float] = {}
-        torn = []
+        torn, foreign = [], []
         for step in steps(self._objects):
             text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
             try:
@@ -233,6 +233,8 @@ class Checkpoints:
                 torn.append(step)
             elif found.semantic_hash == self._semantic_hash:
                 created[step] = found.created_at_s
+            else:
+                foreign.append(step)
         for step in choose(
             created_at_s=created,
             torn=torn,
@@ -242,6 +244,7 @@ class Checkpoints:
             now_s=time.time(),
         ):
             delete(self._objects, step)
+        sweep(self._objects, before=newest, spare=foreign)
 
     def _failed(self, step: int, era: int, reason: str) -> None:
         self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
