@@ -4,7 +4,7 @@ A port knows values only. Bytes stay bytes here, tensors are buffers with a dtyp
 every call that can block has a deadline and says what comes out of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -143,8 +143,12 @@ class ObjectStore(Protocol):
     def sizes(self, prefix: str) -> Mapping[str, int]:
         """Bytes of every object whose name begins with `prefix`, by name."""
 
+    def strays(self, prefix: str) -> Collection[str]:
+        """Names below `prefix` of what killed writers left half written, or of what is written just
+        now: of no use but to `delete`."""
+
     def delete(self, name: str) -> None:
-        """Forget an object; safe when there is none."""
+        """Forget an object, or a stray; safe when there is none."""
 
 
 # ---------------------------------------------------------------- data plane: the transport

@@ -1,15 +1,26 @@
-"""`python -m cli.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the object
-stores that `cli` can open."""
+"""`python -m cli.segment RUN_DIR A B`: the runtime's check of a segment of a run, with the
+checkpoints that it keeps, wherever they lie."""
 
 import sys
+from pathlib import Path
 
+from bamboo.config.tree import JobConfig
+from bamboo.ids import RunId
+from bamboo.ports import ObjectStore
 from bamboo.runtime import verify_segment
-from cli.wiring import bucket
+from cli import wiring
+from cli.runs import RunFolder
+
+
+def checkpoints(run: Path, job: JobConfig) -> tuple[str, ObjectStore]:
+    """Of the run in a folder: their address, and what opens it."""
+    folder = RunFolder(id=RunId(run.resolve().name), path=run)
+    return wiring.checkpoint_url(folder, job), wiring.checkpoints_of(folder, job)
 
 
 def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
-    return verify_segment.main(arguments, bucket=bucket)
+    return verify_segment.main(arguments, checkpoints=checkpoints)
 
 
 if __name__ == "__main__":

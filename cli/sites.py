@@ -126,7 +126,7 @@ def store_left_by(folder: RunFolder, site: Site) -> Iterator[Store]:
         with wiring.store_of(folder.id, site.store_url) as store:
             yield store
         return
-    from cloud.local.host import make_directory
+    from cloud.local.directory import make_directory
     from cloud.local.valkey import start_valkey
 
     directory = make_directory()

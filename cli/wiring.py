@@ -77,14 +77,21 @@ def driver(store: Store, me: str) -> "Driver":
 
 def checkpoints_of(folder: RunFolder, job: JobConfig) -> ObjectStore:
     """Where a run keeps its checkpoints."""
-    from bamboo.checkpoint.open import checkpoint_store
+    from bamboo.checkpoint.open import open_objects
 
-    return checkpoint_store(
+    url = checkpoint_url(folder, job)
+    return open_objects(url, bucket=partial(bucket, region=job.cloud.region))
+
+
+def checkpoint_url(folder: RunFolder, job: JobConfig) -> str:
+    """The address of what `checkpoints_of` opens."""
+    from bamboo.checkpoint.open import checkpoint_url
+
+    return checkpoint_url(
         job.checkpoint.url,
         run=folder.id,
         run_dir=folder.path,
         run_url=run_url(job, folder.id),
-        bucket=partial(bucket, region=job.cloud.region),
     )
 
 

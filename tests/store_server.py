@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import redis
 
-from cloud.local.host import make_directory
+from cloud.local.directory import make_directory
 from cloud.local.valkey import ValkeyChild, start_valkey
 
 

@@ -164,6 +164,7 @@ class _Agent:
                 "run_url": config.run_url,
                 "bind_host": self._identity.address,
                 "agent_socket": str(self._link.path),
+                "scratch_dir": config.scratch_dir,
             }
         )
         log.info("%s: worker %d", self._node, worker.pid)

@@ -1,15 +1,16 @@
 """Checkpoints in a directory: `ports.ObjectStore` over files.
 
 Rule: an object is written aside, flushed to the disk, and only then gets its name; so a process
-that dies in between leaves a stray file and never half an object. What is no regular file is no
+that dies in between leaves a stray file and never half an object; who knows that nobody writes
+there any more deletes it. What is no regular file is no
 object: a folder in the place of one is as good as nothing there.
 """
 
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bamboo.errors import StorageFull, StorageUnavailable
@@ -80,20 +81,19 @@ class DirectoryStore:
 
     def sizes(self, prefix: str) -> Mapping[str, int]:
         out: dict[str, int] = {}
-        with self._trouble(prefix, to="read"):
-            for path in sorted(self._root.rglob("*")):
-                name = path.relative_to(self._root).as_posix()
-                if name.startswith(prefix) and not path.name.startswith(_ASIDE):
-                    try:
-                        if path.is_file():
-                            out[name] = path.stat().st_size
-                    except FileNotFoundError:
-                        continue  # deleted meanwhile
+        for name, path in self._found(prefix):
+            if not path.name.startswith(_ASIDE):
+                with self._trouble(prefix, to="read"), suppress(FileNotFoundError):
+                    if path.is_file():
+                        out[name] = path.stat().st_size
         return out
+
+    def strays(self, prefix: str) -> Collection[str]:
+        return [name for name, path in self._found(prefix) if path.name.startswith(_ASIDE)]
 
     def delete(self, name: str) -> None:
         with self._trouble(name):
-            path = self._path(name)
+            path = self._path(name, stray=True)
             folders = path.parents
             if path.is_dir() and not path.is_symlink():
                 folders = (path, *folders)  # its name becomes free with the last object below
@@ -104,9 +104,21 @@ class DirectoryStore:
                     break
                 folder.rmdir()
 
-    def _path(self, name: str) -> Path:
+    def _found(self, prefix: str) -> Iterator[tuple[str, Path]]:
+        """Name and path of everything whose name begins with `prefix`, folders too."""
+        with self._trouble(prefix, to="read"):
+            paths = sorted(self._root.rglob("*"))
+        for path in paths:
+            name = path.relative_to(self._root).as_posix()
+            if name.startswith(prefix):
+                yield name, path
+
+    def _path(self, name: str, *, stray: bool = False) -> Path:
         parts = name.split("/")
-        if any(part in ("", ".", "..") or part.startswith(_ASIDE) for part in parts):
+        objects = parts[:-1] if stray else parts
+        if any(part in ("", ".", "..") for part in parts) or any(
+            part.startswith(_ASIDE) for part in objects
+        ):
             raise ValueError(f"{name!r} is no name of an object")
         return self._root.joinpath(*parts)
 

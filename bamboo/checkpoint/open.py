@@ -21,22 +21,28 @@ def checkpoint_store(
     run_url: str = "",
     bucket: OpenObjects | None = None,
 ) -> ObjectStore:
+    """The store at `checkpoint_url`. Raises InputError as that does, and where nobody here can open
+    it."""
+    return open_objects(
+        checkpoint_url(url, run=run, run_dir=run_dir, run_url=run_url), bucket=bucket
+    )
+
+
+def checkpoint_url(url: str, *, run: RunId, run_dir: Path | None, run_url: str = "") -> str:
     """Where the checkpoints of a run lie: `url` with the run's id behind it, or `checkpoints` in
     the run's folder when `url` is empty; `run_url` is that folder where it is in a bucket. Raises
     InputError when there is none of them."""
     if url:
         scheme, separator, place = url.partition("://")
-        if not separator:
-            return open_objects(str(Path(url) / run))
-        return open_objects(f"{scheme}://{place.strip('/')}/{run}", bucket=bucket)
+        return f"{scheme}://{place.strip('/')}/{run}" if separator else str(Path(url) / run)
     if run_url:
-        return open_objects(f"{run_url}/checkpoints", bucket=bucket)
+        return f"{run_url}/checkpoints"
     if run_dir is None:
         raise InputError(
             "checkpoint.url is empty and this node has no folder of the run; give a url that "
             "every node reaches"
         )
-    return open_objects(str(run_dir / "checkpoints"))
+    return str(run_dir / "checkpoints")
 
 
 def open_objects(url: str, *, bucket: OpenObjects | None = None) -> ObjectStore:

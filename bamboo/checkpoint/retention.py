@@ -1,4 +1,5 @@
-"""Which checkpoints are deleted: by count and by age, never the newest good one.
+"""Which checkpoints are deleted: by count and by age, never the newest good one; and what was left
+half written behind it.
 
 Rule: the choice is a pure function; the manifest goes first, so that a deletion that is cut short
 leaves something torn, never something that looks complete.
@@ -6,7 +7,7 @@ leaves something torn, never something that looks complete.
 
 from collections.abc import Collection, Mapping
 
-from bamboo.checkpoint.manifest import MANIFEST, folder_of
+from bamboo.checkpoint.manifest import MANIFEST, folder_of, step_of
 from bamboo.ports import ObjectStore
 
 
@@ -36,5 +37,14 @@ def delete(store: ObjectStore, step: int) -> None:
     """Delete a checkpoint. Raises StorageUnavailable; call it again, it does no harm."""
     folder = folder_of(step)
     store.delete(f"{folder}/{MANIFEST}")
-    for name in store.sizes(f"{folder}/"):
+    for name in (*store.sizes(f"{folder}/"), *store.strays(f"{folder}/")):
         store.delete(name)
+
+
+def sweep(store: ObjectStore, *, before: int, spare: Collection[int]) -> None:
+    """Delete what killed writers left of checkpoints before that step, but of those in `spare`:
+    whoever still writes there, writes what nobody waits for. Raises StorageUnavailable."""
+    for name in store.strays(""):
+        step = step_of(name)
+        if step is not None and step < before and step not in spare:
+            store.delete(name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bamboo.checkpoint.catalogue import examine
 from bamboo.checkpoint.final import write_stage
 from bamboo.checkpoint.manifest import Manifest, Shard, shard_name
-from bamboo.errors import StorageFull, StorageUnavailable
+from bamboo.errors import InputError, StorageFull, StorageUnavailable
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -30,16 +30,12 @@ def save_shard(
     """Store one stage's tensors after `step` steps, by way of a file in `scratch`.
 
     Writing twice is safe: equal state is equal bytes. Raises StorageUnavailable, StorageFull (also
-    when `scratch` is full), and OSError when `scratch` cannot be written otherwise.
+    when `scratch` is full, or of no use otherwise).
     """
-    from safetensors import SafetensorError
-
     try:
         described = write_stage(scratch, stage, tensors, step)
-    except SafetensorError as error:  # no OSError, even when the disk is full
-        raise StorageFull(
-            f"{scratch}: {error}; make room where TMPDIR points to, or point it elsewhere"
-        ) from error
+    except (StorageUnavailable, InputError, OSError) as error:  # the second: it is gone again
+        raise no_scratch(scratch, error.__cause__ or error) from error
     path = scratch / described["file"]
     name = shard_name(step=step, generation=generation, stage=stage)
     try:
@@ -52,6 +48,12 @@ def save_shard(
         )
     finally:
         path.unlink(missing_ok=True)
+
+
+def no_scratch(scratch: Path, error: BaseException) -> StorageFull:
+    """What is to be said where files on their way to or from the store cannot be written."""
+    remedy = "make room where TMPDIR points to, or point it elsewhere"
+    return StorageFull(f"{scratch}: {error}; {remedy}")
 
 
 def commit(store: ObjectStore, manifest: Manifest) -> bool:

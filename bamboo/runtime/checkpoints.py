@@ -8,6 +8,7 @@ is old is deleted once the run's state names what came after it, and nothing is 
 restore begins with what the state names.
 """
 
+import contextlib
 import sys
 import tempfile
 import threading
@@ -28,8 +29,8 @@ from bamboo.checkpoint.manifest import (
     shard_from_json,
     shard_name,
 )
-from bamboo.checkpoint.retention import choose, delete
-from bamboo.checkpoint.shards import commit_or_replace, save_shard
+from bamboo.checkpoint.retention import choose, delete, sweep
+from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
@@ -145,17 +146,19 @@ class Checkpoints:
             raise NotAsWritten(f"in its place is the checkpoint of step {manifest.step}")
         if manifest.semantic_hash != self._semantic_hash:
             raise NotAsWritten(f"the checkpoint of step {step} is of other semantics")
-        try:
-            with self._scratch_folder() as folder:
+        with self._scratch_folder() as folder:
+            try:
                 return load_tensors(self._objects, manifest, names, scratch=Path(folder))
-        except (StorageFull, OSError) as error:  # nothing is written but there
-            raise StorageFull(
-                f"{self._scratch}: {error}; make room where TMPDIR points to, or point it elsewhere"
-            ) from error
+            except (StorageFull, OSError) as error:  # nothing is written but there
+                raise no_scratch(self._scratch, error) from error
 
     def _busy(self, era: int, step: int) -> bool:
-        """Whether anything of an earlier step, or of an era that is over, is still in memory."""
-        return any((item.era, item.step) < (era, step) for item in self.backlog.undone())
+        """Whether anything of an earlier step, or of an era that is over, is yet to be written."""
+        return any(
+            (item.era, item.step) < (era, step)
+            for item in self.backlog.undone()
+            if not isinstance(item, Tidy)
+        )
 
     # ------------------------------------------------------------------ behind it
 
@@ -171,9 +174,14 @@ class Checkpoints:
             elif isinstance(item, Complete):
                 self._complete(item)
             else:
-                self._tidy(item)
-        except (StorageFull, StorageUnavailable, OSError, ValueError) as error:
-            self._failed(item.step, item.era, str(error))
+                self._forget_old(item.step)
+        except (StorageUnavailable, OSError, ValueError) as error:
+            if not isinstance(item, Tidy):
+                self._failed(item.step, item.era, str(error))
+                return
+            # That one is complete all the same; the next one tries again.
+            with contextlib.suppress(OSError):  # the log's disk may be full
+                sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
     def _save(self, item: Save) -> None:
         with self._scratch_folder() as folder:
@@ -212,16 +220,9 @@ class Checkpoints:
         self._completed.add(item.step)
         self._outbox.event(CheckpointDone(node=self._me, step=item.step, era=item.era))
 
-    def _tidy(self, item: Tidy) -> None:
-        try:
-            self._forget_old(item.step)
-        except StorageUnavailable as error:
-            # That one is complete all the same; the next one tries again.
-            sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
-
     def _forget_old(self, newest: int) -> None:
         created: dict[int, float] = {}
-        torn = []
+        torn, foreign = [], []
         for step in steps(self._objects):
             text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
             try:
@@ -232,6 +233,8 @@ class Checkpoints:
                 torn.append(step)
             elif found.semantic_hash == self._semantic_hash:
                 created[step] = found.created_at_s
+            else:
+                foreign.append(step)
         for step in choose(
             created_at_s=created,
             torn=torn,
@@ -241,14 +244,19 @@ class Checkpoints:
             now_s=time.time(),
         ):
             delete(self._objects, step)
+        sweep(self._objects, before=newest, spare=foreign)
 
     def _failed(self, step: int, era: int, reason: str) -> None:
         self._outbox.event(CheckpointFailed(node=self._me, step=step, era=era, reason=reason))
 
     def _scratch_folder(self) -> tempfile.TemporaryDirectory[str]:
-        """Of this thread's own: two runs of one machine may share the scratch."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
+        """Of this thread's own: two runs of one machine may share the scratch. Raises
+        StorageFull."""
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix="bamboo-", dir=self._scratch)
+        except OSError as error:
+            raise no_scratch(self._scratch, error) from error
 
 
 def _described(text: bytes, name: str) -> Shard:

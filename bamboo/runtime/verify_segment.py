@@ -12,19 +12,18 @@ error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 differen
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from bamboo.checkpoint.catalogue import examine, load_tensors, steps
 from bamboo.checkpoint.final import MANIFEST, read_final, tensor_sha256
 from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
 from bamboo.checkpoint.manifest import Manifest, folder_of
-from bamboo.checkpoint.open import OpenObjects, checkpoint_store
 from bamboo.config.load import job_from_json
+from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
-from bamboo.ids import RunId
 from bamboo.models import build_model
 from bamboo.ports import ObjectStore
 from bamboo.runtime.answer import answer_equal, tell_progress
@@ -39,12 +38,15 @@ from bamboo.runtime.verify import (
     same_semantics,
 )
 
+CheckpointsOf: TypeAlias = Callable[[Path, JobConfig], tuple[str, ObjectStore]]
+"""Where the run in a folder keeps its checkpoints: the address, for a person, and the store."""
+
 
 def verify_segment(
-    run: Path, first: int, stop: int, progress: Progress, *, bucket: OpenObjects | None = None
+    run: Path, first: int, stop: int, progress: Progress, *, checkpoints: CheckpointsOf
 ) -> dict[str, Any]:
     """Compare steps `first` to `stop` - 1 of the run in this folder with a calm run; see the top of
-    the file. `bucket` opens an `s3://` address.
+    the file.
 
     The first difference is the first loss that differs, else the first tensor, in name order, of
     the checkpoint of `stop`, then of the final state (`of` says which).
@@ -64,12 +66,8 @@ def verify_segment(
     prepare(job.cluster)
     data = load_data(job)
     semantic_hash = same_semantics(run, job, data)
-    url = job.checkpoint.url or str(run / "checkpoints")
     try:
-        objects = checkpoint_store(
-            job.checkpoint.url, run=RunId(run.resolve().name), run_dir=run, bucket=bucket
-        )
-        kept = _Kept(url, objects, semantic_hash)
+        kept = _Kept(*checkpoints(run, job), semantic_hash)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
         calm = CalmRun(job, build_model(job), data)
@@ -227,12 +225,14 @@ def _whole_lines(path: Path) -> str:
     return text[: text.rfind("\n") + 1]
 
 
-def main(arguments: list[str], *, bucket: OpenObjects | None = None) -> int:
-    """The command; see the top of the file. `bucket` opens an `s3://` address."""
+def main(arguments: list[str], *, checkpoints: CheckpointsOf) -> int:
+    """The command; see the top of the file."""
     try:
         run, first, stop = Path(arguments[0]), *map(int, arguments[1:])
     except (IndexError, ValueError):
         sys.stderr.write("usage: python -m cli.segment RUN_DIR A B\n")
         return InputError.exit_code
 
-    return answer_equal(lambda: verify_segment(run, first, stop, tell_progress, bucket=bucket))
+    return answer_equal(
+        lambda: verify_segment(run, first, stop, tell_progress, checkpoints=checkpoints)
+    )

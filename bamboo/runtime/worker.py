@@ -2,7 +2,7 @@
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
 store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
-the run's files in a bucket), agent_socket.
+the run's files in a bucket), agent_socket, scratch_dir (removed by whoever ends this node).
 Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store, or the bucket with
 the data, did not answer before it had joined, 1 after a fault.
 """
@@ -66,6 +66,7 @@ RETRY_S = 0.1
 def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int:
     """Run a worker to its end; its exit status. `bucket` opens an `s3://` address."""
     run, node = RunId(config["run"]), NodeId(config["node"])
+    write_aside_in(config.get("scratch_dir", ""))
     try:
         store = opened_in_time(
             lambda: open_store(config["store_url"], run), deadline_s=JOIN_DEADLINE_S
@@ -95,6 +96,14 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         _say_fault(driver, node, error, overtaken)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
+
+
+def write_aside_in(folder: str) -> None:
+    """From now on all temporary files of this process go there; "": where TMPDIR points to."""
+    if folder:
+        tempfile.tempdir = folder
+        with contextlib.suppress(OSError):  # of a full disk, say: training needs none of it
+            Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ the one object that makes a checkpoint complete is written under the condition t
 Digests are ours and are compared by whoever reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,11 @@ class S3Store:
                 for page in pages
                 for found in page.get("Contents", ())
             }
+
+    def strays(self, prefix: str) -> Collection[str]:
+        """None that can be seen: the stack's bucket gives up unfinished uploads by itself."""
+        del prefix
+        return ()
 
     def delete(self, name: str) -> None:
         with self._trouble(name):

@@ -14,7 +14,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,14 +25,13 @@ from bamboo.errors import BambooError
 from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer
+from cloud.local.directory import make_directory, make_scratch, scratch_of
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
 from cloud.local.room import full_disk
 from cloud.local.valkey import ValkeyChild, start_valkey
 
-_SHORT_ENOUGH = 40
-"""Longest temporary root: a directory of ours plus a socket name must stay below 100."""
 _RESTARTS = 3
 STORE_LOOK_S = 0.5
 """How often it is seen whether the disk has room for the store again."""
@@ -113,6 +111,7 @@ class Host:
             market=market,
             selector=self._selector,
             run_dir=places.run_dir,
+            scratch=scratch_of(places.directory),
             command=config.agent_command,
             environment=self._agent_environment(),
             lifeline=self._lifeline,
@@ -340,12 +339,6 @@ class Host:
                 raise ValueError(f"unknown op {other!r}")
 
 
-def make_directory() -> Path:
-    """A new 0700 directory whose sockets have short names, below TMPDIR or else /tmp."""
-    root = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="bb-", dir=root if len(root) <= _SHORT_ENOUGH else "/tmp"))
-
-
 def write_private(path: Path, text: str) -> None:
     """A new file that its owner alone may read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -371,6 +364,7 @@ def main() -> int:
     loading.until_the_end()
     config = read_config()
     directory = make_directory()
+    make_scratch(directory)
     lifeline, _held_until_exit = os.pipe()
     places = Places(directory=directory, run_dir=Path(config.run_dir))
     host = Host(config, places, lifeline=lifeline)

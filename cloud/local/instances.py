@@ -10,6 +10,7 @@ instance that was lost stays interrupted, however soon the launcher has it termi
 import logging
 import os
 import selectors
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class Instances:
         market: Market,
         selector: selectors.BaseSelector,
         run_dir: Path,
+        scratch: Path,
         command: Sequence[str],
         environment: Mapping[str, str],
         lifeline: int,
@@ -63,7 +65,7 @@ class Instances:
         self._metadata = metadata
         self._market = market
         self._selector = selector
-        self._run_dir = run_dir
+        self._run_dir, self._scratch = run_dir, scratch
         self._command = tuple(command)
         self._environment = environment
         self._lifeline = lifeline
@@ -171,6 +173,7 @@ class Instances:
                 **self._environment,
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._aws.url + prefix,
                 "BAMBOO_LOG": str(node_log),
+                "BAMBOO_SCRATCH_DIR": str(self._scratch / seen.instance),
             },
             lifeline=self._lifeline,
             log=node_log,
@@ -240,6 +243,8 @@ class Instances:
         self._selector.unregister(group.pidfd)
         status = group.bury()
         record.group, record.agent_status = None, status
+        # Its worker may have been killed in the middle of a checkpoint.
+        shutil.rmtree(self._scratch / group.instance, ignore_errors=True)
         return status
 
 

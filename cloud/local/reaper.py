@@ -6,12 +6,12 @@ directory and goes. An orderly end takes the same road and finds nothing left to
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
+from cloud.local.directory import remove_directory
 from cloud.local.session import kill_members
 
 KILL_DEADLINE_S = 10.0
@@ -28,7 +28,7 @@ def main(directory: str) -> int:
     # The host may still be on its way out: what it ends itself must not look like a leftover.
     time.sleep(_GRACE_S)
     left = kill_members(session, spare=own, deadline_s=KILL_DEADLINE_S)
-    shutil.rmtree(directory, ignore_errors=True)
+    remove_directory(Path(directory))
     if left or Path(directory).exists():
         print(f"reaper: could not end {left} or remove {directory}", file=sys.stderr)  # noqa: T201
         return 1

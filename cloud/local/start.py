@@ -3,7 +3,6 @@
 import contextlib
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from bamboo.ids import InstanceId
 from cloud.ending import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
+from cloud.local.directory import remove_directory
 from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
 
@@ -110,7 +110,7 @@ class LocalCloud:
         # killed just now may take a moment to be seen gone, and have written there to the last.
         end_s = time.monotonic() + SEEN_GONE_S
         while not self._gone() and time.monotonic() < end_s:
-            shutil.rmtree(self.socket_dir, ignore_errors=True)
+            remove_directory(self.socket_dir)
             time.sleep(0.02)
         self.release()
         if left or not self._gone():

@@ -41,7 +41,7 @@ def end(store) -> None:
 
 
 def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
-    agent = Agent(store, tmp_path, run_dir="/run")
+    agent = Agent(store, tmp_path, run_dir="/run", scratch_dir="/scratch/i-1")
     config = agent.worker().config
     assert config == {
         "run": RUN,
@@ -54,6 +54,7 @@ def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
         "run_url": "",
         "bind_host": "10.0.0.4",
         "agent_socket": str(tmp_path / "a-i-1.0.sock"),
+        "scratch_dir": "/scratch/i-1",
     }
     join(store, 1)
     end(store)

@@ -24,6 +24,7 @@ def test_what_is_needed_is_enough() -> None:
 def test_everything_else_may_be_given() -> None:
     more = {
         "BAMBOO_RUN_DIR": "/runs/calm-fox",
+        "BAMBOO_SCRATCH_DIR": "/tmp/bb-1/scratch/i-1",
         "BAMBOO_BOOT": "2",
         "BAMBOO_NOTICE_POLL_S": "0.2",
         "BAMBOO_LIFELINE_FD": "0",
@@ -31,6 +32,7 @@ def test_everything_else_may_be_given() -> None:
     }
     config = AgentConfig.from_environment({**NEEDED, **more})
     assert (config.run_dir, config.boot) == ("/runs/calm-fox", 2)
+    assert config.scratch_dir == "/tmp/bb-1/scratch/i-1"
     assert (config.notice_poll_s, config.lifeline_fd) == (0.2, 0)
     assert config.heard_file == Path("run/heard")
 

@@ -41,6 +41,11 @@ def test_a_deleted_checkpoint_is_gone_with_all_it_had(tmp_path: Path) -> None:
     for name in ("step-00000001/manifest.json", "step-00000001/gen-000001/stage-00.safetensors"):
         assert store.put_new(name, b"x")
     assert store.put_new("step-00000002/manifest.json", b"x")
+    # Of a writer that was killed.
+    (tmp_path / "step-00000001/gen-000001/.aside-1").write_bytes(b"half")
+    (tmp_path / "step-00000001/gen-000002").mkdir()
+    (tmp_path / "step-00000001/gen-000002/.aside-2").write_bytes(b"half")
     delete(store, 1)
     delete(store, 1)
     assert set(store.sizes("")) == {"step-00000002/manifest.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

@@ -63,6 +63,8 @@ def test_from_the_account_to_the_receipt(account: Account) -> None:
         assert (line["billed_s"] == 0) == (instance == victim)
 
     assert '"equal": true' in account.run("verify", run, "--json")
+    segment = json.loads(account.run("verify", run, "--steps", "105:120", "--json"))
+    assert (segment["equal"], segment["from_checkpoint"]) == (True, 100)
     assert '"modelled": false' in account.run("cost", run, "--json")
     account.nothing_left(run)
     assert not files_with(password, account.folder)

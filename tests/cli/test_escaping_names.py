@@ -81,10 +81,12 @@ def test_no_object_lies_outside_its_store(name: str, tmp_path: Path) -> None:
         lambda: store.put_new(name, b"x"),
         lambda: store.put_file(name, tmp_path / "x"),
         lambda: store.fetch(name, tmp_path / "y"),
-        lambda: store.delete(name),
     ):
         with pytest.raises(ValueError, match="is no name of an object"):
             use()
+    if ".aside-" not in name:  # a stray is deleted by its name
+        with pytest.raises(ValueError, match="is no name of an object"):
+            store.delete(name)
     assert (tmp_path / "x").read_text() == "outside"
     assert not (tmp_path / "y").exists()
 

@@ -62,6 +62,7 @@ class World:
             market=Market({}),
             selector=self.selector,
             run_dir=run_dir,
+            scratch=run_dir / "scratch",
             command=(sys.executable, "-c", "import time; time.sleep(60)"),
             environment={},
             lifeline=self.lifeline,

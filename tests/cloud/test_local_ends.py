@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BambooError
+from bamboo.ids import InstanceId
 from cloud.local.config import Ready
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
@@ -25,6 +26,7 @@ from tests.cloud.local_world import (
     fleet_of,
     provider_of,
     running,
+    said,
     start,
 )
 from tests.support import wait_until
@@ -218,6 +220,59 @@ def temporary_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as root:
         monkeypatch.setenv("TMPDIR", root)
         yield Path(root)
+
+
+def half_written(cloud: LocalCloud, instance: str) -> Path:
+    """What the worker of an instance has just begun to write where it was told to."""
+    folder = Path(said(cloud, instance, "worker")["config"]["scratch_dir"])
+    folder.mkdir()
+    (folder / "stage-00").write_bytes(b"half")
+    return folder
+
+
+def test_what_an_instance_was_writing_goes_with_it(cloud: LocalCloud, tmp_path: Path) -> None:
+    instances = [i["instance"] for i in cloud.control.instances()]
+    provider = provider_of(cloud)
+    try:
+        instances += running(fleet_of(provider, tmp_path), cloud, 2)
+    finally:
+        provider.close()
+    taken, stays = (half_written(cloud, instance) for instance in instances)
+    assert taken != stays
+    assert taken.resolve().is_relative_to(tempfile.gettempdir())
+    cloud.control.preempt(InstanceId(instances[0]), notice_s=0.0, cause="test")
+    wait_until(lambda: not taken.exists(), what="its scratch is removed")
+    assert (stays / "stage-00").exists()
+
+
+@pytest.mark.parametrize("length", [1, 40])
+@pytest.mark.parametrize("how", ["stop", "kill", "kill the reaper"])
+def test_scratch_lies_in_tmpdir_and_nothing_of_it_is_left(
+    tmp_path: Path, temporary_root: Path, monkeypatch: pytest.MonkeyPatch, how: str, length: int
+) -> None:
+    """Also where sockets cannot, because its path is too long for them."""
+    root = temporary_root / ("x" * length)
+    root.mkdir()
+    monkeypatch.setenv("TMPDIR", str(root))
+    cloud = start(tmp_path)
+    provider = provider_of(cloud)
+    try:
+        (instance,) = running(fleet_of(provider, tmp_path), cloud, 1)
+        written = half_written(cloud, instance)
+        assert written.resolve().is_relative_to(root)
+        assert (cloud.socket_dir.parent == root) == (length == 1)
+        if how != "stop":
+            if how == "kill the reaper":
+                os.kill(member(cloud, "cloud.local.reaper"), signal.SIGSTOP)
+            os.kill(cloud.pid, signal.SIGKILL)
+        if how != "kill":
+            cloud.stop()
+        expect_nothing_left(cloud)
+        assert not written.exists()
+        assert list(root.iterdir()) == []
+    finally:
+        provider.close()
+        cloud.stop()
 
 
 def test_a_module_that_does_not_import_is_a_clear_error_and_leaves_nothing(

@@ -281,6 +281,33 @@ while True:
     sizes = store.sizes("")
     assert len(sizes) >= 3
     assert set(sizes.values()) == {1 << 24}
+    for name in (*store.strays(""), *sizes):
+        store.delete(name)
+    assert not any((tmp_path / "objects").iterdir())
+
+
+def test_what_is_written_whole_leaves_no_stray(store: ObjectStore, file: Path) -> None:
+    store.put_file("a/shard", file)
+    assert store.put_new("a/manifest", b"one")
+    assert not store.put_new("a/manifest", b"two")
+    assert list(store.strays("")) == []
+
+
+def test_what_was_left_half_written_is_no_object_and_can_be_deleted(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    assert store.put_new("step-1/gen-1/shard", b"one")
+    for folder in ("step-1/gen-1", "step-10/gen-1"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / ".aside-1").write_bytes(b"half")
+    assert list(store.strays("step-1/")) == ["step-1/gen-1/.aside-1"]
+    for name in store.strays(""):
+        with pytest.raises(ValueError, match="is no name of an object"):
+            store.get(name)
+        store.delete(name)
+        store.delete(name)
+    assert list(store.strays("")) == []
+    assert set(store.sizes("")) == {"step-1/gen-1/shard"}
+    assert not (tmp_path / "step-10").exists()
 
 
 def test_full_is_one_way_of_being_unavailable() -> None:

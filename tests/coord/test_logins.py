@@ -13,7 +13,7 @@ from bamboo.coord.logins import make_login, remove_login
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
-from cloud.local.host import make_directory
+from cloud.local.directory import make_directory
 from tests.store_server import StoreServer, start_store
 
 RUN = RunId("calm-fox")

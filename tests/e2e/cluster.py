@@ -135,6 +135,7 @@ class Cluster:
             "socket_dir": str(self.directory / "sockets"),
             "run_dir": str(self.directory),
             "agent_socket": str(self.directory / "agent"),
+            "scratch_dir": str(self.directory / "scratch" / node),
             "fault": fault,
         }
         log = self.directory / f"{node}.log"

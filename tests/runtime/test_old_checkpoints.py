@@ -9,12 +9,22 @@ import pytest
 import torch
 
 from bamboo.checkpoint.catalogue import examine, steps
+from bamboo.checkpoint.manifest import shard_name
 from bamboo.core.events import CheckpointFailed
 from bamboo.core.state import Checkpoint, Reform
-from bamboo.runtime.checkpoints import Checkpoints, Complete, Save
+from bamboo.runtime.checkpoints import Checkpoints, Complete, Save, Tidy
 from bamboo.runtime.decided import Decided
 from tests.runtime.simulated import World
-from tests.runtime.test_checkpoints import AWAY, HASH, STAGES, Bench, garbled, state
+from tests.runtime.test_checkpoints import (
+    AWAY,
+    HASH,
+    STAGES,
+    Bench,
+    garbled,
+    keep,
+    manifest_of,
+    state,
+)
 from tests.runtime.test_interleavings import job
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,17 +42,54 @@ def test_a_damaged_manifest_does_not_stop_the_tidying(tmp_path: Path) -> None:
     assert steps(bench.store) == [15]
 
 
-def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [AWAY, OSError("no such device"), ValueError("no such name")])
+def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path, error: Exception) -> None:
     """The checkpoint is complete, whatever becomes of the old ones."""
     bench = Bench(tmp_path, keep=1)
     bench.write(5)
-    bench.store.failing[("delete", "step-00000005/")] = AWAY
+    bench.store.failing[("delete", "step-00000005/")] = error
     bench.write(10)
     assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
     assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
     bench.store.failing.clear()
     bench.write(15)
     assert steps(bench.store) == [15]
+
+
+def test_who_deletes_old_ones_can_keep_the_next(tmp_path: Path) -> None:
+    """A slow bucket may take long over it, and nothing is still to be written meanwhile."""
+    bench = Bench(tmp_path)
+    bench.checkpoints.backlog.put(Tidy(step=5, era=1))
+    keep(bench, 10)
+    assert bench.said.kinds() == []
+    kept = [item for item in bench.checkpoints.backlog.undone() if isinstance(item, Save)]
+    assert [item.step for item in kept] == [10] * STAGES
+    keep(bench, 15)
+    assert bench.said.kinds() == [("CheckpointFailed", 15)] * STAGES
+
+
+def test_what_killed_writers_left_goes_with_the_next_complete_one(tmp_path: Path) -> None:
+    """Also where a checkpoint stays, and where nothing else of one was ever written. What is as new
+    as the complete one, or newer, may be written just now; what is another's is not touched."""
+    bench = Bench(tmp_path, keep=2)
+    for step in (5, 10, 15):
+        bench.write(step)
+    other = replace(manifest_of(bench, 10), semantic_hash="0" * 16)
+    bench.store._path(other.name).write_text(other.to_json())
+    left = {step: strayed(bench, step) for step in (5, 8, 10, 15, 20, 25)}
+    bench.write(20)
+    assert [step for step, path in left.items() if path.exists()] == [10, 20, 25]
+    assert not (tmp_path / "checkpoints/step-00000008").exists()
+    assert steps(bench.store) == [20, 15, 10]
+    assert not [e for e in bench.said.events if isinstance(e, CheckpointFailed)]
+
+
+def strayed(bench: Bench, step: int) -> Path:
+    """What a writer leaves behind that is killed while it stores a stage."""
+    path = bench.store._path(shard_name(step=step, generation=9, stage=0)).parent / ".aside-1"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"half")
+    return path
 
 
 def test_none_is_deleted_before_the_state_names_a_newer_one(tmp_path: Path) -> None:

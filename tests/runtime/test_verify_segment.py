@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +21,8 @@ from bamboo.config.load import job_from_json, job_to_json
 from bamboo.errors import InputError
 from bamboo.runtime.verify import verify
 from bamboo.runtime.verify_segment import verify_segment
+from cli import wiring
+from cli.segment import checkpoints
 from tests.runtime.kept_run import (
     KEPT,
     STEPS,
@@ -53,7 +55,10 @@ def run(whole: Path, tmp_path: Path) -> Path:
 def check(run: Path, first: int, stop: int) -> tuple[dict[str, Any], list[int]]:
     """The result, and the steps that were trained for it."""
     seen: list[int] = []
-    return verify_segment(run, first, stop, lambda done, steps, loss: seen.append(done - 1)), seen
+    found = verify_segment(
+        run, first, stop, lambda done, *_: seen.append(done - 1), checkpoints=checkpoints
+    )
+    return found, seen
 
 
 # ---------------------------------------------------------------- what is equal
@@ -309,25 +314,55 @@ def test_the_command(run: Path) -> None:
     assert "usage: " in _command(run, "3", "x").stderr
 
 
-@pytest.mark.parametrize("url", ["{tmp}/kept", "s3://bucket/prefix/"])
-def test_checkpoints_lie_where_the_job_says(run: Path, tmp_path: Path, url: str) -> None:
-    """Below the url in the run's own folder, as the run's nodes have put them there."""
-    url = url.format(tmp=tmp_path)
+@pytest.mark.parametrize(
+    ("url", "provider", "where"),
+    [
+        ("{tmp}/kept", "local", "{tmp}/kept/run"),
+        ("s3://bucket/prefix/", "local", "s3://bucket/prefix/run"),
+        ("s3://bucket/prefix/", "ec2", "s3://bucket/prefix/run"),
+        ("", "ec2", "s3://mine/runs/run/checkpoints"),
+    ],
+)
+def test_checkpoints_lie_where_the_job_says(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    url: str,
+    provider: Literal["local", "ec2"],
+    where: str,
+) -> None:
+    """As the run's nodes have put them there, in the region of the run's account."""
+    url, where = url.format(tmp=tmp_path), where.format(tmp=tmp_path)
     job = job_from_json((run / "resolved.json").read_text())
-    job = replace(job, checkpoint=replace(job.checkpoint, url=url))
+    job = replace(
+        job,
+        checkpoint=replace(job.checkpoint, url=url),
+        cloud=replace(
+            job.cloud,
+            provider=provider,
+            bucket="mine",
+            region="eu-north-1",
+            zones=("eu-north-1a",),
+        ),
+    )
     (run / "resolved.json").write_text(job_to_json(job))
     (tmp_path / "kept").mkdir()
     (run / "checkpoints").rename(tmp_path / "kept" / run.name)
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
-    def bucket(address: str) -> DirectoryStore:
-        asked.append(address)
+    def bucket(address: str, *, region: str) -> DirectoryStore:
+        asked.append((address, region))
         return DirectoryStore(tmp_path / "kept" / run.name)
 
-    found = verify_segment(run, 3, 6, lambda *_: None, bucket=bucket)
+    monkeypatch.setattr(wiring, "bucket", bucket)
+    found, _ = check(run, 3, 6)
     assert found["equal"] is True
     assert found["compared_with"] == ["checkpoint"]
-    assert asked == (["s3://bucket/prefix/run"] if url.startswith("s3:") else [])
+    assert asked == ([(where, "eu-north-1")] if where.startswith("s3:") else [])
+    delete(DirectoryStore(tmp_path / "kept" / run.name), 3)
+    with pytest.raises(InputError, match=f"no good checkpoint at or before step 3 in {where}; "):
+        check(run, 3, 6)
 
 
 def _command(run: Path, *segment: str) -> "subprocess.CompletedProcess[str]":

@@ -1,5 +1,6 @@
 """A worker that starts while the store stands still or is empty waits, and accuses nobody."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_a_store_that_stays_away_is_no_fault_of_the_node(
     config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
     assert worker.main(config) == STORE_AWAY_STATUS
     assert "it does not answer" in capsys.readouterr().err
+
+
+def test_a_worker_writes_aside_where_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of it does, and also where the folder cannot be made: it joins all the same."""
+
+    def open_store(*_: object) -> None:
+        asked.append(tempfile.gettempdir())
+        raise StoreNotReached("nobody there")
+
+    asked: list[str] = []
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.gettempdir())
+    monkeypatch.setattr(worker, "JOIN_DEADLINE_S", 0.0)
+    monkeypatch.setattr(worker, "open_store", open_store)
+    (tmp_path / "file").touch()
+    told = ["", str(tmp_path / "scratch" / "i-1"), str(tmp_path / "file" / "i-1")]
+    for folder in told:
+        config = {"run": "test", "node": "i-1.0", "store_url": "unix:///nowhere"}
+        assert worker.main({**config, "scratch_dir": folder}) == STORE_AWAY_STATUS
+    assert asked[1:] == told[1:]
+    assert asked[0] not in told
+    assert (tmp_path / "scratch" / "i-1").is_dir()
 
 
 def test_a_store_that_is_started_again_meanwhile_is_waited_for(

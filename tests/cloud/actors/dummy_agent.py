@@ -28,6 +28,7 @@ def main() -> int:
             "instance": identity.instance,
             "zone": identity.zone,
             "run_dir": os.environ["BAMBOO_RUN_DIR"],
+            "scratch_dir": os.environ["BAMBOO_SCRATCH_DIR"],
         }
     )
     keys = sorted(name for name in os.environ if name.startswith("AWS_"))
