@@ -24,34 +24,36 @@ from pathlib import Path
 from torch import Tensor
 
 from bamboo.checkpoint.final import write_stage
-from bamboo.checkpoint.open import OpenObjects, checkpoint_store, open_objects
-from bamboo.checkpoint.run_files import fetch_data, put_stage
+from bamboo.checkpoint.open import OpenObjects, checkpoint_store
+from bamboo.checkpoint.run_files import put_stage
 from bamboo.config.load import job_from_json
-from bamboo.config.tree import JobConfig
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
 from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
 from bamboo.core.state import Outcome, State
-from bamboo.data.dataset import load_data
 from bamboo.errors import (
     CoreMisuse,
-    InputError,
     StorageUnavailable,
     StoreNotReached,
     StoreUnavailable,
 )
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
-from bamboo.models import build_model
 from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
+from bamboo.runtime.arrival import (
+    documents_of,
+    load_builder,
+    objects_of,
+    speed_of,
+    text_of,
+    write_aside_in,
+)
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.link import VirtualLink
-from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.preempt import Preemptions
-from bamboo.runtime.slots import SlotBuilder
 from bamboo.runtime.trainer import Trainer
 from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.topology.strategy import Strategy
@@ -98,43 +100,6 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
 
 
-def write_aside_in(folder: str) -> None:
-    """From now on all temporary files of this process go there; "": where TMPDIR points to."""
-    if folder:
-        tempfile.tempdir = folder
-        with contextlib.suppress(OSError):  # of a full disk, say: training needs none of it
-            Path(folder).mkdir(parents=True, exist_ok=True)
-
-
-def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
-    """What the run was created with, however often the store is away or empty until then. Raises
-    StoreUnavailable at the deadline."""
-    give_up_s = time.monotonic() + deadline_s
-    while True:
-        try:
-            found = store.documents()
-            if found:
-                return found
-            raise StoreUnavailable("the store has lost the run, and nobody gave it back in time")
-        except StoreUnavailable:
-            if time.monotonic() >= give_up_s:
-                raise
-            time.sleep(RETRY_S)
-
-
-def objects_of(config: Mapping[str, str], bucket: OpenObjects | None) -> ObjectStore | None:
-    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
-    url = config.get("run_url", "")
-    return open_objects(url, bucket=bucket) if url else None
-
-
-def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
-    """The data as the launcher has put it there; None where it lies there no more: this machine's
-    own is then held against the run's digest. Raises StorageUnavailable."""
-    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
-    return fetch_data(objects, digest)
-
-
 def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
     """What stores a stage of the final state in the run's bucket: all that was trained may hang on
     it, so a bucket that is away is asked again for so long. Then it raises StorageUnavailable."""
@@ -168,35 +133,6 @@ def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: thread
         )
     except StoreUnavailable:
         traceback.print_exc()  # the store is away: this node's lease will tell the others
-
-
-def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = None) -> SlotBuilder:
-    """Load data and model as the job says and check that they are what the strategy was made for.
-    `text`: the data, on a machine that has it not.
-
-    Raises InputError when this machine would compute other bits than the run's semantics say.
-    """
-    prepare(job.cluster)
-    semantics = strategy.semantics
-    dataset = load_data(job, text)
-    if dataset.digest != semantics.data_digest:
-        raise InputError(
-            f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
-            f"{semantics.data_digest[:12]}; give every node the same files"
-        )
-    numerics = local_numerics(job.cluster)
-    if numerics != semantics.numerics:
-        raise InputError(
-            f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
-            "use instances of one kind"
-        )
-    return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
-
-
-def speed_of(job: JobConfig, zone: str) -> float:
-    """How fast a virtual device of this zone is."""
-    speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
-    return speeds[zones.index(zone)] if speeds and zone in zones else 1.0
 
 
 class _Worker:

@@ -12,7 +12,7 @@ from bamboo.errors import StorageUnavailable, StoreNotReached, StoreUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.ports import STORE_AWAY_STATUS, Store
 from bamboo.runtime import worker
-from bamboo.runtime.worker import documents_of
+from bamboo.runtime.arrival import documents_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from tests.jobs import tiny_job

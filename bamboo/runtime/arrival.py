@@ -1,0 +1,86 @@
+"""What a worker gathers before it joins: the run's documents, its data and model, its own speed."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from bamboo.checkpoint.open import OpenObjects, open_objects
+from bamboo.checkpoint.run_files import fetch_data
+from bamboo.config.tree import JobConfig
+from bamboo.data.dataset import load_data
+from bamboo.errors import InputError, StoreUnavailable
+from bamboo.models import build_model
+from bamboo.ports import ObjectStore, Store
+from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.slots import SlotBuilder
+from bamboo.topology.strategy import Strategy
+
+RETRY_S = 0.1
+
+
+def write_aside_in(folder: str) -> None:
+    """From now on all temporary files of this process go there; "": where TMPDIR points to."""
+    if folder:
+        tempfile.tempdir = folder
+        with contextlib.suppress(OSError):  # of a full disk, say: training needs none of it
+            Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
+    """What the run was created with, however often the store is away or empty until then. Raises
+    StoreUnavailable at the deadline."""
+    give_up_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            found = store.documents()
+            if found:
+                return found
+            raise StoreUnavailable("the store has lost the run, and nobody gave it back in time")
+        except StoreUnavailable:
+            if time.monotonic() >= give_up_s:
+                raise
+            time.sleep(RETRY_S)
+
+
+def objects_of(config: Mapping[str, str], bucket: OpenObjects | None) -> ObjectStore | None:
+    """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
+    url = config.get("run_url", "")
+    return open_objects(url, bucket=bucket) if url else None
+
+
+def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | None:
+    """The data as the launcher has put it there; None where it lies there no more: this machine's
+    own is then held against the run's digest. Raises StorageUnavailable."""
+    digest = Strategy.from_json(documents["strategy"]).semantics.data_digest
+    return fetch_data(objects, digest)
+
+
+def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = None) -> SlotBuilder:
+    """Load data and model as the job says and check that they are what the strategy was made for.
+    `text`: the data, on a machine that has it not.
+
+    Raises InputError when this machine would compute other bits than the run's semantics say.
+    """
+    prepare(job.cluster)
+    semantics = strategy.semantics
+    dataset = load_data(job, text)
+    if dataset.digest != semantics.data_digest:
+        raise InputError(
+            f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
+            f"{semantics.data_digest[:12]}; give every node the same files"
+        )
+    numerics = local_numerics(job.cluster)
+    if numerics != semantics.numerics:
+        raise InputError(
+            f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
+            "use instances of one kind"
+        )
+    return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
+
+
+def speed_of(job: JobConfig, zone: str) -> float:
+    """How fast a virtual device of this zone is."""
+    speeds, zones = job.cluster.virtual_speeds, job.cloud.zones
+    return speeds[zones.index(zone)] if speeds and zone in zones else 1.0
