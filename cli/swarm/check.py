@@ -269,20 +269,23 @@ HANDS = frozenset(
     ("PeerLost", "NodeLeft", "HandedOver", "Yielded", "Quiesced", "LayoutBuilt", "StoreRefilled")
 )
 """Who was to store a part may have changed with these, or what was said of it was lost."""
+BEGUN = 4
+"""So many checkpoints may be in the making; when a store answers again, more are told of at once,
+and the oldest are let go."""
 
 
 def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Verdict:
     """Each checkpoint that was begun and that a later one overtook is complete or was called
-    failed; one about which slots changed hands, or a layout, is only counted. `names`: files below
-    the folder of checkpoints; none of an unfinished file, of a step that is neither complete nor
-    among the newest two."""
+    failed; one about which slots changed hands, or a layout, or beside which BEGUN later ones were
+    begun, is only counted. `names`: files below the folder of checkpoints; none is a part of an
+    unfinished file of a step that is not whole and that two complete ones came after."""
     events = [entry["event"] for entry in decisions if entry.get("event") is not None]
     begun: dict[int, int] = {}
     """Since when in `events`, from the checkpoint on that was complete before it."""
     done: list[int] = []
     failed: set[int] = set()
     torn: dict[int, bool] = {}
-    """Steps that were overtaken, and whether hands changed."""
+    """Steps that were overtaken, and whether that may be."""
     before = 0
     for at, event in enumerate(events):
         if event["kind"] == "ShardSaved":
@@ -290,13 +293,14 @@ def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Ve
         elif event["kind"] == "CheckpointFailed":
             failed.add(int(event["step"]))
         elif event["kind"] == "CheckpointDone":
-            for step in [step for step in begun if step < int(event["step"])]:
+            for step in sorted(step for step in begun if step < int(event["step"])):
                 kinds = {str(e["kind"]) for e in events[begun.pop(step) : at]}
-                torn.setdefault(step, bool(kinds & HANDS))
+                many = sum(later > step for later in begun) >= BEGUN
+                torn.setdefault(step, many or bool(kinds & HANDS))
             done.append(int(event["step"]))
             before = at
-    left = {step: hands for step, hands in torn.items() if step not in failed.union(done)}
-    silent = sorted(step for step, hands in left.items() if not hands)
+    left = {step: may for step, may in torn.items() if step not in failed.union(done)}
+    silent = sorted(step for step, may in left.items() if not may)
     whole = {name.split("/")[0] for name in names if name.endswith("/manifest.json")}
     strays = [name for name in names if _is_left_behind(name, whole, done)]
     finding = ""
@@ -305,7 +309,7 @@ def check_checkpoints(decisions: Sequence[Record], names: Collection[str]) -> Ve
     elif strays:
         finding = f"{strays[0]} is left, {len(strays)} in all"
     seen = f"{len(set(done))} complete, {len(failed.difference(done))} failed"
-    seen += f", {len(left) - len(silent)} given up as slots changed hands"
+    seen += f", {len(left) - len(silent)} let go with a slot or for later ones"
     return Verdict(name="checkpoints", finding=finding, seen=seen)
 
 

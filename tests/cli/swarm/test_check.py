@@ -183,19 +183,23 @@ def test_a_checkpoint_that_nobody_speaks_of_again_is_found() -> None:
     def verdict(*decisions: dict[str, Any]) -> Verdict:
         return check_checkpoints([begin, *decisions], [])
 
-    assert verdict(saved(10), done(10), saved(20)).seen.startswith("1 complete, 0 failed, 0 given")
+    assert verdict(saved(10), done(10), saved(20)).seen.startswith("1 complete, 0 failed, 0 let go")
     silent = verdict(done(10), saved(20), saved(30), done(30))
     assert silent.finding.startswith("the checkpoint of step 20 was begun, and nobody said")
     assert verdict(done(10), saved(20), saved(30), done(30), done(20)).ok
     failed = {"event": {"kind": "CheckpointFailed", "step": 20}}
     assert verdict(saved(20), failed, saved(20), saved(30), done(30)).seen.startswith(
-        "1 complete, 1 failed, 0 given up"
+        "1 complete, 1 failed, 0 let go"
     )
     lost = decided(1, kind="PeerLost", node="n1")
     about = verdict(done(10), lost, saved(20), saved(30), done(30))
     assert about.ok
-    assert about.seen.endswith(" failed, 1 given up as slots changed hands")
+    assert about.seen.endswith(" failed, 1 let go with a slot or for later ones")
     assert not verdict(lost, done(10), saved(20), saved(30), done(30)).ok, "it was over before"
+    many = [saved(step) for step in (20, 30, 40, 50, 60)]
+    assert verdict(*many, done(60), done(50), done(40), done(30)).ok
+    few = verdict(*many[:4], done(50), done(40), done(30))
+    assert few.finding.startswith("the checkpoint of step 20 ")
 
 
 def test_what_is_left_of_an_unfinished_file_is_found_once_nobody_can_finish_it() -> None:
