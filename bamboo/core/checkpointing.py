@@ -38,13 +38,18 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
     if event.stage in saving.stages:
         return stale(state, f"stage {event.stage} of step {event.step} is stored already")
     noted = replace(saving, stages=tuple(sorted((*saving.stages, event.stage))))
-    others = (s for s in state.saving if s is not known)
-    kept = sorted((*others, noted), key=lambda s: s.step)[-BEGUN:]
+    begun = sorted((*(s for s in state.saving if s is not known), noted), key=lambda s: s.step)
+    kept = begun[-BEGUN:]
     if noted not in kept:
         return stale(state, f"{BEGUN} later ones than that of step {event.step} are in the making")
     after = replace(state, saving=tuple(kept))
     reason = f"stage {event.stage} as it was before step {event.step} is stored"
-    return changed(after, (), f"{reason}: {len(noted.stages)} of {state.grid.stages}")
+    reason += f": {len(noted.stages)} of {state.grid.stages}"
+    for let_go in begun[:-BEGUN]:
+        reason += (
+            f"; the checkpoint of step {let_go.step} is given up, {BEGUN} later ones are begun"
+        )
+    return changed(after, (), reason)
 
 
 def order_completion(decided: Transition) -> Transition:

@@ -55,3 +55,14 @@ def test_what_comes_when_many_later_ones_are_in_the_making_is_not_noted() -> Non
         state = saved(state, 0, step)
     assert saved(state, 1, 5) is state
     assert saved(state, 1, 10) is not state
+
+
+def test_one_that_is_given_up_is_named() -> None:
+    state = running(stages=STAGES)
+    reasons = []
+    for step in range(5, 10 + 5 * BEGUN, 5):
+        event = ShardSaved(node=NodeId("n00.1"), step=step, era=state.era, stage=0)
+        decided = apply(state, event)
+        state, reasons = decided.state, [*reasons, decided.reason]
+    assert ["given up" in reason for reason in reasons] == [*[False] * BEGUN, True]
+    assert "the checkpoint of step 5 is given up" in reasons[-1]
