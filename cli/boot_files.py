@@ -15,6 +15,7 @@ from bamboo.checkpoint.run_files import data_name, put_data
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, for_nodes, read_address
 from bamboo.coord.logins import make_login, remove_login
+from bamboo.core.words import size
 from bamboo.data.sources import read_source
 from bamboo.errors import BambooError
 from bamboo.ids import RunId
@@ -48,7 +49,7 @@ def put_boot_files(
         put_data(objects, read_source(job), data_digest)
         wheel = own_wheel()
         if wheel.name not in wheels.sizes(wheel.name):
-            note(f"{run}: the wheel goes to the bucket, {len(wheel.data) / 1e6:.1f} MB")
+            note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
             wheels.put_new(wheel.name, wheel.data)
         login = make_login(url, run)
         if login is None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from bamboo.core.words import size
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
-from cli.views.quantities import size
 from cloud.local.room import ROOM_BYTES, free_bytes
 
 LEAST_BYTES = 5 << 30

@@ -9,6 +9,7 @@ from typing import Any
 
 from bamboo.core import events
 from bamboo.core.state import State
+from bamboo.core.words import grid_words, why_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +61,16 @@ def relaid_by(
     newest = max((h.step for r in reform.reports for h in r.holdings), default=0)
     sent = sum(one.bytes for one in reform.rebuilt)
     if reform.ahead is not None:
-        sent += sum(size for _, size in reform.ahead.prepared)
+        sent += reform.ahead.prepared_bytes
     if isinstance(event, events.LayoutBuilt):
         sent += event.bytes
     return Relaid(
         at_s=at_s,
         took_s=at_s - began_s,
-        grid=f"{after.grid.pipelines} x {after.grid.stages}",
+        grid=grid_words(after.grid),
         step=reform.base,
         checkpoint=reform.checkpoint,
         steps_again=max(0, newest - reform.base, finished - reform.base) * reform.checkpoint,
         sent_bytes=sent,
-        why=reform.why,
+        why=why_words(reform.why, after.grid),
     )

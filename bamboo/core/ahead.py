@@ -20,6 +20,7 @@ from bamboo.core.place import place
 from bamboo.core.policy import Policy
 from bamboo.core.state import Feed, Feeds, Node, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
+from bamboo.core.words import sent_words, size
 from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -69,9 +70,11 @@ def note_prepared(state: State, event: Prepared) -> Transition:
     after = state.having(preparing=replace(preparing, prepared=prepared))
     waiting = len(prepared.silent(preparing.receivers))
     reason = (
-        f"node {event.node} has what it is to hold next and follows, {event.bytes / 1e6:.1f} MB "
-        f"were sent to it and {event.followed_bytes / 1e6:.1f} MB of gradients"
+        f"node {event.node} has what it is to hold next and follows, "
+        f"{sent_words(event.bytes)} to it"
     )
+    if event.followed_bytes:
+        reason += f" and {size(event.followed_bytes)} of gradients"
     return changed(after, (), f"{reason}; waiting for {waiting} more" if waiting else reason)
 
 

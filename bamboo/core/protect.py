@@ -26,6 +26,7 @@ from bamboo.core.transition import (
     stale,
     with_status,
 )
+from bamboo.core.words import sent_words
 from bamboo.ids import NodeId
 from bamboo.topology.strategy import BARE_MODES
 
@@ -87,7 +88,7 @@ def join_replica(state: State, event: ReplicaJoined) -> Transition:
     )
     reason = (
         f"node {event.receiver} shadows {name_slots(state, (event.slot,))} from step {event.step} "
-        f"on: {event.bytes / 1e6:.1f} MB were sent"
+        f"on: {sent_words(event.bytes)}"
     )
     return changed(after, (), reason)
 

@@ -53,6 +53,7 @@ from bamboo.core.transition import (
     stale,
     with_status,
 )
+from bamboo.core.words import grid_words, sent_words, size, why_words
 from bamboo.ids import NodeId
 
 
@@ -203,17 +204,17 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     rebuilt = answers(reform.rebuilt).having(Rebuilt(node=event.node, bytes=event.bytes))
     noted = state.having(reform=replace(reform, rebuilt=rebuilt))
     missing = rebuilt.silent(assignment.members())
-    reason = f"node {event.node} has what it is to hold, {event.bytes / 1e6:.1f} MB were sent to it"
+    reason = f"node {event.node} has what it is to hold, {sent_words(event.bytes)} to it"
     if missing:
         return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     after, effects = _go_on(noted, reform.base)
     moved = sum(one.bytes for one in rebuilt)
     reason = (
-        f"all go on from step {reform.base} on {grid_words(after)}: {reform.why}; "
-        f"{moved / 1e6:.1f} MB were sent"
+        f"all go on from step {reform.base} on {grid_words(after.grid)}: "
+        f"{why_words(reform.why, after.grid)}; {sent_words(moved)}"
     )
-    if reform.ahead is not None:
-        reason += f", {sum(size for _, size in reform.ahead.prepared) / 1e6:.1f} MB before"
+    if before := reform.ahead.prepared_bytes if reform.ahead is not None else 0:
+        reason += f", {size(before)} before"
     return changed(after, effects, reason)
 
 
@@ -290,10 +291,10 @@ def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tu
         ),
     )
     newest = max((h.step for r in reform.reports for h in r.holdings), default=base.step)
-    words = f"{len(roles)} nodes on {grid_words(after)}, from step {base.step} on"
+    words = f"{len(roles)} nodes on {grid_words(after.grid)}, from step {base.step} on"
     if base.checkpoint:
         where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
-        words = f"restored from {where} on {grid_words(after)}"
+        words = f"restored from {where} on {grid_words(after.grid)}"
         if (lost := newest - base.step) > 0:
             words += f", {lost} {'step is' if lost == 1 else 'steps are'} done again"
     return after, words
@@ -373,8 +374,3 @@ def _next(before: State) -> int:
 def _reform(state: State) -> Reform:
     assert state.reform is not None, "asked only while a reconfiguration is under way"
     return state.reform
-
-
-def grid_words(state: State) -> str:
-    """`2 x 4`: pipelines and stages."""
-    return f"{state.grid.pipelines} x {state.grid.stages}"

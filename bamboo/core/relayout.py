@@ -16,13 +16,13 @@ from bamboo.core.policy import Policy
 from bamboo.core.reform import (
     at_rest,
     begin_reform,
-    grid_words,
     usable_nodes,
     usable_number,
     void_member,
 )
 from bamboo.core.state import Node, NodeStatus, Outcome, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
+from bamboo.core.words import ENOUGH, grid_words, why_words
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.strategy import BARE_MODES
@@ -46,7 +46,7 @@ def reconsider(state: State, event: Reconsider, policy: Policy) -> Transition:
     better = layout_for(usable_number(state), policy)
     ahead = state.preparing
     if ahead is None and not _differs(state, better):
-        return stale(state, f"{grid_words(state)} suits the {len(state.roll.live)} nodes best")
+        return stale(state, f"{grid_words(state.grid)} suits the {len(state.roll.live)} nodes best")
     if ahead is None:
         ahead = _prepared_for(state, better, policy, why=event.reason, forced=True)
         if ahead.feeds and not _leaving(state):
@@ -98,13 +98,13 @@ def improve(before: State, decided: Transition, policy: Policy) -> Transition:
     if not _leaving(state) and answers(ahead.prepared).silent(ahead.receivers):
         if ahead is known:
             return decided
-        reason = f"{decided.reason}; {ahead.why}: {_ahead_words(ahead)}"
+        reason = f"{decided.reason}; {_why(state, ahead, policy)}: {_ahead_words(ahead)}"
         return replace(decided, state=state.having(preparing=ahead), reason=reason)
     after, orders = begin_reform(
         state, why=ahead.why, planned=True, forced=ahead.forced, ahead=whole_of(ahead)
     )
     after = after.having(generation=before.generation + 1)
-    reason = f"{decided.reason}; {ahead.why}: a new layout at the next boundary"
+    reason = f"{decided.reason}; {_why(state, ahead, policy)}: a new layout at the next boundary"
     return Transition(state=after, effects=(*decided.effects, *orders), reason=reason)
 
 
@@ -120,6 +120,10 @@ def _without_preparing(decided: Transition) -> Transition:
         return decided
     state = decided.state.having(preparing=None)
     return replace(decided, state=state, reason=f"{decided.reason}; nothing is sent ahead now")
+
+
+def _why(state: State, ahead: Preparing, policy: Policy) -> str:
+    return why_words(ahead.why, grid_for(usable_number(state), policy))
 
 
 def _ahead_words(ahead: Preparing) -> str:
@@ -148,12 +152,12 @@ def _wanted(state: State, policy: Policy) -> str:
     """Why another layout is wanted now, "" if none is."""
     better = grid_for(usable_number(state), policy)
     if _is_worth_it(state.grid, better, policy):
-        return f"there are nodes for {better.pipelines} x {better.stages}"
+        return ENOUGH
     if state.redundancy not in BARE_MODES or len(state.roll.usable) < policy.stages:
         return ""
     if _is_merged(state) and usable_number(state) >= state.grid.size:
         # No shadow of the newcomer's ever takes a slot over: without any, it would stay idle.
-        return f"there are nodes for every stage of {state.grid.pipelines} x {state.grid.stages}"
+        return f"there are nodes for every stage of {grid_words(state.grid)}"
     leaving = _leaving(state)
     return f"{len(leaving)} nodes with a notice can go" if leaving else ""
 

@@ -129,6 +129,11 @@ class Preparing:
         """Who is sent anything."""
         return self.sent.receivers
 
+    @property
+    def prepared_bytes(self) -> int:
+        """Sent to those who have all."""
+        return sum(size for _, size in self.prepared)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:

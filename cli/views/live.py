@@ -15,9 +15,10 @@ from rich.text import Text
 
 from bamboo.core import events
 from bamboo.core.state import Phase, State
+from bamboo.core.words import size
 from cli.progress import OPERATIONS, Progress, node_rows
 from cli.views.preemption import preemption_line
-from cli.views.quantities import clock, rate, size, usd
+from cli.views.quantities import clock, rate, usd
 from cli.views.trace import trace_figures
 
 SHOWN_PREEMPTIONS = 6

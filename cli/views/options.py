@@ -8,6 +8,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
+from bamboo.core.words import size
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
@@ -23,7 +24,6 @@ from cli.views.quantities import (
     number,
     paragraph,
     rate,
-    size,
     usd,
 )
 from cli.views.quota import quota_lines

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bamboo.core.words import size
 from bamboo.planner.nodes import NodeShare, tightest
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.resized import worth_a_word
@@ -12,7 +13,7 @@ from bamboo.topology.strategy import modes_of
 from cli.paper import Shown
 from cli.strategies import KEY
 from cli.views.plan import bytes_body, layers_text, plan_body, plan_text
-from cli.views.quantities import columns, duration, paragraph, rate, size, usd
+from cli.views.quantities import columns, duration, paragraph, rate, usd
 from cli.views.quota import quota_body, quota_lines
 from cloud.provider import Market
 

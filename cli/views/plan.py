@@ -6,6 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from bamboo.config.policy import policy_of
+from bamboo.core.words import size
 from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
@@ -15,7 +16,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
 from cli.planning import Planned
-from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
+from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.quota import quota_lines
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 from bamboo.config.catalogue import load_gpus
+from bamboo.core.words import size
 from bamboo.planner.memory import STASHED_STEPS
 from bamboo.planner.profiled import STATE_COPIES, Profile, alike
 from cli.profiling import Found
-from cli.views.quantities import columns, count, duration, paragraph, size
+from cli.views.quantities import columns, count, duration, paragraph
 
 MUCH_SCATTER = 0.15
 MUCH_LOAD = 0.75

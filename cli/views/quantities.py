@@ -1,4 +1,5 @@
-"""Quantities as short text, each in one way everywhere: time, money, memory, rates."""
+"""Quantities as short text, each in one way everywhere: time, money, rates; bytes are
+`bamboo.core.words.size`."""
 
 import textwrap
 from collections.abc import Sequence
@@ -34,15 +35,6 @@ def usd(amount: float) -> str:
     if amount == 0 or abs(amount) >= 1:
         return f"${amount:,.2f}"
     return f"${amount:.4f}"
-
-
-def size(count: float) -> str:
-    """Bytes in binary units: `812 B`, `3.4 MiB`, `1.2 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")
 
 
 def rate(value: float) -> str:

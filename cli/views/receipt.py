@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bamboo.core.words import size
 from bamboo.planner.value import MINIMUM_BILLED_S
 from cli.views.cost import planned_lines
-from cli.views.quantities import columns, count, duration, paragraph, rate, size, usd
+from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.spent import beside_text
 from cli.views.trace import trace_line
 

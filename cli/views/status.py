@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.views.quantities import columns, rate, size, usd
+from bamboo.core.words import size
+from cli.views.quantities import columns, rate, usd
 
 
 def status_text(body: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from bamboo.core.state import Outcome
+from bamboo.core.words import size
 from cli.finish import receipt_body
 from cli.money import bill
 from cli.progress import Preemption, Progress, status_body
@@ -281,7 +282,7 @@ def test_quantities() -> None:
     assert [quantities.usd(a) for a in (0, 0.00421, 1.374, 1204.1)] == [
         "$0.00", "$0.0042", "$1.37", "$1,204.10",
     ]  # fmt: skip
-    assert [quantities.size(b) for b in (812, 3.4 * 2**20, 5000 * 2**30)] == [
+    assert [size(b) for b in (812, 3.4 * 2**20, 5000 * 2**30)] == [
         "812 B", "3.4 MiB", "5000.0 GiB",
     ]  # fmt: skip
     assert [quantities.rate(v) for v in (0.0, 61.94, 12345.6)] == ["0.0", "61.9", "12,346"]

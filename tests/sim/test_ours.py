@@ -174,7 +174,7 @@ def test_who_comes_while_a_layout_is_prepared_has_a_place_in_it() -> None:
     assert (found.reconfigurations, found.lost_steps) == (2, 0)
     assert found.trained_s > 4000.0 - 5.0, "nobody stands while it is sent"
     ends = [m for m in found.moments if m.kind == RECONFIGURATION]
-    assert ends[1].said.endswith("there are nodes for 2 x 3; 0.0 MB were sent, 276.0 MB before")
+    assert ends[1].said.endswith("there are nodes for 2 x 3; nothing was sent, 263.2 MiB before")
 
 
 def test_the_same_is_simulated_twice() -> None:
