@@ -259,11 +259,13 @@ class Market:
             ended=ended,
         )
 
-    def over(self, now_s: float) -> bool:
-        """Whether as much of the trace was played as was asked for."""
+    def over(self, now_s: float) -> str:
+        """That as much of the trace was played as was asked for; "" while it was not."""
         terms = self._played.terms
         passed_s = self._clock.trace_s(now_s) - terms.begin_s
-        return terms.hours is not None and passed_s >= terms.hours * HOUR_S
+        if terms.hours is None or passed_s < terms.hours * HOUR_S:
+            return ""
+        return f"the {terms.hours:g} h of the trace that were asked for are over"
 
     def told(self, now_s: float) -> TraceNow:
         """Where it stands, for people."""

@@ -48,6 +48,6 @@ def _reason(
     if 0 < budget.max_hours <= hours:
         passed = f"{hours:.3f} h passed of budget.max_hours = {budget.max_hours}"
         return passed, Outcome.BUDGET
-    if market is not None and market.over(now_s):
-        return "as many hours of the trace as asked for are over", Outcome.STOPPED
+    if market is not None and (over := market.over(now_s)):
+        return over, Outcome.STOPPED
     return None

@@ -112,7 +112,7 @@ def finish_node(state: State, event: NodeFinished) -> Transition:
         return changed(noted, (), f"{reason}; waiting for {len(missing)} more")
     if state.stop_at_step is None or state.stop_outcome is None:
         return end(noted, Outcome.DONE, f"{reason}, the last one: the run is done")
-    reason = f"{reason}, the last one: the run is over, {state.stop_reason}"
+    reason = f"{state.stop_reason}: all stopped at a step boundary"
     return end(noted, state.stop_outcome, reason)
 
 

@@ -16,7 +16,7 @@ def stats_text(name: str, found: TraceStats) -> str:
     lines = [
         f"{name}: {found.length_s / HOUR_S:.2f} h, {found.mean_nodes:.2f} nodes alive on average, "
         f"{found.peak} at most",
-        f"  {count(found.at_begin, 'node')} at the begin, {found.joins:,} came later; "
+        f"  {count(found.at_begin, 'node')} at the start, {found.joins:,} came later; "
         f"{count(found.preemptions, 'preemption')}, "
         f"{found.preemptions_per_node_hour:.2f} per node-hour",
     ]

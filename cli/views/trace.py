@@ -13,9 +13,9 @@ def trace_text(played: Replayed) -> str:
     terms = played.terms
     hours = (played.end_s - terms.begin_s) / HOUR_S
     lines = [
-        f"  nodes as in the trace {terms.name}, modelled: {played.nodes_at_begin} at the begin, at "
+        f"  nodes as in the trace {terms.name}, modelled: {played.nodes_at_begin} at the start, at "
         f"most {terms.max_nodes}, {count(played.preemptions, 'preemption')} in {hours:.2f} h",
-        f"    {terms.time_scale:g} s of it pass in a second, from the begin of training on: "
+        f"    {terms.time_scale:g} s of it pass in a second, from the start of training on: "
         f"{duration(hours * HOUR_S / terms.time_scale)} in all; "
         + ("then the run is stopped" if terms.hours else "then nothing more happens"),
     ]

@@ -201,9 +201,9 @@ def test_what_cannot_be_played_is_refused(
 def test_the_texts(tmp_path: Path) -> None:
     played = settled(tmp_path, hours=0.05)
     assert trace_text(played).splitlines() == [
-        "  nodes as in the trace market.csv, modelled: 2 at the begin, at most 2, "
+        "  nodes as in the trace market.csv, modelled: 2 at the start, at most 2, "
         "1 preemption in 0.05 h",
-        "    60 s of it pass in a second, from the begin of training on: 3.0 s in all; then the "
+        "    60 s of it pass in a second, from the start of training on: 3.0 s in all; then the "
         "run is stopped",
     ]
     assert trace_body(played)["end_s"] == 180.0
@@ -284,7 +284,7 @@ def test_the_run_is_stopped_when_its_hours_are_over(tmp_path: Path) -> None:
     ]  # fmt: skip
     end = playing(world, played).run()
     assert (end.outcome, end.outcome and end.outcome.exit_code) == ("stopped", 130)
-    assert "as many hours of the trace as asked for are over" in end.sentence
+    assert end.sentence.startswith("the 5 h of the trace that were asked for are over: all stopped")
     assert not world.screen.notes
 
 

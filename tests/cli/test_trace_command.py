@@ -42,7 +42,7 @@ def test_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "stats", str(MARKET)]) == 0
     assert capsys.readouterr().out == (
         "spot-market.csv: 0.33 h, 8.32 nodes alive on average, 9 at most\n"
-        "  9 nodes at the begin, 7 came later; 7 preemptions, 2.52 per node-hour\n"
+        "  9 nodes at the start, 7 came later; 7 preemptions, 2.52 per node-hour\n"
         "  4 preemption instants, 2 of them (50%) take 2 nodes or more; 1.75 nodes on average, "
         "3 at most\n"
         "    instants by the nodes they took: 1: 2, 2: 1, 3: 1\n"
@@ -73,7 +73,7 @@ def test_a_market_that_takes_nobody(folder: Path, capsys: pytest.CaptureFixture[
     assert run(["trace", "stats", "calm.csv"]) == 0
     assert capsys.readouterr().out == (
         "calm.csv: 1.00 h, 1.00 nodes alive on average, 1 at most\n"
-        "  1 node at the begin, 0 came later; 0 preemptions, 0.00 per node-hour\n"
+        "  1 node at the start, 0 came later; 0 preemptions, 0.00 per node-hour\n"
     )
 
 
