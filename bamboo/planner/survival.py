@@ -146,7 +146,8 @@ def _pairs(assignment: Assignment, mode: str, nodes: int, checkpoint_every: int)
         parts.append(_counted(not_inside - nowhere, who if replicas else "", Outcome.ELSEWHERE))
     if nowhere:
         parts.append(_counted(nowhere, who, last))
-    return f"Of the {total} pairs of nodes lost at the same instant, {', '.join(parts)}."
+    pairs = "1 pair" if total == 1 else f"{total} pairs"
+    return f"Of the {pairs} of nodes lost at the same instant, {', '.join(parts)}."
 
 
 def _words(what: Outcome, every: int, *, by: str = "shadows") -> str:

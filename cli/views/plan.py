@@ -142,10 +142,13 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
         tokens = value * planned.strategy.semantics.model["context"]
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
     here = cores is not None and planned.modelled is None
-    few = f"; this machine has {cores}" if here and (cores or 0) < plan.instances else ""
+    fewer = here and (cores or 0) < plan.instances
+    few = f"; this machine has {count(cores or 0, 'core')}" if fewer else ""
     if few and planned.job.cluster.device == "cpu":
         here_s = shared_step_s(expected, cores=cores or 1)
         few += f": about {duration(here_s)} a step on them"
+    elif few:
+        few += ", so steps may take longer"
     grown = plan.largest.pipelines
     of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""
     return [
@@ -187,7 +190,7 @@ def _spreads(plan: Plan) -> list[str]:
                 ", ".join(f"{n} in {zone[len(region) :]}" for zone, n in one.zones.items()),
                 usd(one.instances_usd_per_hour),
                 usd(one.transfer_usd_per_hour),
-                f"{one.fatal_per_hour:.2f}",
+                f"{one.fatal_per_hour:.2f} an hour",
                 usd(one.fatal_usd_per_hour),
                 usd(one.total_usd_per_hour),
             )

@@ -125,9 +125,17 @@ def test_the_plan_on_paper() -> None:
     assert "    on-demand $2.10/h; spot $0." in text
     assert "    on-demand as of 2026-07-20 (" in text
     assert "days old); spot is modelled from " in text
-    assert "with a core for every node; this machine has 2" in text
+    assert "with a core for every node; this machine has 2 cores: about" in text
     assert max(map(len, lines)) <= 100
     assert "The loss of any one of the 4 nodes is survived" in text
+
+
+def test_a_virtual_device_says_of_few_cores_what_they_are() -> None:
+    job = replace(JOB, cluster=replace(JOB.cluster, device="virtual", redundancy="off"))
+    text = " ".join(plan_text("r", plan(job), cores=2).split())
+    assert "figures; this machine has 2 cores, so steps may take longer" in text
+    assert "this machine has 1 core, so" in " ".join(plan_text("r", plan(job), cores=1).split())
+    assert "this machine has" not in plan_text("r", plan(job), cores=64)
 
 
 def test_the_prices_of_the_spreads_on_paper() -> None:

@@ -96,6 +96,10 @@ def test_one_pipeline_with_replicas() -> None:
         "3 (a node and the one that shadows it) are restored from the newest checkpoint."
     )
     assert "at most 7 steps" in kept[2]
+    assert survival(at_start(1, 2, "stash"), "stash", checkpoint_every=0)[1] == (
+        "Of the 1 pair of nodes lost at the same instant, 1 (a node and the one that shadows it) "
+        "ends the run."
+    )
 
 
 def test_two_pipelines_save_each_other() -> None:
