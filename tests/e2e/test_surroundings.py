@@ -61,4 +61,4 @@ def test_a_worker_ends_with_its_agent() -> None:
         wait_until(
             lambda: None not in run.statuses().values(), what="the end of all workers", timeout_s=15
         )
-        assert set(run.statuses().values()) == {1}
+        assert set(run.statuses().values()) == {-signal.SIGKILL}
