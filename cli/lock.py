@@ -8,6 +8,7 @@ It can be handed to a child, so that there is no moment in which nobody has it.
 import fcntl
 import os
 
+from bamboo.errors import InputError
 from cli.runs import RunFolder
 
 NAME = "launcher.lock"
@@ -41,6 +42,16 @@ def is_free(folder: RunFolder) -> bool:
     if lock is not None:
         lock.close()
     return lock is not None
+
+
+def refuse_while_led(folder: RunFolder) -> None:
+    """Raise InputError for what can only be done with a run that is over, while it has a
+    launcher."""
+    if not is_free(folder):
+        raise InputError(
+            f"run {folder.id} is going on; `bamboo attach {folder.id}` shows it, "
+            f"`bamboo stop {folder.id}` ends it"
+        )
 
 
 def _locked(folder: RunFolder, kind: int) -> Lock | None:

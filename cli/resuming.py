@@ -214,11 +214,7 @@ def _refuse_unless_over(folder: RunFolder) -> None:
         receipt = folder.read_json(folder.receipt)
         if receipt.get("outcome") == "done":
             raise InputError(f"run {folder.id} is done: there is nothing to resume")
-    if not lock.is_free(folder):
-        raise InputError(
-            f"run {folder.id} is going on; `bamboo attach {folder.id}` shows it, "
-            f"`bamboo stop {folder.id}` ends it"
-        )
+    lock.refuse_while_led(folder)
     if sites.has_site(folder):
         site = sites.site_of(folder)
         if site.alive():

@@ -10,9 +10,11 @@ import click
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
+from cli import runs
 from cli.overrides import overrides_option
 from cli.swarm.check import Verdict
-from cli.swarm.draw import Fault, draw
+from cli.swarm.draw import draw
+from cli.views.chaos import fault_line, verdict_line, verdict_lines
 
 
 @click.command("chaos")
@@ -61,9 +63,9 @@ def command(
         "faults": [fault.to_json() for fault in faults],
     }
     if dry_run:
-        click.echo(json.dumps(head) if as_json else "\n".join(map(_line, faults)))
+        click.echo(json.dumps(head) if as_json else "\n".join(map(fault_line, faults)))
         return 0
-    from cli.swarm.whole import let_loose
+    from cli.swarm.whole import HEAD, let_loose
 
     run, verdicts = let_loose(
         job,
@@ -77,7 +79,8 @@ def command(
         body = {"run": run, **head, "verdicts": [verdict.to_json() for verdict in verdicts]}
         click.echo(json.dumps(body))
     else:
-        click.echo("\n".join(map(_verdict_line, verdicts)))
+        click.echo("\n".join(verdict_lines(verdicts)))
+    click.echo(verdict_line(verdicts, file=runs.home() / run / HEAD), err=as_json)
     _raise_first(run, seed, verdicts)
     return 0
 
@@ -100,18 +103,6 @@ def _check_fit(job: JobConfig) -> None:
             problem="all nodes are killed at once, and without a checkpoint the run ends with that",
             remedy="set it to 20, say",
         )
-
-
-def _line(fault: Fault) -> str:
-    lasts = f" for {fault.lasts_s:g} s" if fault.lasts_s else ""
-    cut = f", cut short after {fault.cut_s:g} s" if fault.cut_s else ""
-    return f"{fault.at_s:7.1f} s  {fault.number:3d}  {fault.kind}{lasts}{cut}"
-
-
-def _verdict_line(verdict: Verdict) -> str:
-    return (
-        f"{'ok    ' if verdict.ok else 'FAILED'} {verdict.name}: {verdict.finding or verdict.seen}"
-    )
 
 
 def _raise_first(run: str, seed: int, verdicts: tuple[Verdict, ...]) -> None:

@@ -8,7 +8,7 @@ import sys
 import click
 
 from bamboo.errors import InputError, VerifyDiffers
-from cli import finish, runs, wiring
+from cli import finish, lock, runs, wiring
 from cli.decisions import check_decisions
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
@@ -85,9 +85,11 @@ def _check_ended(folder: runs.RunFolder) -> None:
 def _check_receipt(folder: runs.RunFolder) -> None:
     """Raise InputError where the run has not ended, as far as its folder says."""
     if not folder.receipt.exists():
+        lock.refuse_while_led(folder)
         raise InputError(
-            f"run {folder.id} has no receipt: it goes on, or was killed; `bamboo status "
-            f"{folder.id}` says which, and verify works once a run has ended in order"
+            f"run {folder.id} has no receipt and no launcher: it goes on without one, or was "
+            f"killed; `bamboo status {folder.id}` says which, and verify works once a "
+            "run has ended in order"
         )
 
 

@@ -88,9 +88,10 @@ def judge(
         check.check_checkpoints(decisions, _names_below(folder.path / "checkpoints")),
         _asked("decisions", lambda: check_decisions(folder)),
     ]
-    tell("checking samples, then training it again calmly")
+    tell("checking samples, then training it again without faults")
+    told = tenths(tell)
     verdicts.append(_asked("samples", lambda: _verify(folder, samples=True)))
-    verdicts.append(_asked("calm", lambda: _verify(folder, samples=False)))
+    verdicts.append(_asked("calm", lambda: _verify(folder, told=told)))
     return tuple(verdicts)
 
 
@@ -103,8 +104,27 @@ def _names_below(folder: Path) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
 
-def _verify(folder: RunFolder, *, samples: bool) -> dict[str, Any]:
-    return wiring.run_verify(folder.path, told=lambda step, steps: None, samples=samples)
+def tenths(tell: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Tells of a training as each tenth of its steps is done."""
+    told = 0
+
+    def step_done(step: int, steps: int) -> None:
+        nonlocal told
+        tenth = 10 * step // max(steps, 1)
+        if tenth > told:
+            told = tenth
+            tell(f"  again: step {step}/{steps}")
+
+    return step_done
+
+
+def _verify(
+    folder: RunFolder,
+    *,
+    told: Callable[[int, int], None] = lambda step, steps: None,
+    samples: bool = False,
+) -> dict[str, Any]:
+    return wiring.run_verify(folder.path, told=told, samples=samples)
 
 
 def _asked(name: str, verify: Callable[[], dict[str, Any]]) -> Verdict:

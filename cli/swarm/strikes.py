@@ -109,7 +109,7 @@ class Swarm:
                 self._plan.at(begin_s + fault.at_s, lambda f=fault: self._strike(f))  # type: ignore[misc]
             self._until(lambda: False, begin_s + 60 * minutes)
             self._write("healing")
-            self._tell("no more faults; healing")
+            self._tell("no more faults; waiting until every stage has all its copies again")
             calm_at = self._steps + HEALED_STEPS
             self._until(lambda: self._healed(calm_at, seen_s), time.monotonic() + heal_s)
             self._stop()

@@ -23,9 +23,10 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     word = " (modelled dollars)" if body["modelled"] else ""
     paid, full = body["usd"], body["on_demand_usd"]
     share = f", {paid / full:.0%} of {usd(full)} on-demand" if full else ""
+    over = "over the whole run" if body["ended"] else "measured in the run"
     lines = [
         f"{body['run']}: {usd(paid)} {when}{word}{share}",
-        f"  {rate(body['samples_per_s'])} samples/s (measured in the run), "
+        f"  {rate(body['samples_per_s'])} samples/s ({over}), "
         f"{rate(body['samples_per_usd'])} samples per dollar, "
         f"{rate(body['tokens_per_usd'])} tokens per dollar",
     ]

@@ -64,10 +64,11 @@ def _bar(progress: Progress) -> RenderableType:
 
 
 def figures(progress: Progress) -> str:
-    """`loss 3.2101  1,234 tokens/s  $0.0012 so far (modelled)  1,000,000 tokens/$`."""
+    """`loss 3.2101  1,234 tokens/s lately  $0.0012 so far (modelled)  1,000,000 tokens/$`;
+    lately: over the last ten steps."""
     parts = [] if progress.loss is None else [f"loss {progress.loss:.4f}"]
     if progress.tokens_per_s:
-        parts.append(f"{rate(progress.tokens_per_s)} tokens/s")
+        parts.append(f"{rate(progress.tokens_per_s)} tokens/s lately")
     parts.append(f"{usd(progress.usd)} so far{' (modelled)' if progress.modelled else ''}")
     if progress.tokens_per_usd:
         parts.append(f"{rate(progress.tokens_per_usd)} tokens/$")

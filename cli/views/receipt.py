@@ -131,8 +131,10 @@ def receipt_text(body: Mapping[str, Any]) -> str:
         lines += paragraph(f"{beside_text(beside)}; {usd(bill['whole_usd'])} with the instances")
     lines += planned_lines(body.get("planned"))
     if body["tokens_per_usd"]:
-        lines.append(
+        lines += [
+            f"  came to, over the whole run: {rate(body['samples_per_s'])} samples/s, "
+            f"{rate(body['samples_per_usd'])} samples per dollar",
             f"  {body['tokens']:,} tokens, {rate(body['tokens_per_usd'])} tokens per "
-            f"dollar, {rate(body['tokens_per_s'])} tokens/s"
-        )
+            f"dollar, {rate(body['tokens_per_s'])} tokens/s",
+        ]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ def status_text(body: Mapping[str, Any]) -> str:
         f"version {body['version']}",
         f"  {body['sentence']}",
         f"  step {body['step']}/{body['steps']}, loss {loss}, "
-        f"{rate(body['tokens_per_s'])} tokens/s, {usd(body['usd'])} "
+        f"{rate(body['tokens_per_s'])} tokens/s over the last ten steps, {usd(body['usd'])} "
         f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
     ]
     if not body.get("led", True):

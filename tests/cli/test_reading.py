@@ -354,6 +354,15 @@ def test_only_what_ended_in_order_is_verified(
     folder = folder_of(home)
     assert main.run(["verify", "r"]) == 2
     assert "verify works once a run has ended in order" in capsys.readouterr().err
+    held = lock.take(runs.find(runs.home(), "r"))
+    assert held is not None
+    said = []
+    for verb in ("verify", "resume"):
+        assert main.run([verb, "r"]) == 2
+        said.append(capsys.readouterr().err.splitlines()[-1])
+    held.close()
+    assert said[0] == said[1]
+    assert "run r is going on; `bamboo attach r` shows it, `bamboo stop r` ends it" in said[0]
     runs.write_json(folder.receipt, {"outcome": "unrecoverable"})
     assert main.run(["verify", "r"]) == 2
     assert "run r ended unrecoverable without a final state" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_the_screen() -> None:
         "recomputed, 3 had been",
         "computed ahead, first operation 41 ms after the loss was seen",
         "step 2/3 ━━━━━━━━━━━━━━━━━━━━           1:05 passed 0:02 to go",
-        "loss 4.2500  1,024 tokens/s  $0.0125 so far (modelled)  327,680 tokens/$",
+        "loss 4.2500  1,024 tokens/s lately  $0.0125 so far (modelled)  327,680 tokens/$",
         "node   zone        status  owns      F   B  FR  BR  tensors  shadowed by",
         "i-0.0  us-east-1a  member  0.0       0   0   0   0      0 B  i-3.0",
         "i-1.0  us-east-1a  member  0.1 0.2  21  20   8   0  1.5 MiB  i-0.0 nobody",
@@ -103,8 +103,8 @@ def test_the_dollars_of_an_account_are_not_called_modelled() -> None:
 def test_plain_lines() -> None:
     progress = in_the_middle()
     assert step_line(progress) == (
-        "step 2/3  loss 4.2500  1,024 tokens/s  $0.0125 so far (modelled)  327,680 tokens/$  "
-        "0:02 to go"
+        "step 2/3  loss 4.2500  1,024 tokens/s lately  $0.0125 so far (modelled)  327,680 "
+        "tokens/$  0:02 to go"
     )
     assert decision_line(progress, "why") == "degraded, generation 2: why"
 
@@ -141,7 +141,8 @@ def test_status() -> None:
         "r: degraded, generation 2, version 6",
         "  node i-1.0 caught up with stage 2 in step 1: 2 forwards recomputed, 3 had been computed "
         "ahead, first operation 41 ms after the loss was seen",
-        "  step 2/3, loss 4.2500, 1,024 tokens/s, $0.0125 so far, 327,680 tokens/$",
+        "  step 2/3, loss 4.2500, 1,024 tokens/s over the last ten steps, $0.0125 so far, "
+        "327,680 tokens/$",
         "  node   zone        status  owns     shadows   F   B  FR  BR  tensors",
         "  i-0.0  us-east-1a  member  0.0      0.1       0   0   0   0      0 B",
         "  i-1.0  us-east-1a  member  0.1 0.2           21  20   8   0  1.5 MiB",
@@ -214,6 +215,7 @@ def test_summary_and_receipt() -> None:
         "  i-2       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
         "  i-3       g4dn.xlarge  a     spot       90.0      90  0.3600  $0.0090",
         "  total $0.0360 for 360 instance-seconds, 50% of $0.0720 on-demand",
+        "  came to, over the whole run: 0.5 samples/s, 1,333 samples per dollar",
         "  6,144 tokens, 170,667 tokens per dollar, 68.3 tokens/s",
     ]
 

@@ -36,6 +36,9 @@ def test_a_short_swarm_comes_out_green_and_leaves_nothing(bench: Bench) -> None:
     done = bench.run(*arguments, timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
+    assert "\n  again: step " in done.stderr, "the calm training is told of while it goes on"
+    verdict = f"no finding in 11 checks: nothing lost, every bit that of a calm run; {bench.home}"
+    assert f"{verdict}/swarm/chaos.json" in done.stderr.splitlines()
     failed = [verdict for verdict in body["verdicts"] if not verdict["ok"]]
     assert failed == []
     names = ["end", "losses", "orphans", "faults", "progress"]
