@@ -91,7 +91,9 @@ class Ahead:
         if state.preparing is None:
             self._said = self._wanted  # all stop, or there is nothing: nobody need hear it
             return
-        for feed in self._wanted - self._in.keys():
+        for feed in feeds:  # in their order, not the set's: a run asks the same each time
+            if feed not in self._wanted or feed in self._in:
+                continue
             room = self._builder.room_for(feed.layers)
             gathering = Gathering(WINDOW, tuple(room.values()))
             self._in[feed] = Following(feed=feed, room=room, gathering=gathering)
