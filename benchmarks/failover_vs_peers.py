@@ -1,6 +1,6 @@
 """A SIGKILL every few seconds: Bamboo, torchft and torchrun elastic side by side, and the oracle.
 
-    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems A,B]
+    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems A,B] [--rounds 1]
 
 The same GPT and global batch, five processes each (four train, one is a warm spare), the same kills
 at the same instants, and a killed process is followed at once by a new one. Ours run on the virtual
@@ -12,7 +12,9 @@ others is a whole model on one node. Where it needs a pipeline of P nodes, one l
 Stall: from the kill to the next new step, less a step of the same system that nothing hit. Goodput:
 new samples by time, as a share of the same system's own when nothing hit it, and of the oracle's
 (`benchmarks.failover_oracle`). Bits: the weights after every step beside those of a run of the same
-system without kills. The peers need an environment of their own: `benchmarks/peers/setup.sh`.
+system without kills; where those of two such runs differ, it says so. The smaller batch of torchft
+has no spare and goes on with the replicas that are left, which is another training. The peers need
+an environment of their own: `benchmarks/peers/setup.sh`.
 """
 
 import argparse
@@ -20,13 +22,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from benchmarks import failover_ours as ours
-from benchmarks.failover_claims import HEAD, Row, claims, row
+from benchmarks.failover_claims import HEAD, SMALLER, Row, claims, pooled, row
 from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.peers import torchft_group, torchrun_agents
@@ -39,6 +41,7 @@ TORCHFT = {
     "torchft 1 s": Settings(heartbeat_ms=1000, join_ms=1000, tick_ms=20, collective_s=1.0),
     "torchft tight": Settings(heartbeat_ms=500, join_ms=700, tick_ms=20, collective_s=0.4),
     "torchft defaults": Settings(heartbeat_ms=5000, join_ms=60000, tick_ms=100, collective_s=60.0),
+    SMALLER: Settings(heartbeat_ms=1000, join_ms=1000, tick_ms=20, collective_s=1.0, fixed=False),
 }
 """Which one is its best, the play tells. Tighter ones fall out of step with each other: with a
 shorter time to join a step takes twice as long when nothing happens (it was tried)."""
@@ -53,12 +56,24 @@ QUIET_EVERY_S = 60.0
 QUIET = "bamboo, a minute"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calm:
+    """A run of another system without kills."""
+
+    digests: dict[int, str]
+    step_s: float
+    control: int | None
+    """The first step after which a second such run had other weights."""
+
+
 class Bench:
     """The plays, printed as they end."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._for_s, self._calm_steps = arguments.seconds, arguments.calm_steps
+        self._quiet_s = arguments.quiet_seconds
         self.kills = kills_every(arguments.every, for_s=arguments.seconds, seed=arguments.seed)
+        self._quiet_kills = kills_every(QUIET_EVERY_S, for_s=self._quiet_s, seed=arguments.seed)
         device = Device(forward_s=ours.FORWARD_S, backward_s=ours.BACKWARD_S, microbatches=8)
         self.best = oracle(device)
         self._work = Work(
@@ -69,19 +84,22 @@ class Bench:
             step_s=self.best.step_s,
         )
         self._calm_s = 0.0
-        self.details: dict[str, Any] = {}
+        self._calm: dict[str, Calm] = {}
+        self.details: dict[str, list[dict[str, Any]]] = {}
+        """Of each system's plays."""
 
     def bamboo(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
         """Ours."""
         if not self._calm_s:
             self._calm_s = ours.calm_step_s(self._calm_steps)
         found = ours.killed(kills, for_s)
-        self.details[name] = {
+        played = {
             "failovers": found.failovers,
             "merged_steps": found.merged_steps,
             "overruns": found.overruns,
             "play": asdict(found.play),
         }
+        self.details.setdefault(name, []).append(played)
         bits = f"differ: {found.difference}" if found.difference else "equal"
         bound = self.best.goodput(_stages(kills), for_s=for_s)
         return self._row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
@@ -89,13 +107,13 @@ class Bench:
     def torchft(self, name: str) -> Row:
         """With one of the settings."""
         settings = TORCHFT[name]
+        work = self._work if settings.fixed else replace(self._work, active=0)
+        count = ours.STAGES + ours.STANDBYS * settings.fixed
         killed = torchft_group.killed(
-            self._work, settings, self.kills, self._for_s, spares=ours.STANDBYS, warm=WARM_STEPS
+            work, settings, self.kills, self._for_s, count=count, warm=WARM_STEPS
         )
         return self._theirs(
-            name,
-            killed,
-            lambda work: torchft_group.calm(work, settings, spares=ours.STANDBYS),
+            name, killed, work, lambda work: torchft_group.calm(work, settings, count=count)
         )
 
     def torchrun(self, name: str) -> Row:
@@ -106,52 +124,99 @@ class Bench:
         return self._theirs(
             name,
             killed,
+            self._work,
             lambda work: torchrun_agents.played(
                 work, (), 120.0 + work.steps, spares=ours.STANDBYS, warm=WARM_STEPS
             ),
         )
 
-    def _theirs(self, name: str, killed: Theirs, calm: Callable[[Work], Theirs]) -> Row:
-        """Beside a calm run of as many steps: the first of them at their pace, the others as fast
-        as they can, since only their bits are looked at."""
-        steps = max(killed.digests) + 1
-        paced = self._calm_steps + WARM_STEPS
-        beside = calm(replace(self._work, slow_steps=paced, steps=max(steps, paced)))
-        calm_s = step_s([c for c in beside.play.commits if c.step < paced][WARM_STEPS:])
+    def _theirs(self, name: str, killed: Theirs, work: Work, calm: Callable[[Work], Theirs]) -> Row:
+        """Beside a calm run of as many steps."""
+        beside = self._beside(name, max(killed.digests) + 1, work, calm)
         unlike = [s for s in sorted(killed.digests) if killed.digests[s] != beside.digests.get(s)]
         bits = f"differ from step {unlike[0]} on" if unlike else "equal"
+        if unlike and beside.control is not None:
+            bits += f" (two calm runs from {beside.control})"
         if not unlike and never_ended(killed.play) == len(killed.play.kills_s):
             bits = "no step after a kill"
         elif killed.unlike:
             bits += f", {killed.unlike} unlike between processes"
-        self.details[name] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
+        played = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
+        self.details.setdefault(name, []).append(played | {"calm_runs_differ_from": beside.control})
         bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
-        return self._row(name, killed.play, calm_s=calm_s, bits=bits, bound=bound)
+        return self._row(name, killed.play, calm_s=beside.step_s, bits=bits, bound=bound)
+
+    def _beside(self, name: str, steps: int, work: Work, calm: Callable[[Work], Theirs]) -> "Calm":
+        """A calm run of at least so many steps: the first of them at their pace, the others as fast
+        as they can, since only their bits are looked at. A second one shows what its bits are
+        worth."""
+        found = self._calm.get(name)
+        if found is not None and len(found.digests) >= steps:
+            return found
+        paced = self._calm_steps + WARM_STEPS
+        one = calm(replace(work, slow_steps=paced, steps=max(steps, paced)))
+        two = calm(replace(work, slow_steps=0, steps=paced))
+        unlike = [s for s in range(paced) if one.digests.get(s) != two.digests.get(s)]
+        self._calm[name] = Calm(
+            digests=one.digests,
+            step_s=step_s([c for c in one.play.commits if c.step < paced][WARM_STEPS:]),
+            control=unlike[0] if unlike else None,
+        )
+        return self._calm[name]
 
     def _row(self, name: str, play: Play, *, calm_s: float, bits: str, bound: float) -> Row:
         step_s = self.best.step_s
         return row(name, play, calm_s=calm_s, bits=bits, bound=bound, oracle_step_s=step_s)
 
     def play(self, system: str) -> Row:
-        """One of SYSTEMS."""
+        """One of SYSTEMS, or QUIET."""
+        if system == QUIET:
+            return self.bamboo(self._quiet_kills, self._quiet_s, system)
         if system == "bamboo":
             return self.bamboo(self.kills, self._for_s, system)
         return self.torchft(system) if system in TORCHFT else self.torchrun(system)
+
+
+def played(bench: Bench, systems: Sequence[str], rounds: int) -> tuple[dict[str, Row], list[str]]:
+    """All of them, round by round, each round begun by another one: by system all its plays as one
+    row, and who did not play to the end."""
+    rows: dict[str, list[Row]] = {}
+    failed: list[str] = []
+    try:
+        for number in range(rounds):
+            first = number % len(systems)
+            for name in (*systems[first:], *systems[:first]):
+                try:
+                    found = bench.play(name)
+                except PLAYED_BADLY as error:
+                    failed.append(name)
+                    print(f"{name} did not play to its end: {error}", flush=True)
+                    continue
+                rows.setdefault(name, []).append(found)
+                print(f"{HEAD}\n{found.line()}", flush=True)
+    finally:
+        close_shared_forker()
+    return {name: pooled(rows[name]) for name in systems if name in rows}, failed
 
 
 def _stages(kills: Sequence[Kill]) -> list[int]:
     return [int(kill.share * ours.STAGES) for kill in kills]
 
 
-def of_first_operation(details: dict[str, Any]) -> str:
-    """From the kill to the lost stage's first operation on its shadow."""
-    found = sorted(one["first_operation"] for one in details["failovers"])
+def first_operations_ms(plays: Sequence[dict[str, Any]]) -> list[float]:
+    """Of every failover, from the kill to the lost stage's first operation on its shadow."""
+    return sorted(one["first_operation"] for play in plays for one in play["failovers"])
+
+
+def of_first_operation(plays: Sequence[dict[str, Any]]) -> str:
+    """In words, with the steps that a merged node took."""
+    found = first_operations_ms(plays)
     if not found:
         return "no failover"
     return (
         f"kill to the lost stage's first operation: median {statistics.median(found):.0f} ms, "
         f"longest {found[-1]:.0f} ms; steps with a merged node after the hit one: "
-        f"{list(details['merged_steps'])}"
+        f"{[steps for play in plays for steps in play['merged_steps']]}"
     )
 
 
@@ -179,12 +244,13 @@ def main() -> int:
         help="ours with a kill a minute; 0: not played",
     )
     parser.add_argument("--calm-steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     arguments = parser.parse_args()
     if arguments.calm_steps < LEAST_CALM_STEPS:
         parser.error(f"--calm-steps {arguments.calm_steps} are too few; give {LEAST_CALM_STEPS}")
-    for option in ("seconds", "every"):
+    for option in ("seconds", "every", "rounds"):
         if (given := getattr(arguments, option)) <= 0:
             parser.error(f"--{option} {given:g}: give more than 0")
     systems = chosen(parser, "system", arguments.systems, SYSTEMS)
@@ -195,33 +261,15 @@ def main() -> int:
             return 2
     bench = Bench(arguments)
     print(said_of(bench.best, bench, arguments), flush=True)
-    rows: list[Row] = []
-    failed: list[str] = []
-    try:
-        for name in systems:
-            try:
-                rows.append(bench.play(name))
-            except PLAYED_BADLY as error:
-                failed.append(name)
-                print(f"{name} did not play to its end: {error}", flush=True)
-                continue
-            print(f"{HEAD}\n{rows[-1].line()}", flush=True)
-        if "bamboo" in systems and arguments.quiet_seconds:
-            kills = kills_every(QUIET_EVERY_S, for_s=arguments.quiet_seconds, seed=arguments.seed)
-            try:
-                rows.append(bench.bamboo(kills, arguments.quiet_seconds, QUIET))
-            except PLAYED_BADLY as error:
-                failed.append(QUIET)
-                print(f"{QUIET}: did not play to its end: {error}", flush=True)
-    finally:
-        close_shared_forker()
-    print(f"\n{len(bench.kills)} kills in {arguments.seconds:.0f} s\n{HEAD}")
-    for found in rows:
+    with_quiet = [QUIET] if "bamboo" in systems and arguments.quiet_seconds else []
+    rows, failed = played(bench, [*systems, *with_quiet], arguments.rounds)
+    every = f"{len(bench.kills)} kills in {arguments.seconds:.0f} s"
+    print(f"\n{every}, rounds of them: {arguments.rounds}\n{HEAD}")
+    for name, found in rows.items():
         print(found.line())
-        if found.system in bench.details and "failovers" in bench.details[found.system]:
-            print(f"{'':17} {of_first_operation(bench.details[found.system])}")
-    ahead = [one["first_operation"] for one in bench.details.get("bamboo", {}).get("failovers", ())]
-    made = claims({found.system: found for found in rows}, first_operation_ms=ahead)
+        if name in ("bamboo", QUIET):
+            print(f"{'':21} {of_first_operation(bench.details[name])}")
+    made = claims(rows, first_operation_ms=first_operations_ms(bench.details.get("bamboo", ())))
     for claim in made:
         print(claim.line())
     body = {
@@ -230,13 +278,13 @@ def main() -> int:
         "oracle": asdict(bench.best),
         "kills": [asdict(kill) for kill in bench.kills],
         "torchft_settings": {name: asdict(found) for name, found in TORCHFT.items()},
-        "rows": [asdict(found) for found in rows],
+        "rows": [asdict(found) for found in rows.values()],
         "plays": bench.details,
     }
     command = command_of("failover_vs_peers", arguments)
     part = "" if systems == list(SYSTEMS) else ",".join(systems)
     print(f"written: {write_result('failover-vs-peers', command, body, part).name}")
-    bits = any(found.system.startswith("bamboo") and found.bits != "equal" for found in rows)
+    bits = any(rows[name].bits != "equal" for name in ("bamboo", QUIET) if name in rows)
     return int(bool(failed) or bits)
 
 

@@ -7,6 +7,7 @@ own that stamps the end of its steps.
 After the schedule the gradients of each stage are added over pipelines in one bucket by Gloo, as
 DistributedDataParallel does, but not beside the backward. The norm for the clipping is each stage's
 own (torch.nn.utils.get_total_norm), its square added over stages in float32 by Gloo: one number.
+The learning rate stays what it is; ours follows its schedule.
 """
 
 import contextlib
@@ -98,19 +99,31 @@ def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[in
     stamps = Stamps(folder, str(number))
     try:
         if name == SINGLE:
-            _single(job, stamps)
+            parameters = _single(job, stamps)
         else:
             pipelines, stages = job.cluster.pipelines, job.cluster.stages
             rank = Rank(number=number, pipelines=pipelines, stages=stages)
             store = dist.FileStore(f"{folder}/store", pipelines * stages)
             dist.init_process_group("gloo", store=store, rank=number, world_size=pipelines * stages)
-            _pipeline_rank(rank, job, SCHEDULES[name], cut, stamps)
+            parameters = _pipeline_rank(rank, job, SCHEDULES[name], cut, stamps)
+        _write_weights(folder, number, parameters)
     except BaseException:
         traceback.print_exc()
         raise
 
 
-def _single(job: JobConfig, stamps: Stamps) -> None:
+def weights_of(folder: Path, number: int) -> Path:
+    """Where a rank's parameters lie, in order, when it has taken the job's last step."""
+    return folder / f"weights-{number}.pt"
+
+
+def _write_weights(folder: Path, number: int, parameters: Sequence[nn.Parameter]) -> None:
+    path = weights_of(folder, number)
+    torch.save([parameter.detach() for parameter in parameters], path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+
+
+def _single(job: JobConfig, stamps: Stamps) -> list[nn.Parameter]:
     spec, data = build_model(job), load_data(job)
     module = nn.Sequential(
         *(build_layer(spec, i, job.train.seed) for i in range(len(spec.factories)))
@@ -129,11 +142,12 @@ def _single(job: JobConfig, stamps: Stamps) -> None:
         _clip(job, parameters, alone=True)
         optimizer.step()
         stamps.step()
+    return parameters
 
 
 def _pipeline_rank(
     rank: Rank, job: JobConfig, schedule: Any, cut: tuple[int, ...], stamps: Stamps
-) -> None:
+) -> list[nn.Parameter]:
     pipelines, stages = rank.pipelines, rank.stages
     rows = [dist.new_group([d * stages + p for p in range(stages)]) for d in range(pipelines)]
     columns = [dist.new_group([d * stages + p for d in range(pipelines)]) for p in range(stages)]
@@ -161,6 +175,7 @@ def _pipeline_rank(
         _clip(job, parameters, group=row)
         optimizer.step()
         stamps.step()
+    return parameters
 
 
 def _run_schedule(runner: Any, rank: Rank, data: Dataset, step: int, mine: range) -> None:

@@ -24,7 +24,7 @@ FOREVER = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of the lighthouse, and of the replicas' collectives."""
+    """Of the lighthouse and the replicas."""
 
     heartbeat_ms: int
     join_ms: int
@@ -32,6 +32,9 @@ class Settings:
     collective_s: float
     """A sum over all replicas is given up then. Who has no connection to a dead replica in the
     ring of the sum learns of it only so."""
+    fixed: bool = True
+    """Whether a spare takes a lost replica's share, so that the batch stays the same. Otherwise
+    there is none, and the batch is as large as there are replicas."""
 
     def options(self) -> list[str]:
         """Of the lighthouse's command line."""
@@ -156,11 +159,11 @@ class Theirs:
 
 
 def killed(
-    work: Work, settings: Settings, kills: Sequence[Kill], for_s: float, *, spares: int, warm: int
+    work: Work, settings: Settings, kills: Sequence[Kill], for_s: float, *, count: int, warm: int
 ) -> Theirs:
-    """Play the kills for so many seconds after `warm` steps."""
+    """Play the kills of `count` replicas for so many seconds after `warm` steps."""
     with group(work, settings) as replicas:
-        for _ in range(work.active + spares):
+        for _ in range(count):
             replicas.start()
         replicas.wait_step(warm)
         begin_s = time.monotonic()
@@ -173,10 +176,10 @@ def killed(
         return theirs(replicas.records(), work, begin_s, time.monotonic(), stamps)
 
 
-def calm(work: Work, settings: Settings, *, spares: int) -> Theirs:
+def calm(work: Work, settings: Settings, *, count: int) -> Theirs:
     """The same without a kill, for `work.steps` steps."""
     with group(work, settings) as replicas:
-        for _ in range(work.active + spares):
+        for _ in range(count):
             replicas.start()
         begin_s = time.monotonic()
         replicas.wait_step(work.steps - 1, timeout_s=60.0 + 2 * work.steps * work.step_s)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.failover_claims import Row, claims, row
+from benchmarks.failover_claims import SMALLER, Row, claims, pooled, row
 from benchmarks.failover_figures import Commit, Play
 
 
@@ -83,3 +83,25 @@ def test_what_nobody_counts_is_no_nought() -> None:
     assert " - " in replace(played("torchrun", 20.0), discarded=None).line()
     with pytest.raises(ValueError, match="bamboo"):
         verdicts(replace(played("bamboo", 0.1), discarded=None))
+
+
+def test_rounds_are_one_row_and_say_their_spread() -> None:
+    fast = replace(played("bamboo", 0.1), of_oracle=0.97)
+    slow = replace(played("bamboo", 0.2), of_oracle=0.94, until_commit_s=(0.9, 0.8, 5.0))
+    slow = replace(slow, never_ended=1, discarded=None, bits="differ: a loss")
+    found = pooled([slow, fast, fast])
+    assert found.kills == 9
+    assert found.until_commit_s[-1] == 5.0, "the one that did not end comes last, as in a play"
+    assert sorted(found.until_commit_s) == sorted((0.9, 0.8, 5.0, *(fast.until_commit_s * 2)))
+    assert found.of_oracle == 0.97
+    assert found.between("of_oracle") == (0.94, 0.97)
+    assert found.discarded is None, "nobody counted it in one of them"
+    assert found.bits == "differ: a loss"
+    assert pooled([fast]) is fast
+    assert fast.between("of_oracle") is None
+
+
+def test_another_training_is_not_what_ours_is_held_against() -> None:
+    found = verdicts(played("bamboo", 0.1), played("torchft 1 s", 0.9), played(SMALLER, 0.05))
+    assert all(found.values())
+    assert not any(SMALLER in about for about in found)
