@@ -195,7 +195,20 @@ class Ahead:
     # ------------------------------------------------------------------ letters
 
     def pump(self) -> None:
-        """Take in the letters that came; what is of a decision not read here yet waits."""
+        """Take in the letters that came, and the steps that can be taken."""
+        self.take_in()
+        if self._in:
+            self._follow()
+            self._say_prepared()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is sent from here, or comes."""
+        return bool(self._out or self._in)
+
+    def take_in(self) -> None:
+        """Chunks are given out and put where they belong, gradients kept; nothing is computed. What
+        is of a decision not read here yet waits."""
         early = []
         while self._mail.of_feeds:
             key, letter = self._mail.of_feeds.popleft()
@@ -204,9 +217,6 @@ class Ahead:
             else:
                 self._take(key, letter)
         self._mail.of_feeds.extend(early)
-        if self._in:
-            self._follow()
-            self._say_prepared()
 
     def _take(self, key: MessageKey, letter: Letter) -> None:
         about = (key.to, letter.meta["to"], letter.meta["first"], letter.meta["since"])

@@ -19,11 +19,18 @@ _PR_SET_TIMERSLACK = 29
 """Of prctl(2), Linux."""
 
 
+def _nothing(until_s: float) -> None:
+    """Nobody wants to use the time."""
+
+
 class Device(Protocol):
     """Runs one operation of a kind (F, B, FR, BR, X, S, R) on a stage."""
 
     overruns: int
     busy_s: dict[str, float]
+    meanwhile: Callable[[float], None]
+    """Called where an operation leaves the host nothing to do until that time
+    (time.perf_counter()), at the latest; back by then."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
@@ -33,10 +40,11 @@ class Device(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Cpu:
-    """Operations take what they take."""
+    """Operations take what they take, and the host is what they run on."""
 
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
+    meanwhile: Callable[[float], None] = _nothing
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         del stage
@@ -57,19 +65,25 @@ class VirtualDevice:
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
+    meanwhile: Callable[[float], None] = _nothing
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         start_s = time.perf_counter()
         out = work()
         figure_s = self.figures_s.get((kind, stage))
         if figure_s is not None:
-            left_s = figure_s - (time.perf_counter() - start_s)
-            if left_s > 0:
-                time.sleep(left_s)
-            else:
-                self.overruns += 1
+            self._wait(start_s + figure_s)
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s
         return out
+
+    def _wait(self, until_s: float) -> None:
+        if time.perf_counter() >= until_s:
+            self.overruns += 1
+            return
+        self.meanwhile(until_s)
+        left_s = until_s - time.perf_counter()
+        if left_s > 0:
+            time.sleep(left_s)
 
     def lay_out(self, cut: Sequence[int]) -> None:
         self.figures_s = {

@@ -14,6 +14,7 @@ is safe, and a shadow that is to be replaced is sent nothing that the receiver d
 So whichever of them a loss finds in the log as the shadow can take over.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,9 @@ from bamboo.topology.slots import Slot
 
 WINDOW = 2
 """Chunks asked for and not here yet."""
+CHUNK_S = 0.002
+"""More than sending or putting away some chunks takes: so long before an operation is to end,
+nobody is served any more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -233,6 +237,28 @@ class Transfers:
             else:
                 self._take(key, letter)
         self._mail.of_transfers.extend(early)
+
+    def serve_until(self, until_s: float) -> None:
+        """The device computes until then (time.perf_counter()) and this thread has nothing else to
+        do: serve who fetches state from here, or is sent it ahead."""
+        while self._out or self.ahead.under_way:
+            left_s = until_s - time.perf_counter() - CHUNK_S
+            if left_s <= 0:
+                return
+            self._mail.collect(left_s)
+            self.serve()
+
+    def serve(self) -> None:
+        """In the middle of an operation: give out chunks that are asked for, put away what comes
+        ahead. Nothing that the training reads or writes is touched, and no replica begins."""
+        self.ahead.take_in()
+        waiting = self._mail.of_transfers
+        for _ in range(len(waiting)):
+            key, letter = waiting.popleft()
+            if key.kind == "pull" and int(letter.meta["since"]) <= self._version:
+                self._take(key, letter)
+            else:
+                waiting.append((key, letter))
 
     def _take(self, key: MessageKey, letter: Letter) -> None:
         since, slot = int(letter.meta["since"]), key.to

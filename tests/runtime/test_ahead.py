@@ -3,7 +3,8 @@ while all stand, and whatever is lost meanwhile, the bits are the calm run's."""
 
 import os
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,10 +12,15 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
 from bamboo.ids import NodeId
+from bamboo.runtime import chunks
+from bamboo.runtime.device import Cpu
+from bamboo.runtime.trainer import Trainer
 from bamboo.topology.grid import Grid
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
 from tests.runtime.test_layouts import policy_of, to_the_end
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -103,4 +109,47 @@ def test_a_loss_while_it_is_sent(seed: int, of: str) -> None:
             world.step()
     if not world.over:
         world.kill(feed.source if of == "source" else feed.receiver)
+    to_the_end(world, settings)
+
+
+def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> None:
+    """From now on every operation lets chunks come and go before it ends."""
+
+    def run(device: Cpu, kind: str, stage: int, work: Callable[[], T]) -> T:
+        del kind, stage
+        out = work()
+        device.meanwhile(0.0)
+        return out
+
+    patch.setattr(Cpu, "run", run)
+    for node in world.nodes.values():
+        trainer = node.trainer
+        assert isinstance(trainer.device, Cpu)
+
+        def serve(until_s: float, trainer: Trainer = trainer) -> None:
+            del until_s
+            for link in world.wires.busy():
+                if link[1] == trainer._me:
+                    world._arrive(link)
+            trainer.mail.collect(0.0)
+            trainer.transfers.serve()
+
+        trainer.device.meanwhile = serve
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chunks_change_hands_within_operations(
+    monkeypatch: pytest.MonkeyPatch, seed: int, lost: bool
+) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 64)
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
+    world = growing(draw, settings)
+    serving_within_operations(world, monkeypatch)
+    for _ in range(draw.randint(0, 900)):
+        if lost and not world.over:
+            world.step()
+    if lost and not world.over:
+        world.kill(draw.choice([node for node in world.nodes if world.nodes[node].running]))
     to_the_end(world, settings)
