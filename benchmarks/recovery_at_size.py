@@ -3,7 +3,8 @@
     python -m benchmarks.recovery_at_size [--parts copy,sizes,nodes] [--mb 1,8,64,512] [--rounds 1]
 
 Real processes, two stages, one wide block in each: a stage's state is 12 bytes a parameter. The
-virtual device gives operations their figures, where it can; overruns are printed. Of each size:
+virtual device gives operations their figures, longer ones from 64 MB on; overruns are printed. Of
+each size:
 
 - `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
   the victim's connection comes late where it had much memory), then the standby is sent both of
@@ -31,8 +32,8 @@ from safetensors import safe_open
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.coord.follow import Decision
-from bamboo.core.events import LayoutBuilt, Prepared, ReplicaJoined, StopRequested
-from bamboo.core.state import Outcome, Phase, State
+from bamboo.core.events import LayoutBuilt, Prepared, ReplicaJoined
+from bamboo.core.state import Phase, State
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.numerics import prepare
@@ -40,6 +41,7 @@ from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.copy_bandwidth import shown, yardstick
+from benchmarks.failover_ours import commits_of, stop
 from benchmarks.recovery_tables import GROWN, MB, REPLACED, claims, grown_row, replaced_row
 from benchmarks.report import chosen, command_of, write_result
 from tests.e2e.calm import samples_difference
@@ -47,6 +49,8 @@ from tests.e2e.cluster import Cluster, cluster
 
 STATE_BYTES = 12
 """Of a parameter: itself and two moments."""
+FULL_FIGURES_MB = 64
+"""Of state a stage: with more the arithmetic takes longer, and so do the device's operations."""
 WARM = 3
 """Steps before anything is done to the run."""
 PATIENCE_S = 300.0
@@ -64,8 +68,9 @@ def width_for(state_bytes: int) -> int:
 
 
 def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
-    """Two stages of one block each; four microbatches of four tokens, for little arithmetic."""
-    slow = max(1.0, state_mb / 256)
+    """Two stages of one block each; four microbatches of four tokens, for little arithmetic; the
+    device's figures leave most of an operation to the host, as a GPU does."""
+    slow = max(1.0, state_mb / FULL_FIGURES_MB)
     return JobConfig(
         model=ModelConfig(layers=2, width=width_for(state_mb * MB), heads=1, context=4),
         data=DataConfig(max_bytes=200_000),
@@ -93,14 +98,6 @@ def longest_gap_s(commits_s: Sequence[float], since_s: float, until_s: float) ->
         if after >= since_s and before <= until_s
     ]
     return max(gaps, default=0.0)
-
-
-def commits_s(run: Cluster) -> list[float]:
-    """When each step was first reported, unix time."""
-    found: dict[int, float] = {}
-    for record in run.metrics("step"):
-        found.setdefault(record["step"], record["t_s"])
-    return sorted(found.values())
 
 
 def median_gap_s(commits: Sequence[float]) -> float:
@@ -132,10 +129,7 @@ def bits_differ(run: Cluster) -> str:
 def ended(run: Cluster) -> dict[str, Any]:
     """Stop the run at a step boundary; whether its bits are right, and how many operations
     overran."""
-    run.append(StopRequested(outcome=Outcome.STOPPED, reason="all was seen"))
-    state = run.finish(timeout_s=PATIENCE_S)
-    if state.outcome is not Outcome.STOPPED:
-        raise RuntimeError(f"the run ended {state.outcome}: {state.sentence}")
+    stop(run)
     overruns = sum(int(record["overruns"]) for record in run.metrics("memory"))
     return {"differs": bits_differ(run), "overruns": overruns}
 
@@ -162,7 +156,7 @@ def replaced(job: JobConfig, standbys: int = 1) -> dict[str, Any]:
         end = ended(run)
         decisions = run.decisions()
         failover = next(f for f in run.metrics("failover") if not f["planned"])
-        commits = commits_s(run)
+        commits = [commit.at_s for commit in commits_of(run)]
     joined = [d for d in decisions if isinstance(d.event, ReplicaJoined)]
     if not joined:
         raise RuntimeError(f"no standby ever had a replica: {decisions[-1].state.sentence}")
@@ -210,7 +204,8 @@ def grown(job: JobConfig) -> dict[str, Any]:
         run.start(stages)
         run.wait(lambda s: s.grid == wanted and s.reform is None, PATIENCE_S, f"{wanted}")
         end = ended(run)
-        decisions, commits = run.decisions(), commits_s(run)
+        decisions = run.decisions()
+        commits = [commit.at_s for commit in commits_of(run)]
     begun = first(decisions, lambda s: s.reform is not None)
     based = first(decisions, lambda s: s.reform is not None and s.reform.base is not None)
     built = [d for d in decisions if isinstance(d.event, LayoutBuilt)]
