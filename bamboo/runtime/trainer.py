@@ -363,11 +363,10 @@ class Trainer:
 
     def _end_recoveries(self) -> None:
         """A slot has caught up when nobody can ask any more for what only its victim had."""
+        safe = self.mail.safe_step
         for run in self.executor.owned.values():
             recovery = run.recovery
-            if recovery is None or run.step <= recovery.hit_step:
-                continue
-            if self.mail.safe_step >= recovery.version:
+            if recovery is not None and run.step > recovery.hit_step and safe >= recovery.version:
                 self._end_recovery(run, recovery)
 
     def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
