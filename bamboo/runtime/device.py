@@ -19,18 +19,14 @@ _PR_SET_TIMERSLACK = 29
 """Of prctl(2), Linux."""
 
 
-def _nothing(until_s: float) -> None:
-    """Nobody wants to use the time."""
-
-
 class Device(Protocol):
     """Runs one operation of a kind (F, B, FR, BR, X, S, R) on a stage."""
 
     overruns: int
     busy_s: dict[str, float]
-    meanwhile: Callable[[float], None]
-    """Called where an operation leaves the host nothing to do until that time
-    (time.perf_counter()), at the latest; back by then."""
+    meanwhile: Callable[[float], None] | None
+    """Called where an operation leaves the host nothing to do until that time, by
+    time.perf_counter(); back by then."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
@@ -44,7 +40,7 @@ class Cpu:
 
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], None] = _nothing
+    meanwhile: Callable[[float], None] | None = None
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         del stage
@@ -65,7 +61,7 @@ class VirtualDevice:
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], None] = _nothing
+    meanwhile: Callable[[float], None] | None = None
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         start_s = time.perf_counter()
@@ -80,7 +76,8 @@ class VirtualDevice:
         if time.perf_counter() >= until_s:
             self.overruns += 1
             return
-        self.meanwhile(until_s)
+        if self.meanwhile is not None:
+            self.meanwhile(until_s)
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)

@@ -73,6 +73,7 @@ class Transfers:
         """Of the newest layout."""
         self._version = 0
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
+        executor.operations.device.meanwhile = self.serve_until
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
 
