@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -114,12 +115,13 @@ def _guarded(number: int, folder: Path, job: JobConfig, name: str, cut: tuple[in
 
 def weights_of(folder: Path, number: int) -> Path:
     """Where a rank's parameters lie, in order, when it has taken the job's last step."""
-    return folder / f"weights-{number}.pt"
+    return folder / f"weights-{number}.safetensors"
 
 
 def _write_weights(folder: Path, number: int, parameters: Sequence[nn.Parameter]) -> None:
     path = weights_of(folder, number)
-    torch.save([parameter.detach() for parameter in parameters], path.with_suffix(".new"))
+    named = {f"{place:04}": x.detach().contiguous() for place, x in enumerate(parameters)}
+    save_file(named, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
 
 

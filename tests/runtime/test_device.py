@@ -1,42 +1,75 @@
 """The virtual device: an operation takes its figure, and the host may use what is left of it."""
 
-import time
+import pytest
 
+from bamboo.runtime import device
 from bamboo.runtime.device import VirtualDevice
 
-FIGURE_S = 0.05
+FIGURE_S = 0.5
 
 
-def device() -> VirtualDevice:
+class Clock:
+    """Stands where the module `time` does; passes when it is waited for."""
+
+    def __init__(self) -> None:
+        self.now_s = 10.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, for_s: float) -> None:
+        assert for_s > 0
+        self.now_s += for_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(device, "time", found)
+    return found
+
+
+@pytest.fixture
+def virtual(clock: Clock) -> VirtualDevice:
     found = VirtualDevice(layers_s={"F": [FIGURE_S]})
     found.lay_out((0, 1))
     return found
 
 
-def test_the_host_may_use_what_an_operation_leaves_it() -> None:
-    found, given = device(), []
-    found.meanwhile = given.append
-    begun_s = time.perf_counter()
-    assert found.run("F", 0, lambda: 7) == 7
-    assert time.perf_counter() - begun_s >= FIGURE_S
-    (until_s,) = given
-    assert until_s - begun_s >= FIGURE_S
-    assert found.overruns == 0
+def test_the_host_may_use_what_an_operation_leaves_it(virtual: VirtualDevice, clock: Clock) -> None:
+    begun_s, given = clock.now_s, []
+
+    def host(until_s: float) -> None:
+        given.append(until_s)
+        clock.now_s += FIGURE_S / 2
+
+    def work() -> int:
+        clock.now_s += FIGURE_S / 4
+        return 7
+
+    virtual.meanwhile = host
+    assert virtual.run("F", 0, work) == 7
+    assert given == [begun_s + FIGURE_S]
+    assert clock.now_s == begun_s + FIGURE_S
+    assert virtual.overruns == 0
 
 
-def test_whoever_is_back_late_makes_the_operation_longer_and_it_is_no_overrun() -> None:
-    found = device()
-    found.meanwhile = lambda until_s: time.sleep(until_s + 0.01 - time.perf_counter())
-    begun_s = time.perf_counter()
-    found.run("F", 0, lambda: None)
-    assert time.perf_counter() - begun_s >= FIGURE_S + 0.01
-    assert found.overruns == 0
+def test_whoever_is_back_late_makes_the_operation_longer_and_it_is_no_overrun(
+    virtual: VirtualDevice, clock: Clock
+) -> None:
+    begun_s = clock.now_s
+    virtual.meanwhile = lambda until_s: clock.sleep(1.5 * FIGURE_S)
+    virtual.run("F", 0, lambda: None)
+    assert clock.now_s == begun_s + 1.5 * FIGURE_S
+    assert virtual.overruns == 0
 
 
-def test_an_operation_that_takes_longer_leaves_nothing() -> None:
-    found, given = device(), []
-    found.meanwhile = given.append
-    found.run("F", 0, lambda: time.sleep(1.1 * FIGURE_S))
-    found.run("S", 0, lambda: None)
+def test_an_operation_that_takes_longer_leaves_nothing(
+    virtual: VirtualDevice, clock: Clock
+) -> None:
+    given: list[float] = []
+    virtual.meanwhile = given.append
+    virtual.run("F", 0, lambda: clock.sleep(1.1 * FIGURE_S))
+    virtual.run("S", 0, lambda: None)
     assert given == []
-    assert found.overruns == 1
+    assert virtual.overruns == 1
