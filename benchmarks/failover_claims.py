@@ -6,6 +6,7 @@ Rule: a claim that cannot be made of what was played is left out, never taken fo
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from benchmarks import failover_ours as ours
 from benchmarks.claim import Claim
@@ -24,7 +25,7 @@ SMALLER = "torchft smaller batch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one system came to in one play."""
+    """What one system came to in one play, or in several (`pooled`)."""
 
     system: str
     calm_step_s: float
@@ -114,7 +115,7 @@ def row(
 
 def pooled(plays: Sequence[Row]) -> Row:
     """Several plays of one system as one row: all kills together, the median of what a play has one
-    of, and the worst that was seen of the bits."""
+    of, and all that was seen of the bits but "equal"."""
     if len(plays) == 1:
         return plays[0]
     ended = [x for one in plays for x in one.until_commit_s[: one.kills - one.never_ended]]
@@ -131,7 +132,7 @@ def pooled(plays: Sequence[Row]) -> Row:
         goodput=statistics.median(one.goodput for one in plays),
         of_oracle=statistics.median(one.of_oracle for one in plays),
         samples_of_oracle=statistics.median(one.samples_of_oracle for one in plays),
-        bits=next((one.bits for one in plays if one.bits != "equal"), "equal"),
+        bits="; ".join(dict.fromkeys(one.bits for one in plays if one.bits != "equal")) or "equal",
         plays=tuple(plays),
     )
 
@@ -143,71 +144,80 @@ def lost_by(found: Row) -> int:
     return found.discarded + found.redone
 
 
-def claims(rows: Mapping[str, Row], *, first_operation_ms: Sequence[float]) -> list[Claim]:
-    """What is to be reached, of the systems that were played."""
+def claims(
+    rows: Mapping[str, Row],
+    *,
+    first_operation_ms: Sequence[float],
+    failed: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> list[Claim]:
+    """What is to be reached, of the systems that were played; of one that did not play all its
+    rounds to the end nothing is said, and of ours that it did not."""
+    rows = {name: found for name, found in rows.items() if name not in failed}
     out: list[Claim] = []
-    mine = rows.get("bamboo")
+    mine, quiet = rows.get("bamboo"), rows.get("bamboo, a minute")
     if mine is not None and mine.kills:
-        stall_s, *between = mine.stall_s
-        middle_s, low_s, high_s = median_with_interval(mine.until_commit_s)
-        out += [
-            Claim(
-                about="kill to commit of the hit step, median s",
-                found=middle_s,
-                limit=1.3 * mine.calm_step_s + 0.1,
-                interval=(low_s, high_s),
-            ),
-            Claim(
-                about="goodput, of the oracle's",
-                found=mine.of_oracle,
-                limit=0.95,
-                at_most=False,
-                interval=mine.between("of_oracle"),
-            ),
-            Claim(
-                about="samples by time, of the oracle's",
-                found=mine.samples_of_oracle,
-                limit=0.95,
-                at_most=False,
-                interval=mine.between("samples_of_oracle"),
-            ),
-            Claim(about="steps lost or redone", found=lost_by(mine), limit=0),
-        ]
+        out += _of_ours(mine)
         if len(first_operation_ms) == mine.kills:  # else the longest may be one that is not known
-            at_s = max(first_operation_ms) / 1e3
-            out.append(
-                Claim(about="lost stage's first operation, longest s", found=at_s, limit=0.15)
+            about, longest_s = (
+                "lost stage's first operation, longest s",
+                max(first_operation_ms) / 1e3,
             )
-        theirs_s = {
-            name: statistics.median(found.stalls_s)
-            for name, found in rows.items()
-            if name.startswith("torchft") and name != SMALLER
-        }
-        shares = [("torchft 1 s", 1 / 3)] if "torchft 1 s" in theirs_s else []
-        shares += [(min(theirs_s, key=lambda name: theirs_s[name]), 1.0)] if theirs_s else []
-        for system, share in shares:
-            about = f"stall, median s, beside {theirs_s[system]:.2f} of {system}"
-            about += ", the best of them" if share == 1.0 else ""
-            limit = share * theirs_s[system]
-            low_s, high_s = between
-            out.append(Claim(about=about, found=stall_s, limit=limit, interval=(low_s, high_s)))
-    quiet = rows.get("bamboo, a minute")
+            out.append(Claim(about=about, found=longest_s, limit=0.15))
+        out += _beside_torchft(mine, rows)
     if quiet is not None and quiet.kills:
-        about = "goodput with a kill a minute, of failure-free"
         out.append(
-            Claim(
-                about=about,
-                found=quiet.goodput,
-                limit=0.98,
-                at_most=False,
-                interval=quiet.between("goodput"),
-            )
+            _at_least("goodput with a kill a minute, of failure-free", quiet, "goodput", 0.98)
         )
     for found in rows.values():
         if found.system.startswith("bamboo"):
-            out.append(
-                Claim(
-                    about=f"{found.system}: bits that differ", found=found.bits != "equal", limit=0
-                )
-            )
+            about = f"{found.system}: bits that differ"
+            out.append(Claim(about=about, found=found.bits != "equal", limit=0))
+    for name, rounds in failed.items():
+        if name.startswith("bamboo"):
+            about = f"{name}: rounds not played to the end"
+            out.append(Claim(about=about, found=len(rounds), limit=0))
+    return out
+
+
+def _of_ours(mine: Row) -> list[Claim]:
+    middle_s, low_s, high_s = median_with_interval(mine.until_commit_s)
+    return [
+        Claim(
+            about="kill to commit of the hit step, median s",
+            found=middle_s,
+            limit=1.3 * mine.calm_step_s + 0.1,
+            interval=(low_s, high_s),
+        ),
+        _at_least("goodput, of the oracle's", mine, "of_oracle", 0.95),
+        _at_least("samples by time, of the oracle's", mine, "samples_of_oracle", 0.95),
+        Claim(about="steps lost or redone", found=lost_by(mine), limit=0),
+    ]
+
+
+def _at_least(about: str, found: Row, figure: str, limit: float) -> Claim:
+    return Claim(
+        about=about,
+        found=getattr(found, figure),
+        limit=limit,
+        at_most=False,
+        interval=found.between(figure),
+    )
+
+
+def _beside_torchft(mine: Row, rows: Mapping[str, Row]) -> list[Claim]:
+    """A third of what it takes with a heartbeat of a second, and no more than its best."""
+    theirs_s = {
+        name: statistics.median(found.stalls_s)
+        for name, found in rows.items()
+        if name.startswith("torchft") and name != SMALLER
+    }
+    stall_s, low_s, high_s = mine.stall_s
+    shares = [("torchft 1 s", 1 / 3)] if "torchft 1 s" in theirs_s else []
+    shares += [(min(theirs_s, key=lambda name: theirs_s[name]), 1.0)] if theirs_s else []
+    out = []
+    for system, share in shares:
+        about = f"stall, median s, beside {theirs_s[system]:.2f} of {system}"
+        about += ", the best of them" if share == 1.0 else ""
+        limit = share * theirs_s[system]
+        out.append(Claim(about=about, found=stall_s, limit=limit, interval=(low_s, high_s)))
     return out

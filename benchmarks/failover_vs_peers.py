@@ -12,8 +12,9 @@ others is a whole model on one node. Where it needs a pipeline of P nodes, one l
 Stall: from the kill to the next new step, less a step of the same system that nothing hit. Goodput:
 new samples by time, as a share of the same system's own when nothing hit it, and of the oracle's
 (`benchmarks.failover_oracle`). Bits: the weights after every step beside those of a run of the same
-system without kills; where those of two such runs differ, it says so. The smaller batch of torchft
-has no spare and goes on with the replicas that are left, which is another training. The peers need
+system without kills; where those of two such runs differ, it says so. A round has kills of its own
+and calm runs of its own. The smaller batch of torchft is another training: four replicas and no
+spare, and it goes on with those that are left. The peers need
 an environment of their own: `benchmarks/peers/setup.sh`.
 """
 
@@ -21,7 +22,7 @@ import argparse
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -62,8 +63,8 @@ class Calm:
 
     digests: dict[int, str]
     step_s: float
-    control: int | None
-    """The first step after which a second such run had other weights."""
+    control: str
+    """How a second such run's weights were beside them."""
 
 
 class Bench:
@@ -72,8 +73,7 @@ class Bench:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._for_s, self._calm_steps = arguments.seconds, arguments.calm_steps
         self._quiet_s = arguments.quiet_seconds
-        self.kills = kills_every(arguments.every, for_s=arguments.seconds, seed=arguments.seed)
-        self._quiet_kills = kills_every(QUIET_EVERY_S, for_s=self._quiet_s, seed=arguments.seed)
+        self._every_s, self._seed = arguments.every, arguments.seed
         device = Device(forward_s=ours.FORWARD_S, backward_s=ours.BACKWARD_S, microbatches=8)
         self.best = oracle(device)
         self._work = Work(
@@ -83,23 +83,33 @@ class Bench:
             microbatch=1,
             step_s=self.best.step_s,
         )
-        self._calm_s = 0.0
-        self._calm: dict[str, Calm] = {}
+        self._earlier: dict[str, dict[int, str]] = {}
+        """Digests of each system's longest calm run."""
+        self.rounds: list[tuple[Kill, ...]] = []
+        self.begin_round()
         self.details: dict[str, list[dict[str, Any]]] = {}
         """Of each system's plays."""
+
+    def begin_round(self) -> None:
+        """Other kills from now on, and our pace when nothing happens is measured again."""
+        seed = self._seed + len(self.rounds)
+        self.kills = kills_every(self._every_s, for_s=self._for_s, seed=seed)
+        self._quiet_kills = kills_every(QUIET_EVERY_S, for_s=self._quiet_s, seed=seed)
+        self.rounds.append(tuple(self.kills))
+        self._calm_s = 0.0
 
     def bamboo(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
         """Ours."""
         if not self._calm_s:
             self._calm_s = ours.calm_step_s(self._calm_steps)
         found = ours.killed(kills, for_s)
-        played = {
+        detail = {
             "failovers": found.failovers,
             "merged_steps": found.merged_steps,
             "overruns": found.overruns,
             "play": asdict(found.play),
         }
-        self.details.setdefault(name, []).append(played)
+        self.details.setdefault(name, []).append(detail)
         bits = f"differ: {found.difference}" if found.difference else "equal"
         bound = self.best.goodput(_stages(kills), for_s=for_s)
         return self._row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
@@ -132,37 +142,43 @@ class Bench:
 
     def _theirs(self, name: str, killed: Theirs, work: Work, calm: Callable[[Work], Theirs]) -> Row:
         """Beside a calm run of as many steps."""
+        detail: dict[str, Any] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
+        self.details.setdefault(name, []).append(detail)
         beside = self._beside(name, max(killed.digests) + 1, work, calm)
-        unlike = [s for s in sorted(killed.digests) if killed.digests[s] != beside.digests.get(s)]
-        bits = f"differ from step {unlike[0]} on" if unlike else "equal"
-        if unlike and beside.control is not None:
-            bits += f" (two calm runs from {beside.control})"
-        if not unlike and never_ended(killed.play) == len(killed.play.kills_s):
+        detail["two_calm_runs"] = beside.control
+        unlike = unlike_from(killed.digests, beside.digests)
+        bits = "equal" if unlike is None else f"differ from step {unlike} on"
+        if unlike is not None:
+            bits += f" (two calm runs {beside.control})"
+        elif never_ended(killed.play) == len(killed.play.kills_s):
             bits = "no step after a kill"
-        elif killed.unlike:
+        if killed.unlike:
             bits += f", {killed.unlike} unlike between processes"
-        played = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
-        self.details.setdefault(name, []).append(played | {"calm_runs_differ_from": beside.control})
+        if name == SMALLER:
+            bits = "another training"
         bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
         return self._row(name, killed.play, calm_s=beside.step_s, bits=bits, bound=bound)
 
-    def _beside(self, name: str, steps: int, work: Work, calm: Callable[[Work], Theirs]) -> "Calm":
-        """A calm run of at least so many steps: the first of them at their pace, the others as fast
-        as they can, since only their bits are looked at. A second one shows what its bits are
-        worth."""
-        found = self._calm.get(name)
-        if found is not None and len(found.digests) >= steps:
-            return found
+    def _beside(self, name: str, steps: int, work: Work, calm: Callable[[Work], Theirs]) -> Calm:
+        """A calm run of so many steps: the first of them at their pace, the others as fast as they
+        can, since only their bits are looked at. An earlier one, or a second, shows what these bits
+        are worth."""
         paced = self._calm_steps + WARM_STEPS
-        one = calm(replace(work, slow_steps=paced, steps=max(steps, paced)))
-        two = calm(replace(work, slow_steps=0, steps=paced))
-        unlike = [s for s in range(paced) if one.digests.get(s) != two.digests.get(s)]
-        self._calm[name] = Calm(
-            digests=one.digests,
-            step_s=step_s([c for c in one.play.commits if c.step < paced][WARM_STEPS:]),
-            control=unlike[0] if unlike else None,
-        )
-        return self._calm[name]
+        steps = max(steps, paced)
+        one = calm(replace(work, slow_steps=paced, steps=steps))
+        try:
+            other = (
+                self._earlier.get(name) or calm(replace(work, slow_steps=0, steps=steps)).digests
+            )
+        except PLAYED_BADLY as error:
+            control = f"were not compared: {error}"
+        else:
+            both = {step: digest for step, digest in one.digests.items() if step in other}
+            unlike = unlike_from(both, other)
+            control = "are equal" if unlike is None else f"differ from {unlike} on"
+        self._earlier.setdefault(name, one.digests)
+        found_s = step_s([c for c in one.play.commits if c.step < paced][WARM_STEPS:])
+        return Calm(digests=one.digests, step_s=found_s, control=control)
 
     def _row(self, name: str, play: Play, *, calm_s: float, bits: str, bound: float) -> Row:
         step_s = self.best.step_s
@@ -177,19 +193,28 @@ class Bench:
         return self.torchft(system) if system in TORCHFT else self.torchrun(system)
 
 
-def played(bench: Bench, systems: Sequence[str], rounds: int) -> tuple[dict[str, Row], list[str]]:
+def unlike_from(digests: Mapping[int, str], others: Mapping[int, str]) -> int | None:
+    """The first step after which the weights were not those of the other run; None: always."""
+    return min((step for step in digests if digests[step] != others.get(step)), default=None)
+
+
+def played(
+    bench: Bench, systems: Sequence[str], rounds: int
+) -> tuple[dict[str, Row], dict[str, list[str]]]:
     """All of them, round by round, each round begun by another one: by system all its plays as one
-    row, and who did not play to the end."""
+    row, and for who did not play to the end why, by round."""
     rows: dict[str, list[Row]] = {}
-    failed: list[str] = []
+    failed: dict[str, list[str]] = {}
     try:
         for number in range(rounds):
+            if number:
+                bench.begin_round()
             first = number % len(systems)
             for name in (*systems[first:], *systems[:first]):
                 try:
                     found = bench.play(name)
                 except PLAYED_BADLY as error:
-                    failed.append(name)
+                    failed.setdefault(name, []).append(f"round {number}: {error}")
                     print(f"{name} did not play to its end: {error}", flush=True)
                     continue
                 rows.setdefault(name, []).append(found)
@@ -263,20 +288,21 @@ def main() -> int:
     print(said_of(bench.best, bench, arguments), flush=True)
     with_quiet = [QUIET] if "bamboo" in systems and arguments.quiet_seconds else []
     rows, failed = played(bench, [*systems, *with_quiet], arguments.rounds)
-    every = f"{len(bench.kills)} kills in {arguments.seconds:.0f} s"
+    every = f"a kill every {arguments.every:g} s for {arguments.seconds:g} s"
     print(f"\n{every}, rounds of them: {arguments.rounds}\n{HEAD}")
     for name, found in rows.items():
         print(found.line())
         if name in ("bamboo", QUIET):
             print(f"{'':21} {of_first_operation(bench.details[name])}")
-    made = claims(rows, first_operation_ms=first_operations_ms(bench.details.get("bamboo", ())))
+    first_ms = first_operations_ms(bench.details.get("bamboo", ()))
+    made = claims(rows, first_operation_ms=first_ms, failed=failed)
     for claim in made:
         print(claim.line())
     body = {
         "failed": failed,
         "claims": [asdict(claim) for claim in made],
         "oracle": asdict(bench.best),
-        "kills": [asdict(kill) for kill in bench.kills],
+        "kills": [[asdict(kill) for kill in kills] for kills in bench.rounds],
         "torchft_settings": {name: asdict(found) for name, found in TORCHFT.items()},
         "rows": [asdict(found) for found in rows.values()],
         "plays": bench.details,

@@ -32,8 +32,8 @@ from bamboo.runtime.slot_run import KINDS, SlotRun
 from bamboo.runtime.slots import SlotBuilder, of_kind
 
 WINDOW = 4
-"""Chunks of one feed asked for and not here yet. An owner answers between two operations, and one
-that is in the middle of a long one answers nobody."""
+"""Chunks of one feed asked for and not here yet. An owner answers between two operations and while
+a device computes; one whose own processor does answers nobody meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)

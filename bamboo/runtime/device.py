@@ -26,7 +26,7 @@ class Device(Protocol):
     busy_s: dict[str, float]
     meanwhile: Callable[[float], None] | None
     """Called where an operation leaves the host nothing to do until that time, by
-    time.perf_counter(); back by then."""
+    time.perf_counter(). An operation lasts until it is back."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
@@ -73,14 +73,13 @@ class VirtualDevice:
         return out
 
     def _wait(self, until_s: float) -> None:
-        if time.perf_counter() >= until_s:
-            self.overruns += 1
-            return
-        if self.meanwhile is not None:
+        if self.meanwhile is not None and time.perf_counter() < until_s:
             self.meanwhile(until_s)
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)
+        else:
+            self.overruns += 1
 
     def lay_out(self, cut: Sequence[int]) -> None:
         self.figures_s = {

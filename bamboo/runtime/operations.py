@@ -57,7 +57,7 @@ class Operations:
         redundancy: str,
         clip_norm: float,
     ) -> None:
-        self._mail, self.device, self._optimizer = mail, device, optimizer
+        self._mail, self._device, self._optimizer = mail, device, optimizer
         self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
         self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
         self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {
@@ -99,7 +99,7 @@ class Operations:
         pending = run.pending.get(local)
         if pending is None:
             x = self._input(run, local)
-            pending = self.device.run("F", op.stage, lambda: run.forward(local, x))
+            pending = self._device.run("F", op.stage, lambda: run.forward(local, x))
             if run.recovery is not None and not run.recovery.planned:
                 run.recovery.recomputed += 1
         run.cursor += 1
@@ -122,7 +122,7 @@ class Operations:
             out = run.backed[local]
         else:
             gradient = self._gradient(run, local)
-            out = self.device.run("B", op.stage, lambda: run.backward(local, gradient))
+            out = self._device.run("B", op.stage, lambda: run.backward(local, gradient))
         del run.pending[local]
         run.cursor += 1
         if not run.stage.is_first:
@@ -135,7 +135,7 @@ class Operations:
 
     def _exchange(self, run: SlotRun, op: Instruction) -> bool:
         run.settle_losses()
-        self.device.run("X", op.stage, lambda: run.exchange.advance(self._mail))
+        self._device.run("X", op.stage, lambda: run.exchange.advance(self._mail))
         self._listener.at("exchange", run, 0)
         if run.exchanged:
             run.cursor += 1
@@ -152,7 +152,7 @@ class Operations:
         self._mail.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
         self._listener.at("ship", run, 0)
         factor = clip_factor([total], self._clip_norm)
-        self.device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
+        self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
         self._listener.at("step", run, 0)
         run.next_step()
         self._listener.stepped(run, done, factor)
@@ -175,7 +175,7 @@ class Operations:
     ) -> None:
         """Take the step of layers that this node follows, of a slot of this stage."""
         factor = clip_factor([total_square], self._clip_norm)
-        self.device.run(
+        self._device.run(
             "R",
             stage,
             lambda: self._optimizer.step(params, gradient, moments, step=step, clip_factor=factor),
@@ -192,14 +192,14 @@ class Operations:
             kept = self._mail.kept(act_key(run, local))
             assert kept is not None, "the stash had it when the operation was found ready"
             x = kept.tensors[0]
-        self.device.run("FR", op.stage, lambda: run.forward(local, x))
+        self._device.run("FR", op.stage, lambda: run.forward(local, x))
         return True
 
     def _backward_ahead(self, run: SlotRun, op: Instruction) -> bool:
         local = op.microbatch
         assert local is not None
         gradient = self._gradient(run, local)
-        run.backed[local] = self.device.run("BR", op.stage, lambda: run.backward(local, gradient))
+        run.backed[local] = self._device.run("BR", op.stage, lambda: run.backward(local, gradient))
         return True
 
     def step_replica(self, run: SlotRun, op: Instruction) -> bool:
@@ -211,7 +211,7 @@ class Operations:
         for parameter in run.stage.params:
             parameter.grad = None
         factor = clip_factor([total], self._clip_norm)
-        self.device.run("R", op.stage, lambda: self._update(run, list(letter.tensors), factor))
+        self._device.run("R", op.stage, lambda: self._update(run, list(letter.tensors), factor))
         run.next_step()
         self._listener.stepped(run, done, factor)
         return True

@@ -102,10 +102,10 @@ class Trainer:
             me=me, mail=self.mail, executor=self.executor, builder=builder, outbox=outbox
         )
         self.executor.background = self._background
+        self.device.meanwhile = self.transfers.serve_until
         self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
         self._checkpoints, self._era, self._stopping = checkpoints, 0, False
-        self.gone_seen_s: dict[str, float] = {}
-        """Monotonic time at which this node saw a peer's connection end."""
+        self.gone_seen_s: dict[str, float] = {}  # a peer's connection ended then (monotonic)
         self._trouble = Trouble(
             me=me,
             executor=self.executor,

@@ -37,8 +37,10 @@ from bamboo.topology.slots import Slot
 WINDOW = 2
 """Chunks asked for and not here yet."""
 CHUNK_S = 0.002
-"""More than sending or putting away some chunks takes: so long before an operation is to end,
+"""About what sending or putting away some chunks takes: so long before an operation is to end,
 nobody is served any more."""
+LEAST_WAIT_S = 0.001
+"""What the transport can wait for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class Incoming:
 
 
 class Transfers:
-    """The transfers of one node, by slot. Belongs to the trainer's thread and never waits."""
+    """The transfers of one node, by slot. Belongs to the trainer's thread; only
+    `serve_until` waits."""
 
     def __init__(
         self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
@@ -73,7 +76,6 @@ class Transfers:
         """Of the newest layout."""
         self._version = 0
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
-        executor.operations.device.meanwhile = self.serve_until
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
 
@@ -241,17 +243,18 @@ class Transfers:
 
     def serve_until(self, until_s: float) -> None:
         """The device computes until then (time.perf_counter()) and this thread has nothing else to
-        do: serve who fetches state from here, or is sent it ahead."""
+        do: serve who fetches state from here, or is sent it ahead. Back before then, or later by
+        what it takes to take in what comes last."""
         while self._out or self.ahead.under_way:
             left_s = until_s - time.perf_counter() - CHUNK_S
-            if left_s <= 0:
+            if left_s < LEAST_WAIT_S:
                 return
             self._mail.collect(left_s)
             self.serve()
 
     def serve(self) -> None:
         """In the middle of an operation: give out chunks that are asked for, put away what comes
-        ahead. Nothing that the training reads or writes is touched, and no replica begins."""
+        ahead. No state, gradient or cursor of the training is touched, and no replica begins."""
         self.ahead.take_in()
         waiting = self._mail.of_transfers
         for _ in range(len(waiting)):

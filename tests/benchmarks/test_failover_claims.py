@@ -97,6 +97,8 @@ def test_rounds_are_one_row_and_say_their_spread() -> None:
     assert found.between("of_oracle") == (0.94, 0.97)
     assert found.discarded is None, "nobody counted it in one of them"
     assert found.bits == "differ: a loss"
+    other = replace(fast, bits="no step after a kill")
+    assert pooled([other, slow, fast]).bits == "no step after a kill; differ: a loss"
     assert pooled([fast]) is fast
     assert fast.between("of_oracle") is None
 
@@ -105,3 +107,13 @@ def test_another_training_is_not_what_ours_is_held_against() -> None:
     found = verdicts(played("bamboo", 0.1), played("torchft 1 s", 0.9), played(SMALLER, 0.05))
     assert all(found.values())
     assert not any(SMALLER in about for about in found)
+
+
+def test_who_failed_in_a_round_reaches_nothing() -> None:
+    rows = {one.system: one for one in (played("bamboo", 0.1), played("torchft 1 s", 0.9))}
+    ours = claims(rows, first_operation_ms=(40.0,) * 3, failed={"bamboo": ["round 1: it hung"]})
+    assert [claim.about for claim in ours] == ["bamboo: rounds not played to the end"]
+    assert not ours[0].holds
+    theirs = claims(rows, first_operation_ms=(40.0,) * 3, failed={"torchft 1 s": ["round 0: late"]})
+    assert len(theirs) == 6
+    assert not any("torchft" in claim.about for claim in theirs)
