@@ -3,8 +3,8 @@
     python -m benchmarks.recovery_at_size [--parts copy,sizes,nodes] [--mb 1,8,64,512] [--rounds 1]
 
 Real processes, two stages, one wide block in each: a stage's state is 12 bytes a parameter. The
-virtual device gives operations their figures, longer ones from 64 MB on; overruns are printed. Of
-each size:
+virtual device gives operations their figures, longer ones from 64 MB on, so that about as much of
+an operation is left to its host whatever the size; overruns are printed. Of each size:
 
 - `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
   the victim's connection comes late where it had much memory), then the standby is sent both of
@@ -12,10 +12,11 @@ each size:
 - `grow`: 1 x 2 -> 2 x 2. Two new nodes are sent a stage each while the others train, and follow
   them; then all stop at a step's end, and go on.
 
-A stall is the longest time between two commits after the beginning, beyond the median of those
-around it. `copy` measures what the bytes are held against: `benchmarks.copy_bandwidth`. `nodes`
-does both with little state on 4 to 32 processes. Every run's losses and final bits are compared
-with the calm run's.
+A stall is what two commits are further apart than two of the same layout when nothing happens: in
+the old one while all finish their step, and between its last commit and the new one's first beyond
+a step of the new one. `copy` measures what the bytes are held against: `benchmarks.copy_bandwidth`.
+`nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits are
+compared with the calm run's.
 """
 
 import argparse
@@ -40,7 +41,7 @@ from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from benchmarks.copy_bandwidth import shown, yardstick
+from benchmarks.copy_bandwidth import Yardstick, shown, yardstick
 from benchmarks.failover_ours import commits_of, stop
 from benchmarks.recovery_tables import GROWN, MB, REPLACED, claims, grown_row, replaced_row
 from benchmarks.report import chosen, command_of, write_result
@@ -51,6 +52,8 @@ STATE_BYTES = 12
 """Of a parameter: itself and two moments."""
 FULL_FIGURES_MB = 64
 """Of state a stage: with more the arithmetic takes longer, and so do the device's operations."""
+AFTER = 4
+"""Steps of a new layout that are waited for."""
 WARM = 3
 """Steps before anything is done to the run."""
 PATIENCE_S = 300.0
@@ -68,8 +71,7 @@ def width_for(state_bytes: int) -> int:
 
 
 def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
-    """Two stages of one block each; four microbatches of four tokens, for little arithmetic; the
-    device's figures leave most of an operation to the host, as a GPU does."""
+    """Two stages of one block each; four microbatches of four tokens, for little arithmetic."""
     slow = max(1.0, state_mb / FULL_FIGURES_MB)
     return JobConfig(
         model=ModelConfig(layers=2, width=width_for(state_mb * MB), heads=1, context=4),
@@ -203,6 +205,7 @@ def grown(job: JobConfig) -> dict[str, Any]:
         run.wait_step(WARM, PATIENCE_S)
         run.start(stages)
         run.wait(lambda s: s.grid == wanted and s.reform is None, PATIENCE_S, f"{wanted}")
+        run.wait_step(max(run.losses()) + 1 + AFTER, PATIENCE_S)
         end = ended(run)
         decisions = run.decisions()
         commits = [commit.at_s for commit in commits_of(run)]
@@ -217,10 +220,13 @@ def grown(job: JobConfig) -> dict[str, Any]:
     ahead = begun.state.reform.ahead
     ahead_bytes = 0 if ahead is None else sum(size for _, size in ahead.prepared)
     ahead_s = begun.now_s - prepares_s
-    steady_s = median_gap_s([t for t in commits if t <= begun.now_s])
+    old, new = [t for t in commits if t <= done_s], [t for t in commits if t > done_s]
+    step_s, new_step_s = median_gap_s([t for t in old if t <= begun.now_s]), median_gap_s(new)
+    finishing_s = longest_gap_s(old, begun.now_s, done_s)
     return {
-        "step_s": steady_s,
-        "stall_s": longest_gap_s(commits, begun.now_s, done_s) - steady_s,
+        "step_s": step_s,
+        "new_step_s": new_step_s,
+        "stall_s": max(finishing_s - step_s, new[0] - old[-1] - new_step_s),
         "sent_bytes": sent,
         "sent_s": done_s - based.now_s,
         "ahead_bytes": ahead_bytes,
@@ -300,12 +306,12 @@ def main() -> int:
     counts = numbers(parser, "nodes", arguments.nodes, step=4)
     numbers(parser, "rounds", str(arguments.rounds))
     body: dict[str, Any] = {}
-    rate: float | None = None
+    best: dict[str, Yardstick] = {}
     if "copy" in parts:
         found = yardstick(size_bytes=512 << 20, rounds=3)
-        best, rate = shown(found)
-        print(f"the yardstick: {best}, {rate:.2f} GB/s")
-        body["copy"] = {"gb_per_s": found, "yardstick": best}
+        best = shown(found)
+        fastest = {name: asdict(one) for name, one in best.items()}
+        body["copy"] = {"gb_per_s": found, "fastest": fastest}
     if "sizes" in parts:
         print("by MB of state a stage")
         body["sizes"] = rows(
@@ -315,7 +321,7 @@ def main() -> int:
                 "grow": lambda mb: sized_job(mb, redundancy="peer"),
             },
             rounds=arguments.rounds,
-            copy_gb_per_s=rate,
+            copy_gb_per_s=best["tcp"].gb_per_s if best else None,
         )
     if "nodes" in parts:
         print("by nodes, little state")
@@ -327,7 +333,7 @@ def main() -> int:
             },
             rounds=arguments.rounds,
         )
-    made = claims(body.get("sizes", {}), rate)
+    made = claims(body.get("sizes", {}), best)
     body["claims"] = [asdict(claim) for claim in made]
     print("\n".join(claim.line() for claim in made))
     command = command_of("recovery_at_size", arguments)

@@ -23,7 +23,7 @@ from bamboo.core.events import Prepared
 from bamboo.core.state import Feed, State
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.chunks import Copying, Gathering
+from bamboo.runtime.chunks import LARGE_CHUNK, Copying, Gathering
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.optimizer import Moments
@@ -78,9 +78,9 @@ class Ahead:
         self._version = state.version
         feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
-        self._out = {feed: self._out.get(feed) or Copying() for feed in mine}
+        self._out = {feed: self._out.get(feed) or Copying(LARGE_CHUNK) for feed in mine}
         for run in self._executor.owned.values():
-            self.boundary(run)
+            self.offer(run)
         self._wanted = frozenset(feed for feed in feeds if feed.receiver == self._me)
         anew = state.reform is not None
         self._in = {
@@ -95,17 +95,18 @@ class Ahead:
             if feed not in self._wanted or feed in self._in:
                 continue
             room = self._builder.room_for(feed.layers)
-            gathering = Gathering(WINDOW, tuple(room.values()))
+            gathering = Gathering(WINDOW, tuple(room.values()), LARGE_CHUNK)
             self._in[feed] = Following(feed=feed, room=room, gathering=gathering)
             for chunk in range(WINDOW):
                 self._ask(feed, chunk)
 
     # ------------------------------------------------------------------ by the source
 
-    def boundary(self, run: SlotRun) -> None:
-        """The owner stands between two steps: this is the state to send, if any is."""
+    def offer(self, run: SlotRun) -> None:
+        """What the owner has is the state to send, if any is: it is that before its step until the
+        step is taken, so nothing need be waited for."""
         for feed, copying in self._out.items():
-            if feed.slot != run.slot or copying.begun or run.cursor:
+            if feed.slot != run.slot or copying.begun:
                 continue
             tensors = [x for n, x in run.tensors().items() if layer_of(n) in feed.layers]
             for chunk in copying.begin(tensors, run.step):

@@ -12,36 +12,51 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 1 << 18
-"""1 MiB of float32."""
+SMALL_CHUNK = 1 << 18
+"""Elements, 1 MiB of float32: between nodes whose letters of the training wait behind it."""
+LARGE_CHUNK = 1 << 20
+"""Where nobody trains, or over a connection that carries little else: half as many bytes again in
+the same time as with small ones (benchmarks/NOTES.md)."""
 
 
-def bounds_of(chunk: int, elements: int) -> tuple[int, int] | None:
-    """The elements [start, stop) of a chunk; None when there is no such chunk. The first one is
-    there also when there are no elements: it says so."""
-    start = chunk * CHUNK_ELEMENTS
+def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
+    """The elements [start, stop) of a chunk, of `size` each; None when there is no such chunk. The
+    first one is there also when there are no elements: it says so."""
+    start = chunk * size
     if chunk and start >= elements:
         return None
-    return start, min(start + CHUNK_ELEMENTS, elements)
+    return start, min(start + size, elements)
 
 
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     """Elements [start, stop) of tensors that count as one after the other; a copy only where they
     are of several."""
+    parts = _parts(tensors, start, stop)
+    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+
+
+def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
+    """The same in memory of its own, copied once."""
+    return torch.cat(_parts(tensors, start, stop) or [torch.empty(0)])
+
+
+def _parts(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
     parts, before = [], 0
     for tensor in tensors:
         low, high = max(start - before, 0), min(stop - before, tensor.numel())
         if low < high:
             parts.append(tensor.reshape(-1)[low:high])
         before += tensor.numel()
-    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+    return parts
 
 
 class Copying:
     """State as it is at a step boundary, given out in chunks while its owner goes on: its tensors
     themselves until they are about to change, then a flat copy of what is still to be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        """Of a chunk, in elements."""
         self._state: Sequence[Tensor] = ()
         self.elements = 0
         self._before = 0
@@ -63,15 +78,15 @@ class Copying:
     def freeze(self) -> None:
         """The tensors are about to change: what has not been sent of them is kept."""
         if len(self._state) > 1:
-            self._before = min(self._asked * CHUNK_ELEMENTS, self.elements)
-            self._state = [slice_of(self._state, self._before, self.elements).clone()]
+            self._before = min(self._asked * self._size, self.elements)
+            self._state = [copy_of(self._state, self._before, self.elements)]
 
     def chunk(self, number: int) -> Tensor | None:
         """One that is asked for, uncopied; None where there is none, or none yet."""
         if not self.begun:
             self._early.append(number)
             return None
-        bounds = bounds_of(number, self.elements)
+        bounds = bounds_of(number, self.elements, self._size)
         if bounds is None:
             return None
         self._asked = max(self._asked, number + 1)
@@ -82,15 +97,15 @@ class Copying:
 
 
 class Gathering:
-    """Tensors, one after the other, of which the first `window` chunks have been asked for; what
-    comes goes into `into`, contiguous and all of one type."""
+    """Tensors, one after the other, of which the first `window` chunks of `size` elements have been
+    asked for; what comes goes into `into`, contiguous and all of one type."""
 
-    def __init__(self, window: int, into: Sequence[Tensor]) -> None:
-        self._asked = window
+    def __init__(self, window: int, into: Sequence[Tensor], size: int) -> None:
+        self._asked, self._size = window, size
         self._into = [tensor.view(-1).view(torch.uint8) for tensor in into if tensor.numel()]
         self._starts = [0, *accumulate(tensor.numel() for tensor in self._into)]
         self._elements = sum(tensor.numel() for tensor in into)
-        self._chunks = max(1, -(-self._elements // CHUNK_ELEMENTS))
+        self._chunks = max(1, -(-self._elements // size))
         self._missing = set(range(self._chunks))
 
     def take(self, chunk: int, part: Tensor, *, elements: int) -> bool:
@@ -98,7 +113,7 @@ class Gathering:
         not wanted (twice). Raises ValueError when it is of something of another size."""
         if chunk not in self._missing:
             return False
-        bounds = bounds_of(chunk, self._elements)
+        bounds = bounds_of(chunk, self._elements, self._size)
         scalar_bytes = self._starts[-1] // max(1, self._elements)
         data = part.view(-1).view(torch.uint8)
         if bounds is None or elements != self._elements:

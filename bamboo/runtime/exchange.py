@@ -12,11 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from bamboo.ports import MessageKey, MessageKind
+from bamboo.runtime.chunks import copy_of
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import squares
 from bamboo.topology.grid import Grid
@@ -145,20 +147,17 @@ class Exchange:
             self._send_tied(mail)
             return
         me = self.plan.slot.pipeline
-        flat = {
-            leaves: torch.cat([g.reshape(-1) for g in grads])
-            for leaves, grads in self._sum.partials.items()
-        }
+        partials = self._sum.partials
         meta = {
-            "leaves": [list(leaves) for leaves in flat],
+            "leaves": [list(leaves) for leaves in partials],
             "losses": [[m, loss] for m, loss in self.losses.items()],
         }
         for e in self._others():
             shard = self.plan.shard(e)
-            parts = [f[shard].clone() for f in flat.values()]
+            parts = [copy_of(grads, shard.start, shard.stop) for grads in partials.values()]
             mail.post(self._key("partial", self._peer(e), me), parts, meta)
         own = self.plan.shard(me)
-        self._mine = {leaves: f[own].clone() for leaves, f in flat.items()}
+        self._mine = {x: copy_of(grads, own.start, own.stop) for x, grads in partials.items()}
         self._sum = TreeSum(self.plan.leaves, _add)
         self.stand = Stand.SUMMING
 
@@ -193,11 +192,10 @@ class Exchange:
             else mail.take(slot, "shard", self.step, e).tensors[0]
             for e in range(self.plan.grid.pipelines)
         ]
-        flat = torch.cat(pieces)
-        sizes = [shape.numel() for shape in self.plan.shapes]
+        ends = accumulate(shape.numel() for shape in self.plan.shapes)
         self.gradient = [
-            part.clone().reshape(shape)
-            for part, shape in zip(torch.split(flat, sizes), self.plan.shapes, strict=True)
+            copy_of(pieces, end - shape.numel(), end).reshape(shape)
+            for end, shape in zip(ends, self.plan.shapes, strict=True)
         ]
         self._send_tied(mail)
 

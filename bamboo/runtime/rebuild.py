@@ -30,7 +30,7 @@ from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.ahead import Ahead
-from bamboo.runtime.chunks import Gathering, bounds_of, slice_of
+from bamboo.runtime.chunks import LARGE_CHUNK, Gathering, bounds_of, slice_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -204,7 +204,7 @@ class Rebuild:
             coming = Coming(
                 source=sources[(order + layer) % len(sources)],
                 room=room,
-                gathering=Gathering(WINDOW, tuple(room.values())),
+                gathering=Gathering(WINDOW, tuple(room.values()), LARGE_CHUNK),
             )
             self._coming[layer] = coming
             for chunk in range(WINDOW):
@@ -371,7 +371,7 @@ class Rebuild:
         assert base is not None
         tensors = self._state_of(base, layer).values()
         elements = sum(tensor.numel() for tensor in tensors)
-        bounds = bounds_of(chunk, elements)
+        bounds = bounds_of(chunk, elements, LARGE_CHUNK)
         if bounds is None:
             return
         key = MessageKey(kind="part", to=NOWHERE, source=NOWHERE, step=base, index=chunk)

@@ -25,7 +25,7 @@ from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.ahead import Ahead
-from bamboo.runtime.chunks import Copying, Gathering
+from bamboo.runtime.chunks import SMALL_CHUNK, Copying, Gathering
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
@@ -48,7 +48,7 @@ class Outgoing:
     """A transfer as its source sees it."""
 
     transfer: Transfer
-    copying: Copying = field(default_factory=Copying)
+    copying: Copying = field(default_factory=lambda: Copying(SMALL_CHUNK))
     close_at: int | None = None
     """The last step that the owner called safe by its own word."""
     said: bool = False
@@ -135,7 +135,7 @@ class Transfers:
             if slot not in self._in:
                 layers = self.builder.strategy.placement.layers_of(slot.stage)
                 room = self.builder.room_for(layers)
-                gathering = Gathering(WINDOW, tuple(room.values()))
+                gathering = Gathering(WINDOW, tuple(room.values()), SMALL_CHUNK)
                 self._in[slot] = Incoming(transfer=transfer, room=room, gathering=gathering)
                 self._executor.shadowed.pop(slot, None)
                 for chunk in range(WINDOW):
@@ -145,7 +145,7 @@ class Transfers:
 
     def boundary(self, run: SlotRun) -> None:
         """The owner stands between two steps: this is the state to send, if any is."""
-        self.ahead.boundary(run)
+        self.ahead.offer(run)
         found = self._out.get(run.slot)
         if found is None or found.copying.begun or run.cursor:
             return

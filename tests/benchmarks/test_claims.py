@@ -4,6 +4,7 @@ from typing import Any
 
 from benchmarks import executor_vs_torch, redundancy_overhead, virtual_bound
 from benchmarks.claim import Claim
+from benchmarks.copy_bandwidth import Yardstick
 from benchmarks.recovery_tables import claims as of_recovery
 from benchmarks.report import interval_name
 
@@ -60,8 +61,11 @@ def test_recovery_is_held_against_a_copy_and_for_its_stall() -> None:
         return [{"gb_per_s": pace, "stall_s": stall_s}]
 
     grow = {"1": played(0.1, 0.02), "512": played(1.3, 0.3)}
-    pace, stall = of_recovery({"grow": grow}, 2.0)
+    over_tcp = Yardstick(way="tcp", gb_per_s=2.0)
+    pace, stall = of_recovery({"grow": grow}, {"tcp": over_tcp, "any": over_tcp})
     assert pace.holds
     assert not stall.holds
-    assert of_recovery({"grow": {"64": played(0.1, 0.0)}}, 2.0) == []
-    assert len(of_recovery({"grow": grow}, None)) == 1
+    assert of_recovery({"grow": {"64": played(0.1, 0.0)}}, {"tcp": over_tcp}) == []
+    assert len(of_recovery({"grow": grow}, {})) == 1
+    both = {"tcp": over_tcp, "any": Yardstick(way="unix", gb_per_s=2.5)}
+    assert [claim.holds for claim in of_recovery({"grow": grow}, both)] == [True, False, False]

@@ -12,7 +12,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
 from bamboo.ids import NodeId
-from bamboo.runtime import chunks
+from bamboo.runtime import ahead
 from bamboo.runtime.device import Cpu
 from bamboo.runtime.trainer import Trainer
 from bamboo.topology.grid import Grid
@@ -143,7 +143,7 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> None:
 def test_chunks_change_hands_within_operations(
     monkeypatch: pytest.MonkeyPatch, seed: int, lost: bool
 ) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 64)
+    monkeypatch.setattr(ahead, "LARGE_CHUNK", 64)
     draw = random.Random(SEED + seed)
     settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
     world = growing(draw, settings)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.runtime import chunks
-from bamboo.runtime.chunks import CHUNK_ELEMENTS, Gathering, bounds_of, slice_of
+from bamboo.runtime.chunks import SMALL_CHUNK, Gathering, bounds_of, slice_of
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 12))
@@ -30,29 +29,27 @@ def test_what_comes_in_any_order_lies_where_it_belongs(
 ) -> None:
     whole = torch.arange(1.0, 1.0 + sum(sizes))
     into = [torch.zeros(size) for size in sizes]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "CHUNK_ELEMENTS", chunk)
-        gathering = Gathering(window, into)
-        asked = list(range(window))
-        while (wanted := gathering.next_chunk()) is not None:
-            asked.append(wanted)
-        rng.shuffle(asked)  # type: ignore[attr-defined]
-        for number in asked:
-            bounds = bounds_of(number, whole.numel())
-            if bounds is None:
-                continue  # nobody answers: there is no such chunk
-            part = whole[slice(*bounds)]
-            part = part.view(torch.uint8) if as_bytes else part
-            assert not gathering.whole
-            assert gathering.take(number, part, elements=whole.numel())
-            assert not gathering.take(number, part, elements=whole.numel())
-        assert gathering.whole
+    gathering = Gathering(window, into, chunk)
+    asked = list(range(window))
+    while (wanted := gathering.next_chunk()) is not None:
+        asked.append(wanted)
+    rng.shuffle(asked)  # type: ignore[attr-defined]
+    for number in asked:
+        bounds = bounds_of(number, whole.numel(), chunk)
+        if bounds is None:
+            continue  # nobody answers: there is no such chunk
+        part = whole[slice(*bounds)]
+        part = part.view(torch.uint8) if as_bytes else part
+        assert not gathering.whole
+        assert gathering.take(number, part, elements=whole.numel())
+        assert not gathering.take(number, part, elements=whole.numel())
+    assert gathering.whole
     assert torch.equal(torch.cat(into), whole)
 
 
 def test_state_of_another_size_is_refused() -> None:
-    elements = CHUNK_ELEMENTS + 3
-    gathering = Gathering(2, [torch.zeros(elements)])
+    elements = SMALL_CHUNK + 3
+    gathering = Gathering(2, [torch.zeros(elements)], SMALL_CHUNK)
     with pytest.raises(ValueError, match=f"state of 7 elements came, not of {elements}"):
         gathering.take(0, torch.zeros(7), elements=7)
     with pytest.raises(ValueError, match="chunk 1 has 8 bytes, not 12"):
