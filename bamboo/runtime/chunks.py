@@ -142,6 +142,11 @@ class Gathering:
         return self._asked - 1
 
     @property
+    def missing(self) -> int:
+        """Chunks that have not come."""
+        return len(self._missing)
+
+    @property
     def whole(self) -> bool:
         """Whether all of it has come."""
         return not self._missing

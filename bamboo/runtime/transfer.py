@@ -36,7 +36,7 @@ from bamboo.topology.slots import Slot
 
 WINDOW = 2
 """Chunks asked for and not here yet."""
-CHUNK_S = 0.002
+CHUNK_S = 0.004
 """About what sending or putting away some chunks takes: so long before an operation is to end,
 nobody is served any more."""
 LEAST_WAIT_S = 0.001
@@ -245,7 +245,7 @@ class Transfers:
         """The device computes until then (time.perf_counter()) and this thread has nothing else to
         do: serve who fetches state from here, or is sent it ahead. Back before then, or later by
         what it takes to take in what comes last."""
-        while self._out or self.ahead.under_way:
+        while self._out or self._in or self.ahead.under_way:
             left_s = until_s - time.perf_counter() - CHUNK_S
             if left_s < LEAST_WAIT_S:
                 return
@@ -259,10 +259,16 @@ class Transfers:
         waiting = self._mail.of_transfers
         for _ in range(len(waiting)):
             key, letter = waiting.popleft()
-            if key.kind == "pull" and int(letter.meta["since"]) <= self._version:
+            known = int(letter.meta["since"]) <= self._version
+            if known and (key.kind == "pull" or (key.kind == "state" and not self._last(key))):
                 self._take(key, letter)
             else:
                 waiting.append((key, letter))
+
+    def _last(self, key: MessageKey) -> bool:
+        """Whether a replica could begin with this chunk."""
+        found = self._in.get(key.to)
+        return found is not None and found.gathering.missing == 1
 
     def _take(self, key: MessageKey, letter: Letter) -> None:
         since, slot = int(letter.meta["since"]), key.to

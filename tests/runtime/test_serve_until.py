@@ -18,6 +18,7 @@ class Host:
         self.now_s, self.served = 10.0, 0
         self.waits: list[float] = []
         self._out: dict[str, str] = {}
+        self._in: dict[str, str] = {}
         self.ahead = SimpleNamespace(under_way=under_way)
         self._mail = self
         self._every_s, self._letters = every_s, letters
