@@ -39,7 +39,7 @@ PARTS = {
     "bound": Part(module="virtual_bound", about="deep pipelines, 1F1B bound", minutes=10),
     "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=12),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
-    "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=15),
+    "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=20),
     "hit-step": Part(module="hit_step", about="the step that a loss hits, by mode", minutes=4),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
     "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=12),
