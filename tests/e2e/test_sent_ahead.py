@@ -22,8 +22,7 @@ GROWN = Grid(pipelines=2, stages=2)
 
 
 def slow_job(redundancy: str) -> JobConfig:
-    """Two stages of some 30 MB of state, and few operations a step, between which chunks are sent:
-    it takes several steps."""
+    """Two stages of some 3 MB of state, and links over which that takes several steps."""
     settings = job(
         steps=40,
         stages=2,
@@ -34,10 +33,11 @@ def slow_job(redundancy: str) -> JobConfig:
         device="virtual",
         virtual_forward_ms=(25.0,),
         virtual_backward_ms=(50.0,),
+        virtual_link_gbps=0.03,
     )
     return replace(
         settings,
-        model=ModelConfig(layers=2, width=456, heads=1, context=8),
+        model=ModelConfig(layers=2, width=152, heads=1, context=8),
         train=replace(settings.train, microbatch=8),
     )
 
