@@ -3,6 +3,7 @@
 Real processes and SIGKILL by pid; every run ends with the calm run's bits.
 """
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ GROWN = Grid(pipelines=2, stages=2)
 
 
 def slow_job(redundancy: str) -> JobConfig:
-    """Two stages of some 3 MB of state, and links over which that takes several steps."""
+    """Two stages of some 60 MB of state: it takes a good part of a step."""
     settings = job(
         steps=40,
         stages=2,
@@ -33,11 +34,10 @@ def slow_job(redundancy: str) -> JobConfig:
         device="virtual",
         virtual_forward_ms=(25.0,),
         virtual_backward_ms=(50.0,),
-        virtual_link_gbps=0.03,
     )
     return replace(
         settings,
-        model=ModelConfig(layers=2, width=152, heads=1, context=8),
+        model=ModelConfig(layers=2, width=640, heads=1, context=8),
         train=replace(settings.train, microbatch=8),
     )
 
@@ -57,15 +57,19 @@ def grows(run: Cluster) -> None:
 @pytest.mark.parametrize("of", ["source", "receiver"])
 @pytest.mark.parametrize("steps", [0, 1])
 def test_killed_while_it_is_sent(of: str, steps: int) -> None:
-    """At once, or so many steps later; as many come as are lost, and then it grows all the same."""
+    """At once, or so many steps later; as many come as are lost, and then it grows all the same. A
+    receiver that stands still for so long keeps it from being over before."""
     with cluster(slow_job("stash")) as run:
         run.start(2)
         run.wait_step(3)
         run.start(2)
-        feeds = feeds_under_way(prepares(run))
+        feed = feeds_under_way(prepares(run))[-1]
+        run.processes[feed.receiver].signal(signal.SIGSTOP)
         run.wait_step(max(run.losses()) + steps)
         assert run.state().preparing is not None, "it was sent too soon to be disturbed"
-        run.kill(feeds[-1].source if of == "source" else feeds[-1].receiver)
+        run.kill(feed.source if of == "source" else feed.receiver)
+        if of == "source":
+            run.processes[feed.receiver].signal(signal.SIGCONT)
         run.start(1)
         grows(run)
         assert_calm(run)
