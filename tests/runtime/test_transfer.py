@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.runtime.chunks import SMALL_CHUNK, Gathering, bounds_of, slice_of
+from bamboo.runtime.chunks import SMALL_CHUNK, Gathering, bounds_of, copy_of, slice_of
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 12))
@@ -61,3 +61,13 @@ def test_a_chunk_within_one_tensor_is_no_copy() -> None:
     tensors = [torch.zeros(2, 3), torch.zeros(4)]
     part = slice_of(tensors, 1, 5)
     assert part.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 6), (1, 5), (4, 9), (3, 3)])
+def test_a_copy_has_memory_of_its_own(start: int, stop: int) -> None:
+    whole = torch.arange(10.0)
+    tensors = [whole[:6].view(2, 3), whole[6:]]
+    part = copy_of(tensors, start, stop)
+    assert torch.equal(part, whole[start:stop])
+    assert part.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+    assert part.untyped_storage().nbytes() == part.numel() * part.element_size()
