@@ -12,12 +12,18 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.models import build_model
+from bamboo.planner.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.slot_run import KINDS
 from bamboo.runtime.slots import SlotBuilder
+from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 
 RETRY_S = 0.1
+COPIES = 4
+"""Of a stage's gradient, beside what the memory report counts: as it is sent, as it comes, clipped,
+and kept for a pipeline that may ask for it."""
 
 
 def write_aside_in(folder: str) -> None:
@@ -78,6 +84,23 @@ def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = No
             "use instances of one kind"
         )
     return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
+
+
+def needed_bytes(builder: SlotBuilder) -> int:
+    """About what the node of the largest stage will hold of parameters, moments and gradients, its
+    replica's among them, with a second pipeline where there can be one. 0 for a model whose shapes
+    are known only once it is built."""
+    if not builder.spec.plain:
+        return 0
+    placement = builder.strategy.placement
+    pipelines = min(2, builder.batch.virtual_nodes)
+    grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
+    rooms = [builder.room_for(placement.layers_of(stage)) for stage in range(grid.stages)]
+    largest = max(sum(x.nbytes for x in room.values()) for room in rooms) // len(KINDS)
+    sizes = Sizes(parameters=largest, activations=0)
+    counted = stage_counts(grid, builder.batch, placement.redundancy)
+    held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)
+    return held + COPIES * largest
 
 
 def speed_of(job: JobConfig, zone: str) -> float:

@@ -3,19 +3,13 @@
 Rule: a process that computes anything of a run calls `prepare` first.
 """
 
-import ctypes
 from typing import Any
 
 import torch
 
 from bamboo.config.tree import ClusterConfig
+from bamboo.runtime.host_memory import keep_freed_memory
 from bamboo.runtime.optimizer import KERNEL
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Of mallopt(3), glibc."""
-_MAPPED_ALONE_FROM_BYTES = 32 << 20
-"""The most that glibc takes: what is larger goes back to the system when it is freed."""
-_KEPT_AT_THE_TOP_BYTES = 1 << 30
 
 
 def prepare(cluster: ClusterConfig) -> None:
@@ -26,16 +20,6 @@ def prepare(cluster: ClusterConfig) -> None:
     # Filling every empty tensor would cost time and change nothing: all memory is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees for the next one, which asks for the same again:
-    given back, every page of it is faulted in and cleared once more. Nothing where it is another
-    library than glibc."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _MAPPED_ALONE_FROM_BYTES)
-        mallopt(_TRIM_THRESHOLD, _KEPT_AT_THE_TOP_BYTES)
 
 
 def local_numerics(cluster: ClusterConfig) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import STATE_COPIES, LayerProfile, Profile
 from bamboo.runtime.answer import one_answer, tell_progress
 from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, Bench
+from bamboo.runtime.host_memory import free_bytes
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.optimizer import AdamW
 from bamboo.runtime.stage import Stage
@@ -245,9 +246,7 @@ def _room_bytes(device: torch.device) -> int:
     """Free on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    with open("/proc/meminfo", encoding="ascii") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    return free_bytes()
 
 
 def main(_: list[str]) -> int:

@@ -43,6 +43,7 @@ from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, ObjectStore, Store
 from bamboo.runtime.arrival import (
     documents_of,
     load_builder,
+    needed_bytes,
     objects_of,
     speed_of,
     text_of,
@@ -52,6 +53,7 @@ from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.finish import KeepStage
+from bamboo.runtime.host_memory import touch
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.trainer import Trainer
@@ -165,6 +167,7 @@ class _Worker:
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
         builder = load_builder(job, strategy, self._text)
+        touch(needed_bytes(builder))
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None
         follower = Follower(self._driver)
