@@ -3,10 +3,15 @@
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.models.spec import named_parameters
 from bamboo.runtime import host_memory
+from bamboo.runtime.arrival import needed_bytes
+from tests.runtime.simulated import builder_of
 
 TOUCHED = """
 import resource, sys
@@ -38,3 +43,33 @@ def test_a_process_leaves_most_of_what_is_free_to_others(monkeypatch: pytest.Mon
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 8 << 20)
     assert host_memory.touch(1 << 40) == 1 << 20
     assert host_memory.touch(1 << 10) == 1 << 10
+
+
+@pytest.mark.parametrize(
+    ("virtual_nodes", "redundancy", "copies"),
+    [
+        # Parameters, two moments, a gradient, and the four that are counted here; with a second
+        # pipeline its share of both pipelines' sums and the result.
+        (1, "off", 4 + 4),
+        (2, "peer", 4 + 4 + 2),
+        # A replica with its gradient, and a gradient on its way to the shadow.
+        (1, "stash", 4 + 4 + 4 + 1),
+    ],
+)
+def test_a_node_needs_what_the_largest_stage_does(
+    virtual_nodes: int, redundancy: str, copies: int
+) -> None:
+    builder = builder_of(
+        JobConfig(
+            model=ModelConfig(layers=2, width=8, heads=2, context=4),
+            data=DataConfig(
+                source="path", path=str(Path(__file__).parents[2] / "LICENSE"), max_bytes=2000
+            ),
+            train=TrainConfig(steps=3, batch=4, microbatch=1, virtual_nodes=virtual_nodes),
+            cluster=ClusterConfig(stages=2, redundancy=redundancy),
+        )
+    )
+    stages = [builder.strategy.placement.layers_of(p) for p in range(2)]
+    modules = [[(n, builder.spec.factories[n]()) for n in layers] for layers in stages]
+    largest = max(sum(p.numel() for _, p in named_parameters(layers)) for layers in modules)
+    assert needed_bytes(builder) == copies * 4 * largest
