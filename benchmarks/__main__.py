@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.options import trace_file
 from benchmarks.report import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +75,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--list", action="store_true", help="name the parts, run none")
-    parser.add_argument("--trace", type=Path, default=TRACE, help="Bamboo's p3 trace, event CSV")
+    parser.add_argument(
+        "--trace", type=trace_file, default=TRACE, help="Bamboo's p3 trace, event CSV"
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.parts if name not in PARTS]
     if unknown:

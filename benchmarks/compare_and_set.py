@@ -42,6 +42,7 @@ from bamboo.core.machine import transition
 from bamboo.ids import RunId
 from bamboo.ports import Store
 from benchmarks.control_plane import Run, formed, joined, repair
+from benchmarks.options import at_least
 from benchmarks.report import command_of, median_and_quartiles, write_result
 from tests.store_server import start_store
 
@@ -244,8 +245,8 @@ def decide_ms(told: Told) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--members", type=int, nargs="+", default=[4, 64])
+    parser.add_argument("--rounds", type=at_least(1), default=40)
+    parser.add_argument("--members", type=at_least(2), nargs="+", default=[4, 64])
     arguments = parser.parse_args()
     found = {}
     for members in arguments.members:

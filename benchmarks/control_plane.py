@@ -47,6 +47,7 @@ from bamboo.core.together import transitions
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
+from benchmarks.options import at_least
 from benchmarks.report import command_of, median_and_quartiles, write_result
 
 STAGES = 8
@@ -226,8 +227,8 @@ def spread(values: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--members", type=int, nargs="+", default=[16, 64, 1024, 4096])
+    parser.add_argument("--rounds", type=at_least(1), default=40)
+    parser.add_argument("--members", type=at_least(1), nargs="+", default=[16, 64, 1024, 4096])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry", action="store_true", help="print the table, write no result")
     arguments = parser.parse_args()

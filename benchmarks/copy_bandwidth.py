@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 
 import zmq
 
+from benchmarks.options import at_least
 from benchmarks.report import command_of, median_and_quartiles, write_result
 
 CHUNK_BYTES = 1 << 20
@@ -181,8 +182,8 @@ def shown(found: dict[str, list[float]]) -> dict[str, Yardstick]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--mb", type=at_least(1), default=512)
+    parser.add_argument("--rounds", type=at_least(1), default=3)
     arguments = parser.parse_args()
     found = yardstick(size_bytes=arguments.mb << 20, rounds=arguments.rounds)
     best = {name: asdict(one) for name, one in shown(found).items()}

@@ -33,8 +33,8 @@ from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.local_run import step_times_s
+from benchmarks.options import at_least, chosen
 from benchmarks.report import (
-    chosen,
     command_of,
     median_and_quartiles,
     paired_ratios,
@@ -199,7 +199,7 @@ EQUAL = (("grow", "equal"), ("cut", "equal"), ("shares", "equal_bits"))
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default=PARTS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
     arguments = parser.parse_args()
     body: dict[str, Any] = {}
     parts: dict[str, Callable[[], None]] = {

@@ -36,6 +36,7 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from benchmarks.claim import Claim
+from benchmarks.options import at_least
 from benchmarks.report import (
     command_of,
     interval_name,
@@ -222,11 +223,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", default="", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--grids", default="", help=f"pipelines x stages, of {', '.join(GRIDS)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=at_least(1), default=ROUNDS)
     parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
     arguments = parser.parse_args(argv)
-    if arguments.rounds < 1:
-        parser.error(f"--rounds {arguments.rounds}: give 1 at least")
     for option, known in (("sizes", STEPS), ("grids", GRIDS), ("contenders", CONTENDERS)):
         given = [word for word in getattr(arguments, option).split(",") if word]
         if unknown := [word for word in given if word not in known]:

@@ -32,10 +32,11 @@ from benchmarks import failover_ours as ours
 from benchmarks.failover_claims import HEAD, SMALLER, Row, claims, pooled, row
 from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
+from benchmarks.options import at_least, chosen, more_than_zero
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
-from benchmarks.report import chosen, command_of, write_result
+from benchmarks.report import command_of, write_result
 from tests.e2e.forker import close_shared_forker
 
 TORCHFT = {
@@ -260,24 +261,23 @@ def said_of(best: Oracle, bench: Bench, arguments: argparse.Namespace) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=90.0, help="of each play of kills")
-    parser.add_argument("--every", type=float, default=10.0, help="seconds from kill to kill")
+    parser.add_argument(
+        "--seconds", type=more_than_zero, default=90.0, help="of each play of kills"
+    )
+    parser.add_argument(
+        "--every", type=more_than_zero, default=10.0, help="seconds from kill to kill"
+    )
     parser.add_argument(
         "--quiet-seconds",
-        type=float,
-        default=180.0,
+        type=at_least(0),
+        default=180,
         help="ours with a kill a minute; 0: not played",
     )
-    parser.add_argument("--calm-steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--calm-steps", type=at_least(LEAST_CALM_STEPS), default=20)
+    parser.add_argument("--rounds", type=at_least(1), default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
     arguments = parser.parse_args()
-    if arguments.calm_steps < LEAST_CALM_STEPS:
-        parser.error(f"--calm-steps {arguments.calm_steps} are too few; give {LEAST_CALM_STEPS}")
-    for option in ("seconds", "every", "rounds"):
-        if (given := getattr(arguments, option)) <= 0:
-            parser.error(f"--{option} {given:g}: give more than 0")
     systems = chosen(parser, "system", arguments.systems, SYSTEMS)
     if not at_hand():
         print(missing())

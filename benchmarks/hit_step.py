@@ -22,6 +22,7 @@ from bamboo.topology.slots import Slot
 from benchmarks import failover_ours as ours
 from benchmarks.claim import Claim
 from benchmarks.failover_oracle import Device, oracle
+from benchmarks.options import at_least
 from benchmarks.report import command_of, median_with_interval, ratio_of_means, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster, protected
@@ -118,12 +119,9 @@ def _calm_s(commits: Sequence[float], stamps: Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--kills", type=int, default=8, help="of each mode in a round")
+    parser.add_argument("--rounds", type=at_least(1), default=2)
+    parser.add_argument("--kills", type=at_least(1), default=8, help="of each mode in a round")
     arguments = parser.parse_args()
-    for name in ("rounds", "kills"):
-        if (given := getattr(arguments, name)) < 1:
-            parser.error(f"--{name} {given} is too few; give 1 at least")
     expected = {
         mode: oracle(
             Device(

@@ -27,6 +27,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
+from benchmarks.options import at_least
 from benchmarks.report import command_of, write_result
 
 RATES = {"the p3 trace's": 1.0, "three times the trace's": 3.0, "ten times the trace's": 10.0}
@@ -131,8 +132,8 @@ def told(what: str, gains: Sequence[float]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a mode for each stage is worth.")
-    parser.add_argument("--jobs", type=int, default=40)
-    parser.add_argument("--whole", type=int, default=6)
+    parser.add_argument("--jobs", type=at_least(1), default=40)
+    parser.add_argument("--whole", type=at_least(1), default=6)
     options = parser.parse_args()
     chance = random.Random(SEED)
     jobs = [

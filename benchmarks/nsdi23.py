@@ -17,6 +17,7 @@ from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
+from benchmarks.options import at_least, trace_file
 from benchmarks.report import command_of, write_result
 
 Figure = Callable[[PublishedRun], float]
@@ -58,8 +59,8 @@ def beside(name: str, ours: float, published: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=500)
+    parser.add_argument("--trace", type=trace_file, required=True)
+    parser.add_argument("--seeds", type=at_least(1), default=500)
     arguments = parser.parse_args()
     print("figures are: simulated (published, deviation)\n")
     body = {

@@ -27,6 +27,7 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
+from benchmarks.options import at_least
 from benchmarks.report import command_of, write_result
 
 MARGIN = 1.005
@@ -82,9 +83,9 @@ def cases(layers: int, stages: int) -> dict[str, Callable[[], tuple[int, ...]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--layers", type=int, default=128)
-    parser.add_argument("--stages", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=at_least(1), default=128)
+    parser.add_argument("--stages", type=at_least(1), default=32)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
     arguments = parser.parse_args()
     functions = cases(arguments.layers, arguments.stages)
     taken: dict[str, list[float]] = {name: [] for name in functions}

@@ -20,7 +20,8 @@ from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.planner.cost import shared_step_s
 from benchmarks.local_run import step_times_s
-from benchmarks.report import chosen, command_of, median_and_quartiles, write_result
+from benchmarks.options import at_least, chosen
+from benchmarks.report import command_of, median_and_quartiles, write_result
 from cli import wiring
 from cli.planning import plan_job
 
@@ -136,7 +137,7 @@ def compare(name: str, case: Case, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Steps and bytes, planned and real.")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--jobs", default=",".join(CASES))
     options = parser.parse_args()
     names = chosen(parser, "job", options.jobs, CASES)

@@ -36,8 +36,8 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.claim import Claim
 from benchmarks.local_run import step_times_s
+from benchmarks.options import at_least, chosen
 from benchmarks.report import (
-    chosen,
     command_of,
     interval_name,
     median_and_quartiles,
@@ -301,15 +301,12 @@ def say_winners(rows: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6, help="of `fast`")
-    parser.add_argument("--more", type=int, default=1, help="rounds of the others")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=at_least(1), default=6, help="of `fast`")
+    parser.add_argument("--more", type=at_least(1), default=1, help="rounds of the others")
+    parser.add_argument("--steps", type=at_least(1), default=8)
     parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parser.parse_args()
     parts = chosen(parser, "part", arguments.parts, PARTS)
-    for option in ("rounds", "more", "steps"):
-        if (given := getattr(arguments, option)) < 1:
-            parser.error(f"--{option} {given} is too few; give 1 at least")
     body: dict[str, Any] = {}
     for gbps in LINKS_GBPS:
         here, there = like_xl_ship(gbps)

@@ -9,8 +9,8 @@ import random
 import statistics
 import subprocess
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +111,6 @@ def _git(*words: str) -> str:
         timeout=60.0,
     )
     return done.stdout.strip()
-
-
-def chosen(parser: ArgumentParser, what: str, words: str, there: Collection[str]) -> list[str]:
-    """Names out of `there`, comma separated; the parser ends with what is wrong about them."""
-    names = words.split(",")
-    if unknown := [name for name in names if name not in there]:
-        parser.error(f"there is no {what} {unknown[0]!r}; there are {', '.join(there)}")
-    return names
 
 
 def command_of(module: str, arguments: Namespace) -> str:

@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import at_least, chosen, trace_file
 from benchmarks.peers.processes import end_in_order
-from benchmarks.report import chosen, command_of, write_result
+from benchmarks.report import command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "trace-local.toml"
 MAX_NODES = 8
@@ -113,9 +114,9 @@ def real(job: Job, trace: Path, run: str, home: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trace", type=Path, required=True, help="a recorded market")
+    parser.add_argument("--trace", type=trace_file, required=True, help="a recorded market")
     parser.add_argument("--jobs", default=",".join(JOBS))
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--rounds", type=at_least(1), default=1)
     arguments = parser.parse_args()
     names = chosen(parser, "job", arguments.jobs, JOBS)
     body: dict[str, Any] = {"trace": arguments.trace.name, "max_nodes": MAX_NODES, "jobs": {}}

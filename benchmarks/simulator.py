@@ -31,6 +31,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, tiled
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
+from benchmarks.options import at_least, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.waterfall import asked
 
@@ -142,9 +143,11 @@ def events_of(sizes: dict[int, int], rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--trace", type=trace_file, required=True, help="Bamboo's p3 trace, event CSV"
+    )
+    parser.add_argument("--seeds", type=at_least(1), default=1000)
+    parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--one-trace", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one_trace:

@@ -30,6 +30,7 @@ from bamboo.sim.run import ORACLE, Asked, TimesBook, simulate
 from bamboo.sim.trace import Trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.model_layout import equal_shares
+from benchmarks.options import trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
 from cli.market_options import MarketAsked
@@ -229,7 +230,7 @@ def told(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--trace", type=Path, required=True, help="a recorded market")
+    parser.add_argument("--trace", type=trace_file, required=True, help="a recorded market")
     parser.add_argument("--only", default="", help="layouts, such as 2x4+0,4x2+0")
     parser.add_argument("--scales", default="60,10")
     parser.add_argument("--hours", type=float, default=3.0)

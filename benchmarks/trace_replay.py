@@ -39,8 +39,9 @@ from typing import Any
 
 from bamboo.config.load import load_job
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
+from benchmarks.options import at_least, chosen, trace_file
 from benchmarks.peers.processes import at_hand, end_in_order, missing
-from benchmarks.report import chosen, command_of, write_result
+from benchmarks.report import command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
 from cli.market import Replayed, settle
 
@@ -351,9 +352,11 @@ class Bench:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
+    parser.add_argument(
+        "--trace", type=trace_file, required=True, help="Bamboo's p3 trace, event CSV"
+    )
     parser.add_argument("--settings", default=",".join(SETTINGS))
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=at_least(1), default=2)
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="bamboo is always played")
     parser.add_argument("--charges", action="store_true", help="other constants a restart, too")
     arguments = parser.parse_args()

@@ -34,7 +34,8 @@ from bamboo.sim.run import CHECKPOINT_RESTART, OURS, Figures, simulate
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.world import Terms
-from benchmarks.report import chosen, command_of, write_result
+from benchmarks.options import at_least, chosen, trace_file
+from benchmarks.report import command_of, write_result
 from cli.costing import CostAsked, JobCost, cost_of_job
 from cli.outcomes import MarketTerms, row_of
 from cli.pricing import TimesAsked
@@ -247,9 +248,11 @@ def verdict(bodies: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
+    parser.add_argument(
+        "--trace", type=trace_file, required=True, help="Bamboo's p3 trace, event CSV"
+    )
     parser.add_argument("--jobs", default=",".join(JOBS))
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=at_least(1), default=10)
     arguments = parser.parse_args(given)
     if not arguments.trace.is_file():
         print(f"{arguments.trace}: no such trace; name the file of the p3 trace", file=sys.stderr)

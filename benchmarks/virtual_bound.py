@@ -30,8 +30,8 @@ from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.claim import Claim
+from benchmarks.options import at_least, chosen
 from benchmarks.report import (
-    chosen,
     command_of,
     interval_name,
     median_with_interval,
@@ -184,14 +184,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default=",".join(every))
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--rounds", type=int, default=3, help=f"twice as many for {CLAIMED}")
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=3, help=f"twice as many for {CLAIMED}"
+    )
+    parser.add_argument("--steps", type=at_least(SKIPPED_STEPS + 1), default=6)
     arguments = parser.parse_args(argv)
     named = chosen(parser, "case", arguments.cases, every)
     modes = chosen(parser, "mode", arguments.modes, REDUNDANCY_MODES)
-    for option, least in (("rounds", 1), ("steps", SKIPPED_STEPS + 1)):
-        if (given := getattr(arguments, option)) < least:
-            parser.error(f"--{option} {given} is too few; give {least} at least")
     head = f"{'D x P x M':9} {'mode':6} {'f/b ms':>7} {'bound':>8} {'ms/step':>8} "
     rows = []
     for case in (case for case in CASES if str(case) in named):

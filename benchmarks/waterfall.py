@@ -13,7 +13,6 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bamboo.core.policy import GridTime, Policy
@@ -38,6 +37,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
+from benchmarks.options import trace_file
 from benchmarks.report import command_of, write_result
 
 MODEL = "bert"
@@ -164,7 +164,9 @@ def _copy_s(work: Workload) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trace", type=Path, required=True, help="Bamboo's p3 trace, event CSV")
+    parser.add_argument(
+        "--trace", type=trace_file, required=True, help="Bamboo's p3 trace, event CSV"
+    )
     arguments = parser.parse_args()
     trace = read_trace(arguments.trace)
     found = rows(trace)

@@ -1,0 +1,48 @@
+"""Options of a benchmark: what cannot be is said before anything is played."""
+
+import math
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from bamboo.errors import InputError
+from bamboo.sim.trace import read_trace
+
+
+def chosen(parser: ArgumentParser, what: str, words: str, there: Collection[str]) -> list[str]:
+    """Names out of `there`, comma separated; the parser ends with what is wrong about them."""
+    names = words.split(",")
+    if unknown := [name for name in names if name not in there]:
+        parser.error(f"there is no {what} {unknown[0]!r}; there are {', '.join(there)}")
+    return names
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of a whole number of an option."""
+
+    def read(text: str) -> int:
+        if not text.strip().isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r}: give a whole number, {least} at least")
+        return int(text)
+
+    return read
+
+
+def more_than_zero(text: str) -> float:
+    """The type of a time, or of another length."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ArgumentTypeError(f"{text!r}: give a number above 0")
+    return found
+
+
+def trace_file(text: str) -> Path:
+    """The type of a recorded market: a file that is one."""
+    try:
+        read_trace(Path(text))
+    except InputError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return Path(text)
