@@ -131,10 +131,21 @@ def _said(value: object) -> str:
 
 def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) -> Path:
     """Write `results/<name>-<date>.json`; the newest of a day stays. `parts`: of what is measured
-    these alone, comma separated; they get a file of their own, beside that of the whole."""
-    RESULTS.mkdir(exist_ok=True)
+    these alone, comma separated; they get a file of their own, beside that of the whole. Where it
+    cannot be written the command ends with 1, and an older file of the name stays."""
     head = facts(command)
     words = (part.replace(",", "+") for part in parts if part)
     path = RESULTS / f"{'-'.join([name, *words])}-{head['date']}.json"
-    path.write_text(json.dumps({"facts": head, **body}, indent=1) + "\n")
+    aside = path.with_suffix(".tmp")
+    try:
+        RESULTS.mkdir(exist_ok=True)
+        aside.write_text(json.dumps({"facts": head, **body}, indent=1) + "\n")
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise SystemExit(
+            f"error: {path}: cannot be written: {error.strerror}; what is printed above is all "
+            "there is of this run"
+        ) from None
     return path

@@ -1,6 +1,8 @@
 """The figures that benchmarks print of their rounds."""
 
+import errno
 import json
+import os
 import random
 from argparse import Namespace
 from pathlib import Path
@@ -68,3 +70,20 @@ def test_a_ratio_of_means_is_as_sure_as_its_pairs_are_alike() -> None:
     middle, low, high = ratio_of_means([x * rng.gauss(0.7, 0.1) for x in below], below)
     assert low < middle < high
     assert low < 0.7 < high
+
+
+def test_a_result_that_cannot_be_written_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    path = write_result("x", "command", {"rows": 6})
+    before = path.read_text()
+    monkeypatch.setattr(Path, "write_text", _full)
+    with pytest.raises(SystemExit, match="cannot be written: No space left on device"):
+        write_result("x", "command", {"rows": 7})
+    assert [file.read_text() for file in tmp_path.iterdir()] == [before]
+
+
+def _full(path: Path, text: str) -> int:
+    path.write_bytes(text[:1].encode())
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
