@@ -32,7 +32,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -233,12 +233,12 @@ class Bench:
         self,
         trace: Path,
         home: Path,
-        command: str,
+        keep: Callable[[Mapping[str, Any]], Path],
         systems: Collection[str] = SYSTEMS,
         *,
         charges: bool = False,
     ) -> None:
-        self._trace, self._home, self._command = trace, home, command
+        self._trace, self._home, self._keep = trace, home, keep
         self._systems, self._charges = systems, charges
         self._value: list[dict[str, Any]] = []
         """Samples and modelled dollars of each play."""
@@ -347,7 +347,7 @@ class Bench:
             "value_modelled": self._value,
             "plays": self._plays,
         }
-        return write_result("trace-replay", self._command, body)
+        return self._keep(body)
 
 
 def main() -> int:
@@ -367,7 +367,13 @@ def main() -> int:
         systems.remove("torchft")
     home = Path(tempfile.mkdtemp(prefix="bamboo-trace-"))
     command = command_of("trace_replay", arguments)
-    bench = Bench(arguments.trace, home, command, systems, charges=arguments.charges)
+    asked = {arguments.settings: SETTINGS, arguments.systems: SYSTEMS}
+    parts = [given for given, every in asked.items() if given != ",".join(every)]
+
+    def keep(body: Mapping[str, Any]) -> Path:
+        return write_result("trace-replay", command, body, *parts)
+
+    bench = Bench(arguments.trace, home, keep, systems, charges=arguments.charges)
     print(f"runs are in {home} until all of them are played and verified", flush=True)
     for number in range(arguments.rounds):
         for name in settings:
