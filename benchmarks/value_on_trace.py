@@ -254,9 +254,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--seeds", type=at_least(1), default=10)
     arguments = parser.parse_args(given)
-    if not arguments.trace.is_file():
-        print(f"{arguments.trace}: no such trace; name the file of the p3 trace", file=sys.stderr)
-        return 2
     names = chosen(parser, "job", arguments.jobs, JOBS)
     bodies = {}
     with tempfile.TemporaryDirectory() as folder:

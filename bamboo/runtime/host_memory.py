@@ -5,6 +5,7 @@ when nobody waits for it.
 """
 
 import ctypes
+from pathlib import Path
 
 import torch
 
@@ -29,14 +30,25 @@ def keep_freed_memory() -> None:
 
 def touch(size_bytes: int) -> int:
     """Have so many bytes faulted in, of which the first that are asked for are given out later, or
-    a part of what is free, if that is less. How many. Needs `keep_freed_memory`."""
-    size_bytes = min(size_bytes, free_bytes() // SHARE)
+    a part of what is free, if that is less. How many; 0 where the system does not say what is free.
+    Needs `keep_freed_memory`."""
+    try:
+        size_bytes = min(size_bytes, free_bytes() // SHARE)
+    except OSError:
+        return 0
     torch.empty(size_bytes, dtype=torch.uint8).zero_()
     return size_bytes
 
 
-def free_bytes() -> int:
-    """What processes can still have. Linux."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        lines = dict(line.split(":", 1) for line in file)
-    return int(lines["MemAvailable"].split()[0]) * 1024
+def free_bytes(root: Path = Path("/")) -> int:
+    """What processes can still have, of the machine's memory and of what the control group of this
+    one allows. Raises OSError on another system than Linux."""
+    lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    own = (root / "proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+    group = root / "sys/fs/cgroup" / own
+    try:
+        most, taken = (group / "memory.max").read_text(), (group / "memory.current").read_text()
+    except OSError:
+        return free  # the root group, or no version 2: none that is known
+    return free if most.strip() == "max" else max(0, min(free, int(most) - int(taken)))

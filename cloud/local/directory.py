@@ -4,10 +4,11 @@
     <directory>/scratch/<instance>/  files of that instance's worker on their way; the path may be a
                                      link to where TMPDIR points
 
-Rule: the host makes it, and whoever is the last to see the host gone removes all of it; what an
-instance wrote aside goes with the instance.
+Rule: the host makes it, once somebody runs who will see the host gone and then remove all of it;
+what an instance wrote aside goes with the instance.
 """
 
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -16,10 +17,19 @@ _SHORT_ENOUGH = 40
 """Longest temporary root: a directory of ours plus a socket name must stay below 100."""
 
 
-def make_directory() -> Path:
-    """A new one whose sockets have short names, below TMPDIR or else /tmp."""
+def choose_directory() -> Path:
+    """Where to make one whose sockets have short names: a free name below TMPDIR or else /tmp.
+    Nothing is made yet, so that its remover can be started first."""
     root = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="bb-", dir=root if len(root) <= _SHORT_ENOUGH else "/tmp"))
+    name = f"bb-{secrets.token_hex(6)}"
+    return Path(root if len(root) <= _SHORT_ENOUGH else "/tmp") / name
+
+
+def make_directory(directory: Path | None = None) -> Path:
+    """Make the chosen one, else a new one. Raises FileExistsError."""
+    directory = directory or choose_directory()
+    directory.mkdir(mode=0o700)
+    return directory
 
 
 def make_scratch(directory: Path) -> None:
@@ -27,8 +37,10 @@ def make_scratch(directory: Path) -> None:
     root, scratch = Path(tempfile.gettempdir()), scratch_of(directory)
     if directory.parent == root:
         scratch.mkdir(mode=0o700)
-    else:
-        scratch.symlink_to(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=root))
+        return
+    elsewhere = root / directory.name
+    scratch.symlink_to(elsewhere)  # first, as who removes it looks where this leads
+    elsewhere.mkdir(mode=0o700)
 
 
 def scratch_of(directory: Path) -> Path:

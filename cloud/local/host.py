@@ -25,7 +25,7 @@ from bamboo.errors import BambooError
 from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer
-from cloud.local.directory import make_directory, make_scratch, scratch_of
+from cloud.local.directory import choose_directory, make_directory, make_scratch, scratch_of
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
@@ -92,6 +92,8 @@ class Host:
         """Start all parts; raises BambooError when one does not come up."""
         places, config = self._places, self._config
         self._reaper = services.start_reaper(directory=places.directory, lifeline=self._lifeline)
+        make_directory(places.directory)  # now that it is removed whoever is killed
+        make_scratch(places.directory)
         self._zygote = self._start_zygote()
         if config.store_url:
             write_private(places.store_url, config.store_url)
@@ -363,10 +365,8 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     loading.until_the_end()
     config = read_config()
-    directory = make_directory()
-    make_scratch(directory)
     lifeline, _held_until_exit = os.pipe()
-    places = Places(directory=directory, run_dir=Path(config.run_dir))
+    places = Places(directory=choose_directory(), run_dir=Path(config.run_dir))
     host = Host(config, places, lifeline=lifeline)
     try:
         ready = host.start()

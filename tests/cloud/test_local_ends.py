@@ -15,12 +15,16 @@ import pytest
 
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
-from cloud.local.config import Ready
+from cloud.local import services
+from cloud.local.config import HostConfig, Ready
+from cloud.local.directory import choose_directory
+from cloud.local.host import Host, Places
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
     ACTORS,
     GONE_S,
+    RUN,
     alive,
     expect_nothing_left,
     fleet_of,
@@ -288,6 +292,34 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
 ) -> None:
     with pytest.raises(BambooError, match="did not start"):
         start(tmp_path, preload="slow_module", deadline_s=2.0)
+    assert list(temporary_root.iterdir()) == []
+
+
+def test_a_host_without_its_reaper_has_made_nothing_yet(
+    tmp_path: Path, temporary_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever kills it before there is somebody to clean up finds nothing to clean up."""
+
+    def killed(**_: object) -> None:
+        raise BambooError("killed")
+
+    monkeypatch.setattr(services, "start_reaper", killed)
+    config = HostConfig(
+        run=RUN,
+        run_dir=str(tmp_path),
+        region="us-east-1",
+        preload=(),
+        worker_entry="dummy_worker:main",
+        store_url="",
+        store_reference="",
+        agent_command=(),
+    )
+    places = Places(directory=choose_directory(), run_dir=tmp_path)
+    lifeline, held = os.pipe()
+    with pytest.raises(BambooError, match="killed"):
+        Host(config, places, lifeline=lifeline).start()
+    for end in (lifeline, held):
+        os.close(end)
     assert list(temporary_root.iterdir()) == []
 
 

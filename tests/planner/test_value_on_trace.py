@@ -41,5 +41,9 @@ def test_a_fleet_holds_so_many_and_takes_the_next_where_one_goes() -> None:
 
 
 def test_without_the_trace_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--trace", str(tmp_path / "none.csv")]) == 2
-    assert "no such trace" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main(["--trace", str(tmp_path / "none.csv")])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert "none.csv: cannot be read as a trace" in said
+    assert "name a file that is there" in said

@@ -45,6 +45,32 @@ def test_a_process_leaves_most_of_what_is_free_to_others(monkeypatch: pytest.Mon
     assert host_memory.touch(1 << 10) == 1 << 10
 
 
+def test_where_nobody_says_what_is_free_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> int:
+        raise FileNotFoundError("/proc/meminfo")
+
+    monkeypatch.setattr(host_memory, "free_bytes", unknown)
+    assert host_memory.touch(1 << 10) == 0
+
+
+@pytest.mark.parametrize(
+    ("most", "free"),
+    [("max", 8 << 30), (str(5 << 30), 4 << 30), (str(1 << 20), 0), (None, 8 << 30)],
+)
+def test_a_control_group_may_allow_less_than_the_machine_has(
+    tmp_path: Path, most: str | None, free: int
+) -> None:
+    group = tmp_path / "sys/fs/cgroup/a.slice/b"
+    for folder in (tmp_path / "proc/self", group):
+        folder.mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable:  {8 << 20} kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("1:cpu:/other\n0::/a.slice/b\n")
+    if most is not None:
+        (group / "memory.max").write_text(f"{most}\n")
+        (group / "memory.current").write_text(f"{1 << 30}\n")
+    assert host_memory.free_bytes(tmp_path) == free
+
+
 @pytest.mark.parametrize(
     ("virtual_nodes", "redundancy", "copies"),
     [
