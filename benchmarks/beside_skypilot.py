@@ -22,7 +22,7 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.load import load_job
 from bamboo.planner.catalogue import Catalogue, InstanceType
-from benchmarks.options import at_least
+from benchmarks.options import at_least, job_file
 from benchmarks.peers.processes import missing
 from benchmarks.report import command_of, write_result
 
@@ -125,7 +125,7 @@ def print_rows(rows: list[dict[str, Any]], nodes: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--job", type=Path, default=JOB)
+    parser.add_argument("--job", type=job_file, default=JOB)
     parser.add_argument("--seeds", type=at_least(1), default=6)
     parser.add_argument("--peers-python", type=Path, help="where SkyPilot is; by default ours")
     arguments = parser.parse_args()

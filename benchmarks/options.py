@@ -39,6 +39,17 @@ def more_than_zero(text: str) -> float:
     return found
 
 
+def job_file(text: str) -> Path:
+    """The type of a job: a file that can be read, whatever it says."""
+    try:
+        Path(text).read_bytes()
+    except OSError as error:
+        raise ArgumentTypeError(
+            f"{text}: {error.strerror}; name a job file that can be read"
+        ) from None
+    return Path(text)
+
+
 def trace_file(text: str) -> Path:
     """The type of a recorded market: a file that is one."""
     try:

@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--stages", type=at_least(1), default=32)
     parser.add_argument("--rounds", type=at_least(1), default=5)
     arguments = parser.parse_args()
+    if arguments.stages > arguments.layers:
+        parser.error(f"--stages {arguments.stages}: {arguments.layers} layers give no more stages")
     functions = cases(arguments.layers, arguments.stages)
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(arguments.rounds):

@@ -30,7 +30,7 @@ from bamboo.sim.run import ORACLE, Asked, TimesBook, simulate
 from bamboo.sim.trace import Trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import trace_file
+from benchmarks.options import more_than_zero, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
 from cli.market_options import MarketAsked
@@ -233,11 +233,15 @@ def main() -> None:
     parser.add_argument("--trace", type=trace_file, required=True, help="a recorded market")
     parser.add_argument("--only", default="", help="layouts, such as 2x4+0,4x2+0")
     parser.add_argument("--scales", default="60,10")
-    parser.add_argument("--hours", type=float, default=3.0)
+    parser.add_argument("--hours", type=more_than_zero, default=3.0)
     arguments = parser.parse_args()
     only = set(filter(None, arguments.only.split(",")))
     found = []
-    for scale in map(float, arguments.scales.split(",")):
+    try:
+        scales = list(map(more_than_zero, arguments.scales.split(",")))
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--scales {error}")
+    for scale in scales:
         study = Study(arguments.trace, scale=scale, hours=arguments.hours)
         forwards_ms = FORWARDS_MS if scale >= QUICK else (BASE_MS,)
         for row in (*rows(forwards_ms), *further()):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.options import at_least, chosen, more_than_zero, trace_file
+from benchmarks.options import at_least, chosen, job_file, more_than_zero, trace_file
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "", "two"])
@@ -28,6 +28,14 @@ def test_a_trace_is_read_before_anything_is_played(tmp_path: Path) -> None:
     (tmp_path / "text.csv").write_text("no trace\n")
     with pytest.raises(ArgumentTypeError):
         trace_file(str(tmp_path / "text.csv"))
+
+
+def test_a_job_is_a_file_that_can_be_read(tmp_path: Path) -> None:
+    for what in (tmp_path, tmp_path / "none.toml"):
+        with pytest.raises(ArgumentTypeError, match="name a job file that can be read"):
+            job_file(str(what))
+    (tmp_path / "job.toml").write_text("")
+    assert job_file(str(tmp_path / "job.toml")) == tmp_path / "job.toml"
 
 
 def test_an_unknown_name_is_said_with_those_that_there_are(

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import TrainConfig
-from bamboo.runtime.optimizer import AdamW, clip_factor, gradient_norm, mean_loss, squares
+from bamboo.runtime.optimizer import (
+    PIECE,
+    AdamW,
+    clip_factor,
+    gradient_norm,
+    mean_loss,
+    squares,
+)
 
 TRAIN = TrainConfig(steps=20, warmup_steps=4, learning_rate=1e-2, final_learning_rate=1e-3)
 SHAPES = ((13, 17), (5,), (64, 33), (1,), (3, 3, 3))
@@ -112,6 +119,38 @@ def test_squares_and_norm() -> None:
     whole = torch.cat([g.flatten() for g in grads]).double()
     assert gradient_norm(squares(grads)) == pytest.approx(float(whole.norm()), rel=1e-12)
     assert squares([torch.full((2,), 1e30)]) == [pytest.approx(2e60)]
+
+
+@pytest.mark.parametrize("elements", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 7])
+def test_squares_of_gradients_of_any_size(elements: int) -> None:
+    grad = torch.randn(elements, generator=torch.Generator().manual_seed(elements))
+    assert squares([grad]) == [pytest.approx(math.fsum(float(g) ** 2 for g in grad), rel=1e-12)]
+
+
+def test_one_number_that_is_not_finite_is_seen_in_any_piece() -> None:
+    for place in (0, PIECE, 2 * PIECE + 3):
+        grad = torch.ones(2 * PIECE + 4)
+        grad[place] = math.inf
+        assert squares([grad]) == [math.inf]
+
+
+@pytest.mark.parametrize("offset", range(1, 17))
+def test_where_a_gradient_lies_in_memory_decides_no_bit(offset: int) -> None:
+    """A reduced gradient is a view of the shard in which it came."""
+    shape = (PIECE // 16 + 3, 19)
+    numbers = torch.randn(math.prod(shape), generator=torch.Generator().manual_seed(7))
+    memory = torch.empty(offset + numbers.numel())
+    memory[offset:] = numbers
+    optimizer, found = AdamW(TrainConfig(steps=3)), []
+    for grad in (numbers.clone().reshape(shape), memory[offset:].reshape(shape)):
+        param = torch.ones(shape)
+        moments = optimizer.new_state([param])
+        optimizer.step([param], [grad], moments, step=0, clip_factor=0.7)
+        optimizer.step([param], [grad], moments, step=1, clip_factor=1.0)
+        found.append((squares([grad]), param, moments.exp_avg[0], moments.exp_avg_sq[0]))
+    (norm, *state), (other_norm, *other_state) = found
+    assert norm == other_norm
+    assert all(torch.equal(a, b) for a, b in zip(state, other_state, strict=True))
 
 
 def test_squares_leave_wide_gradients_as_they_are() -> None:
