@@ -9,7 +9,7 @@ import torch
 
 from bamboo.config.tree import ClusterConfig
 from bamboo.runtime.host_memory import keep_freed_memory
-from bamboo.runtime.optimizer import KERNEL, PIECE
+from bamboo.runtime.optimizer import KERNEL
 
 
 def prepare(cluster: ClusterConfig) -> None:
@@ -30,5 +30,4 @@ def local_numerics(cluster: ClusterConfig) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": cluster.threads,
         "optimizer": KERNEL,
-        "norm": f"squares by {PIECE}",
     }

@@ -20,9 +20,6 @@ CLIP_FACTOR = 0.9
 """As in a step that is clipped, where one is measured."""
 KERNEL = "adamw-fused"
 """The kernel's name in the numerics; another kernel gives other bits."""
-PIECE = 1 << 15
-"""Elements whose squares are added at once on the CPU: as float64 they fit into a core's cache, so
-that nothing but the gradient is read from memory. Another number gives other bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,7 @@ class AdamW:
                 [moments.exp_avg_sq[i] for i in chosen],
                 [],
                 # The kernel counts these up by one before it uses them.
-                [torch.tensor(float(step), device=params[i].device) for i in chosen],
+                list(torch.full((len(chosen),), float(step), device=params[0].device).unbind()),
                 fused=True,
                 amsgrad=False,
                 maximize=False,
@@ -111,20 +108,12 @@ def end_step(
     optimizer.step(params, grads, moments, step=0, clip_factor=clip_factor)
 
 
-@torch.no_grad()
 def squares(grads: Iterable[Tensor]) -> list[float]:
-    """The float64 sum of squares of each gradient: of each piece by torch, the pieces in order."""
+    """The float64 sum of squares of each gradient."""
     out = []
     for grad in grads:
-        flat = grad.reshape(-1)
-        # A launch costs more than memory where the device has its own.
-        size = PIECE if flat.device.type == "cpu" else max(flat.numel(), 1)
-        wide = flat.new_empty(min(size, flat.numel()), dtype=torch.float64)
-        total = 0.0
-        for piece in torch.split(flat, size):
-            square = wide[: piece.numel()].copy_(piece)
-            total += float(square.mul_(square).sum())
-        out.append(total)
+        wide = grad.detach().to(torch.float64, copy=True)
+        out.append(float(wide.mul_(wide).sum()))
     return out
 
 
