@@ -92,7 +92,7 @@ def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
         index=0,
         forward=_moved(forward, 5 if drops else 2),
         backward=_moved(backward, 6 if drops else 5),
-        kernels=12,
+        kernels=13,
     )
 
 
@@ -123,7 +123,7 @@ def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
             ),
             kernels=34 if drops else 32,
         ),
-        kernels=64,
+        kernels=66,
     )
 
 
@@ -148,7 +148,7 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
             other_bytes=float(3 * state + 5 * logits + 3 * weights + 16 * tokens + 40 * width),
             kernels=10,
         ),
-        kernels=19,
+        kernels=21,
     )
 
 
