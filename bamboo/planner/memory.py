@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
+from bamboo.schedule.one_f_one_b import most_in_flight
 from bamboo.schedule.redundancy import ahead_of_need, has_replica
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import TreeSum
@@ -68,7 +69,7 @@ class StageCounts:
     waiting: int
     """Partial sums of its gradient."""
     in_flight: int
-    """Microbatches with a forward and no backward yet (1F1B)."""
+    """Microbatches with a forward and no backward yet."""
     stashed: int
     """Tensors of each boundary to another stage."""
     replica: bool
@@ -151,7 +152,7 @@ def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts,
         StageCounts(
             stage=stage,
             waiting=waiting,
-            in_flight=min(grid.stages - stage, microbatches),
+            in_flight=most_in_flight(stage, grid.stages, microbatches),
             stashed=STASHED_STEPS * microbatches if replica else 0,
             replica=replica,
             ahead=held_ahead[modes[(stage + 1) % grid.stages]],

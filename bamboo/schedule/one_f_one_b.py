@@ -1,9 +1,16 @@
-"""1F1B: the one fixed order of forwards and backwards that each stage follows in a step.
+"""Eager 1F1B: the one fixed order of forwards and backwards that each stage follows in a step.
 
-Rule: stage s of P runs min(P - 1 - s, M) forwards (warm-up), then one forward and one backward in
-turn (steady), then the backwards that are left (cool-down). At most min(P - s, M) microbatches are
-in flight on it, and backwards run in microbatch order, which fixes the order of accumulation.
-(Narayanan et al., PipeDream-Flush in "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.)
+Rule: stage s of P runs `forwards_first` forwards (warm-up), then one forward and one backward in
+turn (steady), then the backwards that are left (cool-down). Backwards run in microbatch order,
+which fixes the order of accumulation.
+
+Plain 1F1B has min(P - 1 - s, M) forwards first and leaves no slack between equal neighbours: each
+forward waits for the gradient that the neighbour has only just sent, so a step grows by the way
+there and back for every microbatch. Here each stage but the last runs one forward more before its
+first backward, and computes that one while the messages travel. It takes the memory of one more
+microbatch, and no time where a backward takes at least as long as a forward.
+(Narayanan et al., PipeDream-Flush in "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021;
+Zhuang et al., eager 1F1B in "On Optimizing the Communication of Model Parallelism", MLSys 2023.)
 """
 
 from dataclasses import dataclass
@@ -74,8 +81,20 @@ def check_program(program: Program) -> None:
         )
 
 
+def forwards_first(stage: int, stages: int, microbatches: int) -> int:
+    """How many forwards `stage` of `stages` runs before it takes turns: as many as there are stages
+    after it, and one more where there is any, but no more than there are microbatches."""
+    after = stages - 1 - stage
+    return min(after + 1 if after else 0, microbatches)
+
+
+def most_in_flight(stage: int, stages: int, microbatches: int) -> int:
+    """The most microbatches that have a forward and no backward yet on `stage` of `stages`."""
+    return min(forwards_first(stage, stages, microbatches) + 1, microbatches)
+
+
 def one_f_one_b(stages: int, microbatches: int) -> tuple[Program, ...]:
-    """The 1F1B program of each of `stages` stages for `microbatches` microbatches a step.
+    """The program of each of `stages` stages for `microbatches` microbatches a step.
 
     Raises ValueError when there is no stage or no microbatch.
     """
@@ -87,7 +106,7 @@ def one_f_one_b(stages: int, microbatches: int) -> tuple[Program, ...]:
 
 
 def _program(stage: int, stages: int, microbatches: int) -> Program:
-    ahead = min(stages - 1 - stage, microbatches)
+    ahead = forwards_first(stage, stages, microbatches)
     forward = tuple(Instruction(stage=stage, kind="F", microbatch=m) for m in range(microbatches))
     backward = tuple(Instruction(stage=stage, kind="B", microbatch=m) for m in range(microbatches))
     pairs = zip(forward[ahead:], backward[: microbatches - ahead], strict=True)

@@ -29,14 +29,14 @@ def test_a_case_counted_by_hand() -> None:
     first, last = memory_report(LAYERS, cut=(0, 3, 4), grid=GRID, shape=SHAPE, mode="eager")
     assert (first.parameters, last.parameters) == (240, 160)
     assert (first.gradients, first.moments, first.partials) == (240, 480, 0)
-    assert first.activations == 2 * 6000
+    assert first.activations == 3 * 6000
     assert last.activations == 1 * 4000
     assert first.stash == 2 * 3 * 300
     assert last.stash == 2 * 3 * 300
     assert (first.replica, last.replica) == (4 * 160, 4 * 240)
     assert (first.shipping, last.shipping) == (240, 160)
     assert (first.ahead, last.ahead) == (3 * 4000, 3 * 6000)
-    assert first.total == 240 + 240 + 480 + 12000 + 1800 + 640 + 240 + 12000
+    assert first.total == 240 + 240 + 480 + 18000 + 1800 + 640 + 240 + 12000
 
 
 def test_off_keeps_no_copy_and_stash_computes_nothing_ahead() -> None:

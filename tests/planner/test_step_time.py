@@ -179,7 +179,7 @@ def test_one_assignment_after_the_other_takes_what_each_takes_alone(
 def test_links_between_zones_cost_time_where_a_pipeline_crosses_them() -> None:
     grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
     calm = layout_of(grid, microbatches=[4], mode="stash").assignment
-    slow = replace(workload(), far=ZoneLinks(others=Link(latency_s=0.0, bytes_per_s=10_000.0)))
+    slow = replace(workload(), far=ZoneLinks(others=Link(latency_s=0.0, bytes_per_s=5_000.0)))
     times = StepTimes(slow, "stash")
     together = {node: ZoneId("a") for node in calm.owners}
     apart = {node: ZoneId("ab"[index % 4 // 2]) for index, node in enumerate(calm.owners)}
@@ -190,14 +190,14 @@ def test_links_between_zones_cost_time_where_a_pipeline_crosses_them() -> None:
     assert times.of(calm, shares, whole) > near_s, "the exchange crosses"
     assert times.crossing_bytes(calm, shares, together) == 0
     assert times.crossing_bytes(calm, shares, apart) > 0
-    assert slow.copy_bytes_per_s("a", "b") == 10_000.0
+    assert slow.copy_bytes_per_s("a", "b") == 5_000.0
     assert slow.copy_bytes_per_s("a", "a") == 0.0
 
 
 def test_a_pair_of_zones_may_have_a_link_of_its_own() -> None:
     grid, shares = Grid(pipelines=2, stages=4), equal_shares(4, 2)
     calm = layout_of(grid, microbatches=[4], mode="stash").assignment
-    wide, narrow = (Link(latency_s=0.0, bytes_per_s=rate) for rate in (0.0, 10_000.0))
+    wide, narrow = (Link(latency_s=0.0, bytes_per_s=rate) for rate in (0.0, 5_000.0))
     links = ZoneLinks(others=wide, pairs={frozenset("ab"): narrow})
     work = replace(workload(), far=links)
     times = StepTimes(work, "stash")
@@ -212,4 +212,4 @@ def test_a_pair_of_zones_may_have_a_link_of_its_own() -> None:
     assert step_s("aabbaabb") == step_s("bbaabbaa") > 1.05 * near_s
     assert step_s("aaaabbbb") > near_s, "the exchange crosses"
     assert step_s("aaaacccc") == pytest.approx(near_s)
-    assert (work.copy_bytes_per_s("b", "a"), work.copy_bytes_per_s("c", "a")) == (10_000.0, 0.0)
+    assert (work.copy_bytes_per_s("b", "a"), work.copy_bytes_per_s("c", "a")) == (5_000.0, 0.0)

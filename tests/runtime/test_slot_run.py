@@ -29,10 +29,10 @@ def same(one: SlotRun, other: SlotRun) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
 
 
-def test_the_program_is_1f1b_then_exchange_then_step() -> None:
+def test_the_program_is_eager_1f1b_then_exchange_then_step() -> None:
     run = build(FIRST)
     kinds = "".join(op.kind for op in run.program)
-    assert kinds == "FF" + "BF" * 6 + "BB" + "XS"
+    assert kinds == "FFF" + "BF" * 5 + "BBB" + "XS"
     assert run.head == Instruction(stage=0, kind="F", microbatch=0)
 
 

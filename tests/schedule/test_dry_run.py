@@ -1,5 +1,7 @@
 """The dry run: known figures, bounds, deadlocks by name, and merged nodes that always finish."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from bamboo.schedule.figures import (
     step_time_s,
 )
 from bamboo.schedule.layout import Costs, Layout, layout_of, merged
-from bamboo.schedule.one_f_one_b import Program, one_f_one_b
+from bamboo.schedule.one_f_one_b import Program, most_in_flight, one_f_one_b
 from bamboo.schedule.render import figures_text, grid_text
 from bamboo.schedule.timeline import Timeline
 from bamboo.topology.grid import Grid
@@ -43,6 +45,20 @@ LINKED = Costs.of(
 
 def layout(mode: str, microbatches: int = 8) -> Layout:
     return layout_of(FOUR, microbatches=[microbatches], mode=mode)
+
+
+def plain_program(stage: int) -> Program:
+    """Of four stages and eight microbatches in 1F1B without a microbatch more in flight."""
+    first = 3 - stage
+    turns = "".join(f" {stage}F{m + first} {stage}B{m}" for m in range(8 - first))
+    warm_up, cool_down = (
+        " ".join(f"{stage}{kind}{m}" for m in which)
+        for kind, which in (("F", range(first)), ("B", range(8 - first, 8)))
+    )
+    return Program.parse(f"{warm_up} |{turns} | {cool_down}")
+
+
+PLAIN = replace(layout("stash"), programs=(tuple(map(plain_program, range(4))),))
 
 
 @pytest.mark.parametrize("mode", REDUNDANCY_MODES)
@@ -100,9 +116,10 @@ def test_the_ideal_step_of_the_measured_case() -> None:
     assert found.bound_s == 0.66
     assert found.bubble == pytest.approx(3 * 0.06 / 0.66)
     assert found.redundant == 0.0
-    # While it fills and drains one, two and three nodes compute, for as long each.
-    assert found.busy == pytest.approx((0.0, *[0.12 / 0.66] * 3, 0.30 / 0.66))
-    assert [s.peak_in_flight for s in found.stages] == [4, 3, 2, 1]
+    # In 1F1B one, two and three nodes compute for as long each while it fills and drains. What is
+    # computed sooner leaves waits for gradients in between.
+    assert found.busy == pytest.approx((0.0, 0.10 / 0.66, 0.12 / 0.66, 0.18 / 0.66, 0.26 / 0.66))
+    assert [s.peak_in_flight for s in found.stages] == [5, 4, 3, 1]
 
 
 def test_redundant_forwards_fill_the_bubbles_of_later_heavier_stages() -> None:
@@ -115,8 +132,10 @@ def test_redundant_forwards_fill_the_bubbles_of_later_heavier_stages() -> None:
 
 
 def test_a_merged_node_adds_about_what_was_measured() -> None:
-    after = step_time_s(plan_run(merged(layout("stash"), NodeId("0.2")), EQUAL))
-    assert after - 0.66 == pytest.approx(0.4)
+    """A prototype measured about 0.4 s with plain 1F1B."""
+    for before, more_s in ((PLAIN, 0.4), (layout("stash"), 0.38)):
+        after = step_time_s(plan_run(merged(before, NodeId("0.2")), EQUAL))
+        assert after - 0.66 == pytest.approx(more_s)
 
 
 def test_stash_costs_nothing_and_redundant_forwards_cost_where_b_is_not_2f() -> None:
@@ -128,14 +147,20 @@ def test_stash_costs_nothing_and_redundant_forwards_cost_where_b_is_not_2f() -> 
 
 
 def test_greedy_redundancy_costs_what_was_measured_once_messages_take_time() -> None:
-    """A prototype measured about +17 % (FR, none left for the drain) and +40 % (BR as well) on real
-    processes: messages arrive a little after an operation began that cannot be interrupted. Three
-    of eight forwards left for the drain are worth 3 %; a gap budget avoids it."""
+    """A prototype with plain 1F1B measured about +17 % (FR, none left for the drain) and +40 % (BR
+    as well) on real processes: messages arrive a little after an operation began that cannot be
+    interrupted. Three of eight forwards left for the drain are worth 3 %; a gap budget avoids it.
+    With a microbatch more in flight most of them come in time."""
     late = Costs.of(4, forward_s=[0.02], backward_s=[0.04], latency_s=0.0005)
+    plain = {
+        mode: step_time_s(plan_run(replace(PLAIN, mode=mode), late)) for mode in REDUNDANCY_MODES
+    }
+    assert plain["gap"] == plain["stash"] == plain["off"]
+    assert plain["eager"] / plain["off"] == pytest.approx(1.14, abs=0.02)
+    assert plain["full"] / plain["off"] == pytest.approx(1.4, abs=0.05)
     times = {mode: step_time_s(plan_run(layout(mode), late)) for mode in REDUNDANCY_MODES}
-    assert times["gap"] == times["stash"] == times["off"]
-    assert times["eager"] / times["off"] == pytest.approx(1.14, abs=0.02)
-    assert times["full"] / times["off"] == pytest.approx(1.4, abs=0.05)
+    assert times["gap"] == times["stash"] == times["off"] < plain["off"]
+    assert times["eager"] / times["off"] == pytest.approx(1.06, abs=0.01)
 
 
 def test_a_step_waits_for_the_replicas_of_the_step_before_the_last() -> None:
@@ -272,8 +297,9 @@ def test_every_layout_runs_in_order_and_no_faster_than_the_bound(
     assert timeline.commit_ns[0] >= round(bound_s(plan, costs) * 1e9)
     found = figures(timeline, costs)
     counts = max(row[0].microbatches for row in plan.programs)
+    grid = plan.assignment.grid
     for stage in found.stages:
-        assert stage.peak_in_flight == min(plan.assignment.grid.stages - stage.stage, counts)
+        assert stage.peak_in_flight == most_in_flight(stage.stage, grid.stages, counts)
         assert max(stage.peak_outputs, stage.peak_gradients) <= 2 * counts
         assert stage.ahead_forwards <= counts
         assert (stage.ahead_forwards == 0) or plan.mode in ("gap", "eager", "full")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.schedule.one_f_one_b import Program, one_f_one_b
+from bamboo.schedule.one_f_one_b import Program, forwards_first, most_in_flight, one_f_one_b
 from tests.schedule.golden import check_golden
 
 stages = st.integers(min_value=1, max_value=12)
@@ -42,7 +42,9 @@ def test_in_flight_microbatches_are_bounded(p: int, m: int) -> None:
         for instruction in program.instructions:
             depth += 1 if instruction.kind == "F" else -1
             peak = max(peak, depth)
-        assert peak == min(p - program.stage, m)
+        assert peak == most_in_flight(program.stage, p, m)
+        last = program.stage == p - 1
+        assert peak == min(p - program.stage + (0 if last else 1), m)
 
 
 @given(stages, microbatches)
@@ -50,7 +52,8 @@ def test_the_parts_are_what_their_names_say(p: int, m: int) -> None:
     for program in one_f_one_b(p, m):
         assert {i.kind for i in program.warm_up} <= {"F"}
         assert {i.kind for i in program.cool_down} <= {"B"}
-        assert len(program.warm_up) == len(program.cool_down) == min(p - 1 - program.stage, m)
+        assert len(program.warm_up) == len(program.cool_down)
+        assert len(program.warm_up) == forwards_first(program.stage, p, m)
         assert [i.kind for i in program.steady] == ["F", "B"] * (len(program.steady) // 2)
 
 
