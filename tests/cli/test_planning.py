@@ -113,10 +113,10 @@ def test_the_plan_on_paper() -> None:
         "       total",
         "        0  0 to 1  node of 3     58.6 KiB    512.0 KiB  32.0 KiB  109.4 KiB  512.0 KiB"
         "     1.2 MiB",
-        "        1  2 to 3  node of 0    136.7 KiB    384.0 KiB  64.0 KiB  171.9 KiB  512.0 KiB"
-        "     1.2 MiB",
-        "        2  4 to 5  node of 1    214.8 KiB    256.0 KiB  64.0 KiB  234.4 KiB  512.0 KiB"
-        "     1.3 MiB",
+        "        1  2 to 3  node of 0    136.7 KiB    512.0 KiB  64.0 KiB  171.9 KiB  512.0 KiB"
+        "     1.4 MiB",
+        "        2  4 to 5  node of 1    214.8 KiB    384.0 KiB  64.0 KiB  234.4 KiB  512.0 KiB"
+        "     1.4 MiB",
         "        3  6 to 7  node of 2    293.0 KiB    128.0 KiB  32.0 KiB   46.9 KiB  512.0 KiB"
         "  1011.8 KiB",
     ]

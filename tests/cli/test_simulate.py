@@ -208,7 +208,7 @@ def test_the_picture_is_the_same_bytes_and_nothing_is_replaced_unasked(
     assert first.read_bytes().startswith(b"<?xml")
     picture = first.read_text()
     # matplotlib notes each text beside its outline.
-    for text in ("failover", "reconfiguration", "mean 73.1"):
+    for text in ("failover", "reconfiguration", "mean 73.4"):
         assert f"<!-- {text} -->" in picture
     assert "<!-- restore -->" not in picture, "there was none"
     capsys.readouterr()
