@@ -60,8 +60,8 @@ CUTS = {
     ("16x512", 2): (0, 9, 18),
 }
 """The embedding goes with the first blocks, the head with the last."""
-STEPS = {"8x256": 2, "16x512": 1}
-"""In a turn."""
+STEPS = {"8x256": 6, "16x512": 1}
+"""In a turn, of nine seconds or so: a shorter one is mostly its begin, with cold caches."""
 WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
 ROUNDS = 6
 """As many in each case, and enough for an interval."""

@@ -59,8 +59,8 @@ def test_what_the_shadow_has_done_ahead_is_not_done_again(mode: str) -> None:
 
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_losses_of_different_pipelines_at_once_delay_as_the_worse_of_them(together: bool) -> None:
-    """With two pipelines alike: no longer than the loss of one, where each has a loss, but for where
-    in its step of 1.4 s a loss falls."""
+    """With two pipelines alike: no longer than the loss of one, where each has a loss; but for
+    where in its step of 1.4 s a loss falls."""
     one = replace(asked(pipelines=2, patience_s=1e6), pauses=Pauses(detect_s=20.0))
     at_s = "600" if together else "1200"
     stood = []
