@@ -173,6 +173,10 @@ MessageKind: TypeAlias = Literal[
     "copy",
     "follow",
 ]
+YIELDING: frozenset[MessageKind] = frozenset({"ship"})
+"""Large, and needed by nobody soon: these have a lane of their own between two nodes, so that what
+training waits for never stands behind them. Each lane keeps its order; between lanes there is none.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +231,8 @@ class PeerGone:
 
 class Transport(Protocol):
     """Messages between members, by node. `poll`, `send` and `reconfigure` belong to one thread.
+    From one member to another, messages arrive in the order in which they were sent, those of the
+    kinds `YIELDING` and all others each among themselves.
 
     A message of a sender that is no member is dropped, unless it comes from a later generation:
     then it waits for `reconfigure` to catch up. So what a fenced node says is never heard.

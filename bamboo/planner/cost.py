@@ -58,7 +58,7 @@ def shared_step_s(calm: Expected, *, cores: int) -> float:
 
 
 def layout_for(grid: Grid, *, shape: BatchShape, mode: str) -> Layout:
-    """The 1F1B layout of a job: each pipeline runs the microbatches of its virtual nodes."""
+    """The layout at a job's start: each pipeline runs the microbatches of its virtual nodes."""
     held = blocks(shape.virtual_nodes, grid.pipelines)
     counts = [len(block) * shape.microbatches for block in held]
     return layout_of(grid, microbatches=counts, mode=mode)

@@ -1,7 +1,9 @@
-"""The ZeroMQ transport: one bound PULL for all that comes, one PUSH to each peer, one life each.
+"""The ZeroMQ transport: one bound PULL for all that comes, two PUSH to each peer, one life each.
 
 Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
-that comes back is a new node). Nothing lingers. A frame beyond `frame_limit_bytes` closes the
+that comes back is a new node). What yields (`ports.YIELDING`) has a connection of its own, made
+when there is something for it: in one stream a boundary tensor of a millisecond would stand behind
+a gradient of a second. Nothing lingers. A frame beyond `frame_limit_bytes` closes the
 connection that carries it, unread. Between hosts the run's keys let nobody else in: by CURVE, which
 also encrypts, or as a password in the clear where the job says so (a private network). On one host
 the sockets lie in a directory that only the user can enter.
@@ -23,8 +25,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
-from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
-from bamboo.runtime.link import VirtualLink
+from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.link import AT_ONCE, Due, VirtualLink
 from bamboo.runtime.wire import Malformed, decode, encode
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -35,7 +37,7 @@ _USER = "worker"
 WAITING_CONNECTIONS = 4096
 """All members connect to each other at once at the start; one that is refused looks dead."""
 SOCKETS = 32768
-"""A peer takes three: to send, and a pair to be told of its end."""
+"""A peer takes three for each connection: to send, and a pair to be told of its end."""
 KERNEL_BUFFER_BYTES = 4 << 20
 """Asked of the kernel, which may give less: a boundary tensor then goes over in one piece."""
 
@@ -138,13 +140,18 @@ class ZmqTransport:
         self._poller.register(self._pull, zmq.POLLIN)
         self._poller.register(self._wake_out, zmq.POLLIN)
         self._peers: dict[NodeId, zmq.Socket[bytes]] = {}
-        self._members: frozenset[NodeId] = frozenset()
+        self._yielding: dict[NodeId, zmq.Socket[bytes]] = {}
+        """To the same peers, those to whom something that yields was sent."""
+        self._members: Mapping[NodeId, str] = {}
         self._generation = 0
         self._early: list[Delivered] = []
-        self._held: list[tuple[float, int, Delivered]] = []
+        self._held: list[tuple[float, int, Delivered, float]] = []
+        """What the virtual link still holds, with the `shared_s` that its due time knows of."""
+        self._shared_s: dict[NodeId, float] = {}
         self._sequence = 0
         self._new_monitors: deque[tuple[NodeId, zmq.Socket[bytes]]] = deque()
         self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
+        self._told: set[NodeId] = set()
         self._closed = False
         self.malformed = 0
         self.sent_bytes: Counter[str] = Counter()
@@ -204,12 +211,13 @@ class ZmqTransport:
             socket.plain_password = keys.client_secret
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
-        for node in [n for n in self._peers if n not in members]:
-            socket = self._peers.pop(node)
-            socket.disable_monitor()
-            socket.close(linger=0)
+        for sockets in (self._peers, self._yielding):
+            for node in [n for n in sockets if n not in members]:
+                socket = sockets.pop(node)
+                socket.disable_monitor()
+                socket.close(linger=0)
         self._generation = generation
-        self._members = frozenset(members)
+        self._members = dict(members)
         for node, endpoint in members.items():
             if node != self._me and node not in self._peers:
                 self._peers[node] = self._connect(node, endpoint)
@@ -230,17 +238,22 @@ class ZmqTransport:
         socket = self._peers.get(node)
         if socket is None:
             return False
-        size_bytes = sum(b.data.nbytes for b in buffers)
-        due_s = 0.0
+        yields = key.kind in YIELDING
+        if yields:
+            if node not in self._yielding:
+                self._yielding[node] = self._connect(node, self._members[node])
+            socket = self._yielding[node]
+        due = AT_ONCE
         if self._link is not None:
-            due_s = self._link.due_s(node, size_bytes, time.monotonic())
+            size_bytes = sum(b.data.nbytes for b in buffers)
+            due = self._link.due(node, size_bytes, time.monotonic(), yields=yields)
         frame = encode(
             key,
             sender=self._me,
             generation=self._generation,
             meta=meta,
             buffers=buffers,
-            due_s=due_s,
+            due=due,
         )
         self.sent_bytes[key.kind] += len(frame)
         try:
@@ -264,13 +277,12 @@ class ZmqTransport:
             except zmq.Again:
                 break  # its peer was dropped meanwhile
             try:
-                message, due_s = decode(frame.buffer)
+                message, due = decode(frame.buffer)
             except Malformed:
                 self.malformed += 1
                 continue
-            if due_s > time.monotonic():
-                self._sequence += 1
-                heapq.heappush(self._held, (due_s, self._sequence, message))
+            if due.at_s:
+                self._hold(message, due)
             else:
                 out.append(message)
         out += self._take_due()
@@ -280,10 +292,23 @@ class ZmqTransport:
         """Whether a message can be taken now."""
         return bool(cast(int, self._pull.get(_EVENTS)) & _POLLIN)
 
+    def _hold(self, message: Delivered, due: Due) -> None:
+        """Keep what came over a virtual link until it is due."""
+        known_s = self._shared_s.get(message.sender, 0.0)
+        self._shared_s[message.sender] = max(known_s, due.shared_s)
+        self._sequence += 1
+        heapq.heappush(self._held, (due.at_s, self._sequence, message, due.shared_s))
+
     def _take_due(self) -> list[Delivered]:
         out = []
         while self._held and self._held[0][0] <= time.monotonic():
-            out.append(heapq.heappop(self._held)[2])
+            due_s, sequence, message, shared_s = heapq.heappop(self._held)
+            late_s = self._shared_s[message.sender] - shared_s
+            if message.key.kind in YIELDING and late_s > 0.0:
+                later = (due_s + late_s, sequence, message, shared_s + late_s)
+                heapq.heappush(self._held, later)
+            else:
+                out.append(message)
         return out
 
     def _accept(self, message: Delivered) -> bool:
@@ -328,7 +353,9 @@ class ZmqTransport:
                 continue
             node = self._monitors[socket]
             event = recv_monitor_message(socket)
-            if event["event"] != zmq.EVENT_MONITOR_STOPPED:
+            # Of two connections to a peer both end.
+            if event["event"] != zmq.EVENT_MONITOR_STOPPED and node not in self._told:
+                self._told.add(node)
                 gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
             del self._monitors[socket]
             socket.close(linger=0)
@@ -341,6 +368,6 @@ class ZmqTransport:
         self._closed = True
         if self._auth is not None:
             self._auth.stop()
-        for socket in self._peers.values():
+        for socket in (*self._peers.values(), *self._yielding.values()):
             socket.disable_monitor()
         self._context.destroy(linger=0)

@@ -8,6 +8,7 @@ assertion in session_base.cpp) when a socket is closed while it has sent a part 
 """
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -17,6 +18,7 @@ import torch
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
+from bamboo.runtime.link import AT_ONCE, Due
 from bamboo.topology.slots import Slot
 
 HEADER_LIMIT_BYTES = 1 << 20
@@ -67,9 +69,9 @@ def encode(
     generation: int,
     meta: Mapping[str, Any],
     buffers: Sequence[Buffer],
-    due_s: float = 0.0,
+    due: Due = AT_ONCE,
 ) -> bytes:
-    """The frame of a message. `due_s`: monotonic time before which a virtual link holds it."""
+    """The frame of a message; `due`: until when a virtual link holds it."""
     header = [
         key.kind,
         [key.to.pipeline, key.to.stage],
@@ -78,7 +80,7 @@ def encode(
         key.index,
         sender,
         generation,
-        due_s,
+        due,
         meta,
         [[b.dtype, b.shape] for b in buffers],
     ]
@@ -87,14 +89,14 @@ def encode(
     return b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in buffers)))
 
 
-def decode(frame: memoryview) -> tuple[Delivered, float]:
+def decode(frame: memoryview) -> tuple[Delivered, Due]:
     """The message in `frame` and its due time. Raises Malformed."""
     length = _LENGTH.unpack_from(frame)[0] if frame.nbytes >= _LENGTH.size else 0
     if not 0 < length <= min(HEADER_LIMIT_BYTES, frame.nbytes - _LENGTH.size):
         raise Malformed("no header, or one beyond its limit")
     body = frame[_LENGTH.size + length :]
     try:
-        kind, to, source, step, index, sender, generation, due_s, meta, shapes = json.loads(
+        kind, to, source, step, index, sender, generation, due, meta, shapes = json.loads(
             str(frame[_LENGTH.size : _LENGTH.size + length], "utf-8")
         )
         if kind not in _KINDS or not isinstance(meta, dict):
@@ -106,6 +108,9 @@ def decode(frame: memoryview) -> tuple[Delivered, float]:
             step=int(step),
             index=int(index),
         )
+        arrives = Due(float(due[0]), float(due[1]))
+        if not all(map(math.isfinite, arrives)):
+            raise Malformed(f"due at {arrives}")
         buffers = _buffers([(str(d), tuple(int(n) for n in shape)) for d, shape in shapes], body)
         return (
             Delivered(
@@ -115,7 +120,7 @@ def decode(frame: memoryview) -> tuple[Delivered, float]:
                 meta=meta,
                 buffers=buffers,
             ),
-            float(due_s),
+            arrives,
         )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise Malformed(str(error)) from error

@@ -136,7 +136,7 @@ class Layout:
 
 
 def layout_of(grid: Grid, *, microbatches: Sequence[int], mode: str) -> Layout:
-    """The layout at the start: one node a slot, shadowed by its predecessor; 1F1B programs.
+    """The layout at the start: one node a slot, shadowed by its predecessor.
 
     `microbatches` is per pipeline, or one figure for all. Nodes are named like their slot (`0.2`).
     Raises ValueError when the counts do not match the grid or the mode is unknown.

@@ -1,8 +1,10 @@
 """Time and messages of a dry run: a queue of what happens when, and links that take their time.
 
-Rule: a directed link between two nodes carries one message at a time. Shipped gradients yield:
-they have a lane of their own and delay no other message. Within a node a message takes no time.
-Between zones a link may be longer and narrower.
+Rule: a directed link between two nodes has two lanes, each of which carries one message at a time.
+Shipped gradients yield: they have a lane of their own, begin when all that was sent before has
+left, and while both lanes have something each has half of the link. (`bamboo.runtime.link` does the
+same to real messages.) Within a node a message takes no time. Between zones a link may be longer
+and narrower.
 """
 
 import heapq
@@ -52,6 +54,15 @@ class Far:
         return self.links.between(zones[one], zones[other])
 
 
+@dataclass(slots=True)
+class _Lanes:
+    """Until when each lane of one link is taken, and how long that of what yields was held up."""
+
+    free_ns: int = 0
+    yielding_free_ns: int = 0
+    shared_ns: int = 0
+
+
 class Links(Generic[T]):
     """Things of type T that happen at a time; equal times keep the order in which they came."""
 
@@ -62,7 +73,10 @@ class Links(Generic[T]):
         self._far = far
         self._queue: list[tuple[int, int, T]] = []
         self._sequence = 0
-        self._free_ns: dict[tuple[NodeId, NodeId, bool], int] = {}
+        self._lanes: dict[tuple[NodeId, NodeId], _Lanes] = {}
+        self._yielding: dict[int, tuple[_Lanes, int]] = {}
+        """By sequence, what yields and is under way: its link, and for how long that had been
+        shared when its time in the queue was right."""
 
     def at(self, when_ns: int, what: T) -> None:
         """Let `what` happen at `when_ns`."""
@@ -85,21 +99,44 @@ class Links(Generic[T]):
             return True
         link = (self._far.between(source, to) if self._far is not None else None) or self._near
         carry_ns = round(size_bytes / link.bytes_per_s * 1e9) if link.bytes_per_s > 0 else 0
-        lane = (source, to, yields)
-        sent_ns = max(self.now_ns, self._free_ns.get(lane, 0)) + carry_ns
-        self._free_ns[lane] = sent_ns
+        lanes = self._lanes.get((source, to))
+        if lanes is None:
+            lanes = self._lanes[source, to] = _Lanes()
+        begin_ns = max(self.now_ns, lanes.free_ns)
+        if yields:
+            sent_ns = max(begin_ns, lanes.yielding_free_ns) + carry_ns
+            lanes.yielding_free_ns = sent_ns
+        else:
+            sharing_ns = min(carry_ns, max(0, lanes.yielding_free_ns - begin_ns))
+            sent_ns = begin_ns + carry_ns + sharing_ns
+            lanes.free_ns = sent_ns
+            lanes.yielding_free_ns += sharing_ns
+            lanes.shared_ns += sharing_ns
         arrives_ns = sent_ns + hops * round(link.latency_s * 1e9)
         if arrives_ns == self.now_ns:
             return True
         self.at(arrives_ns, what)
+        if yields:
+            self._yielding[self._sequence] = (lanes, lanes.shared_ns)
         return False
+
+    def _pop(self) -> T | None:
+        """What comes first; None: it is due later by now, and was put back."""
+        when_ns, sequence, what = heapq.heappop(self._queue)
+        lanes, known_ns = self._yielding.pop(sequence, (None, 0))
+        if lanes is None or lanes.shared_ns == known_ns:
+            return what
+        self._yielding[sequence] = (lanes, lanes.shared_ns)
+        heapq.heappush(self._queue, (when_ns + lanes.shared_ns - known_ns, sequence, what))
+        return None
 
     def next_moment(self) -> list[T]:
         """Go on to the next time at which anything happens; all of it, in order. Empty: the end."""
-        if not self._queue:
-            return []
-        self.now_ns = self._queue[0][0]
-        out = []
-        while self._queue and self._queue[0][0] == self.now_ns:
-            out.append(heapq.heappop(self._queue)[2])
+        out: list[T] = []
+        while self._queue and (not out or self._queue[0][0] == self.now_ns):
+            when_ns = self._queue[0][0]
+            what = self._pop()
+            if what is not None:
+                self.now_ns = when_ns
+                out.append(what)
         return out

@@ -8,9 +8,11 @@ Plain 1F1B has min(P - 1 - s, M) forwards first and leaves no slack between equa
 forward waits for the gradient that the neighbour has only just sent, so a step grows by the way
 there and back for every microbatch. Here each stage but the last runs one forward more before its
 first backward, and computes that one while the messages travel. It takes the memory of one more
-microbatch, and no time where a backward takes at least as long as a forward.
-(Narayanan et al., PipeDream-Flush in "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021;
-Zhuang et al., eager 1F1B in "On Optimizing the Communication of Model Parallelism", MLSys 2023.)
+microbatch; and where stages are unequal and microbatches few, a fast stage behind a slow one may
+wait for that forward's input with a backward at hand. README.md has what that is worth.
+(Narayanan et al., PipeDream-Flush in "Memory-Efficient Pipeline-Parallel DNN Training", ICML 2021.
+It is the least of the eager 1F1B of Zhuang et al., "On Optimizing the Communication of Model
+Parallelism", MLSys 2023, which has up to twice as many forwards first.)
 """
 
 from dataclasses import dataclass

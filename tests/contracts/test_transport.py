@@ -48,6 +48,18 @@ def test_messages_of_one_sender_arrive_whole_and_in_order(net: Net) -> None:
         assert all(torch.equal(to_tensor(x), tensors[n]) for x in message.buffers)
 
 
+def test_what_yields_and_all_else_each_keep_their_order(net: Net) -> None:
+    a, b = net.pair()
+    for n in range(40):
+        big = torch.full((1 + 20_000 * (n % 3),), float(n))
+        assert a.send(B, key(n, "ship" if n % 2 else "act"), [to_buffer(big)], {})
+    got = receive(b, 40)
+    assert steps([m for m in got if m.key.kind == "act"]) == list(range(0, 40, 2))
+    assert steps([m for m in got if m.key.kind == "ship"]) == list(range(1, 40, 2))
+    for message in got:
+        assert float(to_tensor(message.buffers[0])[-1]) == message.key.step
+
+
 def test_a_large_tensor_arrives_whole(net: Net) -> None:
     a, b = net.pair()
     big = torch.arange(6_000_000, dtype=torch.int64)
@@ -158,6 +170,19 @@ def test_a_killed_peer_is_told_once_and_soon(net: Net) -> None:
     assert not a.wait_gone(NEVER_S)
 
 
+def test_a_killed_peer_to_whom_something_yielded_is_told_once(net: Net) -> None:
+    a = net.member(A)
+    peer, endpoint = net.process(B, a, A)
+    a.reconfigure(generation=1, members={A: a.endpoint, B: endpoint})
+    assert a.send(B, key(0, "ship"), (), {})
+    assert not a.wait_gone(NEVER_S)
+    peer.signal(signal.SIGKILL)
+    assert [one.node for one in gone(a)] == [B]
+    assert not a.wait_gone(NEVER_S)
+    a.reconfigure(generation=2, members={A: a.endpoint})
+    assert not a.send(B, key(1, "ship"), (), {})
+
+
 def test_what_the_dead_had_sent_before_is_still_delivered(net: Net) -> None:
     a = net.member(A)
     peer, endpoint = net.process(B, a, A)
@@ -194,7 +219,8 @@ def test_a_stopped_peer_is_told_after_missed_heartbeats(net: Net) -> None:
 def test_a_peer_that_is_dropped_is_not_lost(net: Net) -> None:
     a, b = net.pair()
     a.send(B, key(0), (), {})
-    receive(b, 1)
+    a.send(B, key(1, "ship"), (), {})
+    receive(b, 2)
     a.reconfigure(generation=2, members={A: a.endpoint})
     assert not a.wait_gone(NEVER_S)
 
@@ -242,6 +268,18 @@ def test_a_slow_link_keeps_the_order(net: Net) -> None:
         a.send(B, key(n), [to_buffer(torch.ones(20_000 if n < 2 else 1))], {})
     assert steps(receive(b, 4)) == [0, 1, 2, 3]
     assert time.monotonic() - start_s >= 0.128
+
+
+def test_on_a_slow_link_nothing_stands_behind_what_yields(net: Net) -> None:
+    # 1 MB at 0.01 Gbps takes 800 ms; 50 kB take 40 and hold it up by as much.
+    a, b = net.pair(link=VirtualLink(gbps=0.01, latency_s=0.0))
+    start_s = time.monotonic()
+    a.send(B, key(0, "ship"), [to_buffer(torch.ones(250_000))], {})
+    a.send(B, key(1), [to_buffer(torch.ones(12_500))], {})
+    assert steps(receive(b, 1)) == [1]
+    assert 0.08 <= time.monotonic() - start_s < 0.84
+    assert steps(receive(b, 1)) == [0]
+    assert time.monotonic() - start_s >= 0.84
 
 
 def test_closing_twice_is_closing_once(net: Net) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.ids import NodeId
-from bamboo.ports import Delivered, MessageKey, PeerGone
+from bamboo.ports import Delivered, MessageKey, MessageKind, PeerGone
 from bamboo.runtime.transport import RunKeys, ZmqTransport
 from bamboo.topology.slots import Slot
 from tests.e2e.forker import Process, shared_forker
@@ -19,8 +19,8 @@ NEVER_S = 0.15
 """How long a message that must not come is waited for, after one that must has come."""
 
 
-def key(step: int) -> MessageKey:
-    return MessageKey(kind="act", to=HERE, source=HERE, step=step)
+def key(step: int, kind: MessageKind = "act") -> MessageKey:
+    return MessageKey(kind=kind, to=HERE, source=HERE, step=step)
 
 
 class Net:

@@ -28,7 +28,7 @@ def chosen(work: Workload, hazard: Hazard, room: Room = ROOM, grid: Grid = GRID)
 
 def test_it_is_taken_where_it_pays_and_left_out_where_it_does_not() -> None:
     """The link is slow: shipping a gradient takes longer than a step."""
-    work = workload(bytes_per_s=1.1e4, parameters=2000)
+    work = workload(bytes_per_s=1.3e4, parameters=2000)
     assert chosen(work, STORMY).taken.choice.mode == "stash"
     rarely = chosen(work, replace(STORMY, losses_per_node_hour=0.001))
     assert rarely.taken.choice.mode == "off"
@@ -40,17 +40,17 @@ def test_it_is_taken_where_it_pays_and_left_out_where_it_does_not() -> None:
 
 def test_it_is_left_out_where_the_job_is_short_or_the_link_slower_still() -> None:
     """Half of what a short job has done is less than what redundancy costs it."""
-    work = workload(bytes_per_s=1.1e4, parameters=2000)
+    work = workload(bytes_per_s=1.3e4, parameters=2000)
     assert chosen(work, STORMY).taken.choice.mode == "stash"
     short = replace(STORMY, stakes=replace(STORMY.stakes, steps=5))
     assert chosen(work, short).taken.choice.mode == "off"
-    slower = chosen(replace(work, bytes_per_s=1.1e3), STORMY)
+    slower = chosen(replace(work, bytes_per_s=1.3e3), STORMY)
     assert slower.taken.choice.mode == "off"
     assert "redundancy makes a step" in slower.why
 
 
 def test_no_mode_is_taken_in_which_the_first_loss_ends_the_run() -> None:
-    work = workload(bytes_per_s=1.1e4, parameters=2000)
+    work = workload(bytes_per_s=1.3e4, parameters=2000)
     rarely = replace(NO_CHECKPOINTS, losses_per_node_hour=0.001)
     found = chosen(work, rarely)
     assert found.taken.choice.mode == "stash"

@@ -84,7 +84,7 @@ def test_a_node_sends_no_more_than_its_rate_allows() -> None:
 
 def test_redundancy_is_chosen_where_it_pays_and_not_where_it_does_not() -> None:
     """The link is slow: shipping a gradient takes longer than a step."""
-    work = workload(bytes_per_s=1.1e4, parameters=2000)
+    work = workload(bytes_per_s=1.3e4, parameters=2000)
     room = Room(memory_bytes=2**40, nodes=range(4, 5), microbatches=(2,), modes=("off", "stash"))
     grid = Grid(pipelines=1, stages=4)
     often = Hazard(stakes=stakes(checkpoint_every=1000))

@@ -25,7 +25,7 @@ from bamboo.core.state import Phase, State, initial_state
 from bamboo.data.dataset import load_data
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.models import build_model
-from bamboo.ports import Buffer, Delivered, MessageKey, PeerGone
+from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.decided import Decided
 from bamboo.runtime.executor import Completed
 from bamboo.runtime.numerics import local_numerics, prepare
@@ -37,11 +37,12 @@ from bamboo.topology.strategy import Placement, Strategy
 
 POLICY = Policy(suspect_s=1.0, gone_s=3.0)
 NOW_S = 1000.0
-Link = tuple[NodeId, NodeId]
+Link = tuple[NodeId, NodeId, bool]
+"""From one node to another; whether it is the lane of what yields."""
 
 
 class Wires:
-    """One queue of messages for each ordered pair of nodes."""
+    """Two queues of messages for each ordered pair of nodes: of what yields, and of all else."""
 
     def __init__(self) -> None:
         self.queues: dict[Link, deque[Delivered]] = {}
@@ -80,7 +81,8 @@ class SimulatedTransport:
                 for b in buffers
             ),
         )
-        self._wires.queues.setdefault((self._me, node), deque()).append(message)
+        link = (self._me, node, key.kind in YIELDING)
+        self._wires.queues.setdefault(link, deque()).append(message)
         return True
 
     def poll(self, timeout_s: float) -> Sequence[Delivered]:

@@ -219,7 +219,7 @@ def test_a_gradient_also_goes_to_the_shadow_of_a_stage_in_full(redundancy: str, 
         bench.get("act", S1, S0, index=index)
     bench.get("grad", S1, S2, index=0)
     assert "1B0" in bench.go()
-    keys = [letter.key for letter in bench.wires.queues[NODES[1], NODES[2]]]
+    keys = [letter.key for letter in bench.wires.queues[NODES[1], NODES[2], False]]
     assert any(key.kind == "grad" and key.to == S0 for key in keys) == also
 
 
@@ -376,5 +376,7 @@ def test_a_promoted_slot_sends_what_is_there_and_computes_the_rest(ahead: int) -
     assert own == ["1F0", "1F1", "1F2"], "then gradients are needed"
     assert run.recovery.recomputed == max(0, 3 - ahead)
     assert run.recovery.first_operation_s == 1.0
-    sent = [m.key.index for m in bench.wires.queues[(NODES[0], NODES[2])] if m.key.kind == "act"]
+    sent = [
+        m.key.index for m in bench.wires.queues[NODES[0], NODES[2], False] if m.key.kind == "act"
+    ]
     assert sent == [0, 1, 2]

@@ -161,6 +161,7 @@ def test_greedy_redundancy_costs_what_was_measured_once_messages_take_time() -> 
     times = {mode: step_time_s(plan_run(layout(mode), late)) for mode in REDUNDANCY_MODES}
     assert times["gap"] == times["stash"] == times["off"] < plain["off"]
     assert times["eager"] / times["off"] == pytest.approx(1.06, abs=0.01)
+    assert times["full"] / times["off"] == pytest.approx(1.36, abs=0.01)
 
 
 def test_a_step_waits_for_the_replicas_of_the_step_before_the_last() -> None:
