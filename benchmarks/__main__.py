@@ -6,6 +6,7 @@ it started when its time is over; one that fails stops no other, and the table a
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.options import trace_file
+from benchmarks.claim import Claim
+from benchmarks.options import parsed, trace_file
 from benchmarks.report import RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +24,8 @@ TRACE = ROOT.parent / "shared" / "traces" / "bamboo-p3.csv"
 FACTOR = 4.0
 """A part may take so many times what it took on two quiet cores."""
 TO_END_S = 60.0
+QUIET_LOAD, QUIET_WITHIN_S = 1.0, 240.0
+"""The load average of a minute, from 32 busy processes down to one, takes three and a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Part:
 
 
 PARTS = {
-    "executor": Part(module="executor_vs_torch", about="beside torch's schedules", minutes=12),
+    "executor": Part(module="executor_vs_torch", about="beside torch's schedules", minutes=40),
     "bound": Part(module="virtual_bound", about="deep pipelines, 1F1B bound", minutes=10),
     "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=12),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
@@ -78,7 +82,7 @@ def main() -> int:
     parser.add_argument(
         "--trace", type=trace_file, default=TRACE, help="Bamboo's p3 trace, event CSV"
     )
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     unknown = [name for name in arguments.parts if name not in PARTS]
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -87,8 +91,6 @@ def main() -> int:
         print(f"{name:14} about {part.minutes:3.0f} min  {part.about}")
     if arguments.list:
         return 0
-    # Asked to end from outside, the part under way is ended too, and the table is printed.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     rows: list[tuple[str, str, float, str]] = []
     try:
         for name, part in chosen.items():
@@ -104,6 +106,7 @@ def played(part: Part, trace: Path) -> tuple[str, float, str]:
     """What came of it, in how many minutes, and the result file that is new."""
     if part.traced and not trace.exists():
         return "no trace", 0.0, f"(give --trace; {trace.name} is not there)"
+    wait_for_quiet()
     print(f"\n== {part.module}", flush=True)
     before = written()
     began_s = time.monotonic()
@@ -121,7 +124,24 @@ def played(part: Part, trace: Path) -> tuple[str, float, str]:
         end(process)
     outcome = {0: "done", None: "took too long, was ended"}.get(code, f"failed with {code}")
     new = sorted(name for name, when in written().items() if before.get(name) != when)
-    return outcome, (time.monotonic() - began_s) / 60, ", ".join(new) or "none"
+    said = [name + missed(RESULTS / name) for name in new]
+    return outcome, (time.monotonic() - began_s) / 60, ", ".join(said) or "none"
+
+
+def missed(result: Path) -> str:
+    """How many of a result's claims are not reached, in brackets; "" of one without claims."""
+    made = json.loads(result.read_text()).get("claims")
+    if not made:
+        return ""
+    short = sum(not Claim(**claim).holds for claim in made)
+    return f" ({short} of {len(made)} claims NOT REACHED)" if short else f" ({len(made)} claims)"
+
+
+def wait_for_quiet() -> None:
+    """Until the part before has left the load average, or for as long as that takes."""
+    until_s = time.monotonic() + QUIET_WITHIN_S
+    while os.getloadavg()[0] > QUIET_LOAD and time.monotonic() < until_s:
+        time.sleep(1.0)
 
 
 def written() -> dict[str, float]:

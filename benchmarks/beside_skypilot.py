@@ -22,7 +22,7 @@ from typing import Any
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.load import load_job
 from bamboo.planner.catalogue import Catalogue, InstanceType
-from benchmarks.options import at_least, job_file
+from benchmarks.options import at_least, job_file, parsed
 from benchmarks.peers.processes import missing
 from benchmarks.report import command_of, write_result
 
@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--job", type=job_file, default=JOB)
     parser.add_argument("--seeds", type=at_least(1), default=6)
     parser.add_argument("--peers-python", type=Path, help="where SkyPilot is; by default ours")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     peers = arguments.peers_python or PEERS
     if not peers.exists():
         print(missing())

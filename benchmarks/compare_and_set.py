@@ -42,7 +42,7 @@ from bamboo.core.machine import transition
 from bamboo.ids import RunId
 from bamboo.ports import Store
 from benchmarks.control_plane import Run, formed, joined, repair
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed, selected
 from benchmarks.report import command_of, median_and_quartiles, write_result
 from tests.store_server import start_store
 
@@ -247,7 +247,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=at_least(1), default=40)
     parser.add_argument("--members", type=at_least(2), nargs="+", default=[4, 64])
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     found = {}
     for members in arguments.members:
         found[members] = measure(members, arguments.rounds)
@@ -262,7 +262,8 @@ def main() -> None:
         middle, *_ = median_and_quartiles(one["append"])
         print(f"  {1e3 / middle:.0f} decisions a second, one after the other, by one member")
     command = command_of("compare_and_set", arguments)
-    print(f"written: {write_result('compare-and-set', command, {'members': found}).name}")
+    part = selected(parser, arguments, "members")
+    print(f"written: {write_result('compare-and-set', command, {'members': found}, *part).name}")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from bamboo.core.together import transitions
 from bamboo.ids import InstanceId, NodeId, ZoneId, run_id
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed, selected
 from benchmarks.report import command_of, median_and_quartiles, write_result
 
 STAGES = 8
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--members", type=at_least(1), nargs="+", default=[16, 64, 1024, 4096])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry", action="store_true", help="print the table, write no result")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     found = {}
     for members in arguments.members:
         found[members] = measure(members, arguments.rounds, random.Random(arguments.seed))
@@ -243,7 +243,8 @@ def main() -> None:
                 print(f"  {kind:22} {spread(times)}  max {max(times):10.1f}")
     if not arguments.dry:
         command = command_of("control_plane", arguments)
-        print(f"written: {write_result('control-plane', command, {'members': found}).name}")
+        part = selected(parser, arguments, "members")
+        print(f"written: {write_result('control-plane', command, {'members': found}, *part).name}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.catalogue import installed_catalogue
-from benchmarks.options import at_least, job_file
+from benchmarks.options import at_least, job_file, parsed
 from benchmarks.report import command_of, write_result
 
 JOB = Path(__file__).parents[1] / "examples" / "gpt2-xl-300usd.toml"
@@ -53,7 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--job", type=job_file, default=JOB)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     types = len(installed_catalogue().types)
     taken: list[tuple[float, float]] = []
     body: dict[str, Any] = {}

@@ -33,7 +33,7 @@ from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.local_run import step_times_s
-from benchmarks.options import at_least, chosen
+from benchmarks.options import at_least, chosen, parsed
 from benchmarks.report import (
     command_of,
     median_and_quartiles,
@@ -200,7 +200,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default=PARTS)
     parser.add_argument("--rounds", type=at_least(1), default=5)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     body: dict[str, Any] = {}
     parts: dict[str, Callable[[], None]] = {
         "grow": lambda: grow(body),

@@ -5,11 +5,12 @@
 
 A GPT of 8 blocks, width 256, and one of 16 blocks, width 512; 128 tokens, dropout 0.1, a global
 batch of 8 microbatches of 4 sequences, so of 4 in each of two pipelines. One thread a process,
-AdamW fused, decay for matrices alone. Everybody clips the global norm at 1: ours by float64 squares
-per parameter that go to all slots, torch by its own norm of each stage and a number by Gloo. Ours
-pays for the promise beside: keyed randomness, the loss record, contiguous boundaries, and in
-`stash` (the default) the gradient to the shadow and the replica's step. Two pipelines of torch's
-add their gradients in one bucket by Gloo, as DistributedDataParallel does.
+AdamW fused, decay for matrices alone. Ours has one microbatch more in flight on each stage but the
+last than Schedule1F1B has (bamboo/schedule/README.md). Everybody clips the global norm at 1: ours
+by float64 squares per parameter that go to all slots, torch by its own norm of each stage and a
+number by Gloo. Ours pays for the promise beside: keyed randomness, the loss record, contiguous
+boundaries, and in `stash` (the default) the gradient to the shadow and the replica's step. Two
+pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.
 
 All contenders of a case live at once and take turns (benchmarks/turns.py): wall time per step on
 the cores that there are, and processor time per step of all processes, the store's included. Fewer
@@ -36,7 +37,7 @@ from bamboo.config.tree import (
     TrainConfig,
 )
 from benchmarks.claim import Claim
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed, selected
 from benchmarks.report import (
     command_of,
     interval_name,
@@ -86,16 +87,15 @@ class Case:
 
 GRIDS = ("1x2", "1x4", "2x2", "2x4")
 PIPELINES = (REFERENCE, *OURS, "gpipe")
-SHORT = (REFERENCE, *OURS)
 CASES = (
     Case(size="8x256", pipelines=1, stages=4),
     Case(size="8x256", pipelines=1, stages=2, contenders=PIPELINES),
     Case(size="8x256", pipelines=2, stages=2, contenders=PIPELINES),
     Case(size="8x256", pipelines=2, stages=4, contenders=PIPELINES),
-    Case(size="16x512", pipelines=1, stages=4, contenders=SHORT),
-    Case(size="16x512", pipelines=1, stages=2, contenders=SHORT),
-    Case(size="16x512", pipelines=2, stages=2, contenders=SHORT),
-    Case(size="16x512", pipelines=2, stages=4, contenders=SHORT),
+    Case(size="16x512", pipelines=1, stages=4),
+    Case(size="16x512", pipelines=1, stages=2, contenders=PIPELINES),
+    Case(size="16x512", pipelines=2, stages=2, contenders=PIPELINES),
+    Case(size="16x512", pipelines=2, stages=4, contenders=PIPELINES),
 )
 
 
@@ -192,7 +192,7 @@ def head_of(rounds: int) -> str:
 
 
 def chosen(sizes: str, grids: str, contenders: str) -> list[Case]:
-    """The cases of these sizes and grids, of the defaults or beyond them; of everybody or of the
+    """The cases of these sizes and grids; of everybody or of the
     contenders that are named. The reference comes first. What is empty is as the defaults have
     it."""
     cases = [
@@ -214,9 +214,8 @@ def _grids(size: str) -> list[str]:
 
 
 def _case(size: str, pipelines: int, stages: int) -> Case:
-    """That of the defaults, or a short one."""
-    own = Case(size=size, pipelines=pipelines, stages=stages, contenders=SHORT)
-    return next((case for case in CASES if (case.size, case.grid) == (size, own.grid)), own)
+    own = Case(size=size, pipelines=pipelines, stages=stages)
+    return next(case for case in CASES if (case.size, case.grid) == (size, own.grid))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -225,11 +224,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--grids", default="", help=f"pipelines x stages, of {', '.join(GRIDS)}")
     parser.add_argument("--rounds", type=at_least(1), default=ROUNDS)
     parser.add_argument("--contenders", default="", help=f"of {', '.join(CONTENDERS)}")
-    arguments = parser.parse_args(argv)
+    arguments = parsed(parser, argv)
     for option, known in (("sizes", STEPS), ("grids", GRIDS), ("contenders", CONTENDERS)):
-        given = [word for word in getattr(arguments, option).split(",") if word]
-        if unknown := [word for word in given if word not in known]:
-            parser.error(f"--{option} {unknown[0]}: there are {', '.join(known)}")
+        given = getattr(arguments, option)
+        if unknown := [word for word in given.split(",") if given and word not in known]:
+            parser.error(f"--{option} {unknown[0]!r}: there are {', '.join(known)}")
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     head = head_of(arguments.rounds)
@@ -239,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
     print("\n".join(["", head, *map(line, rows)]))
-    parts = (arguments.sizes, arguments.grids)
+    parts = selected(parser, arguments, "sizes", "grids", "contenders")
     command = command_of("executor_vs_torch", arguments)
     made = claims(rows)
     print("\n".join(claim.line() for claim in made))

@@ -12,6 +12,7 @@ from benchmarks import failover_ours as ours
 from benchmarks.claim import Claim
 from benchmarks.failover_figures import (
     Play,
+    hit_steps_s,
     never_ended,
     redone,
     samples_per_s,
@@ -31,6 +32,8 @@ class Row:
     calm_step_s: float
     kills: int
     until_commit_s: tuple[float, ...]
+    hit_step_s: tuple[float, ...]
+    """Of each kill, how long the step took that it hit."""
     never_ended: int
     """Of the kills, those after which no new step came: up to the play's end is counted."""
     discarded: int | None
@@ -54,8 +57,14 @@ class Row:
 
     @property
     def stalls_s(self) -> list[float]:
-        """Of each kill."""
+        """Of each kill: to the next new step, less a whole calm one. A kill comes in the middle of
+        a step, so who is not hurt at all has half a step less than nothing here."""
         return [one - self.calm_step_s for one in self.until_commit_s]
+
+    @property
+    def late_s(self) -> float:
+        """How much later than a calm one the step was that a kill hit, in the median."""
+        return statistics.median(self.hit_step_s) - self.calm_step_s
 
     @property
     def stall_s(self) -> tuple[float, float, float]:
@@ -71,23 +80,25 @@ class Row:
 
     def line(self) -> str:
         """For the table."""
-        middle, between, longest = "-", "-", "-"
+        middle, between, longest, late = "-", "-", "-", "-"
         if self.stalls_s:
             stall_s, low, high = self.stall_s
             middle = ">" * self.stall_is_a_bound + f"{stall_s:.2f}"
             between = f"{low:.2f}-{high:.2f}"
             longest = ">" * (self.never_ended > 0) + f"{max(self.stalls_s):.2f}"
+            late = ">" * self.stall_is_a_bound + f"{self.late_s:.2f}"
         discarded = "-" if self.discarded is None else self.discarded
         return (
             f"{self.system:21} {1e3 * self.calm_step_s:8.0f} {self.kills:6d} {middle:>7} "
-            f"{between:>11} {longest:>7} {discarded:>10} {self.redone:7d} {self.goodput:8.3f} "
-            f"{self.of_oracle:10.3f} {self.samples_of_oracle:8.3f}  {self.bits}"
+            f"{between:>11} {longest:>7} {late:>7} {discarded:>10} {self.redone:7d} "
+            f"{self.goodput:8.3f} {self.of_oracle:10.3f} {self.samples_of_oracle:8.3f}  {self.bits}"
         )
 
 
 HEAD = (
     f"{'system':21} {'ms/step':>8} {'kills':>6} {'stall s':>7} {'95 %':>11} {'longest':>7} "
-    f"{'discarded':>10} {'redone':>7} {'goodput':>8} {'of oracle':>10} {'samples':>8}  bits"
+    f"{'late s':>7} {'discarded':>10} {'redone':>7} {'goodput':>8} {'of oracle':>10} "
+    f"{'samples':>8}  bits"
 )
 
 
@@ -103,6 +114,7 @@ def row(
         calm_step_s=calm_s,
         kills=len(play.kills_s),
         until_commit_s=until_next_commit_s(play),
+        hit_step_s=hit_steps_s(play),
         never_ended=never_ended(play),
         discarded=play.discarded,
         redone=redone(play),
@@ -126,6 +138,7 @@ def pooled(plays: Sequence[Row]) -> Row:
         calm_step_s=statistics.median(one.calm_step_s for one in plays),
         kills=sum(one.kills for one in plays),
         until_commit_s=(*ended, *others),
+        hit_step_s=tuple(x for one in plays for x in one.hit_step_s),
         never_ended=len(others),
         discarded=sum(discarded) if len(discarded) == len(plays) else None,
         redone=sum(one.redone for one in plays),
@@ -220,4 +233,9 @@ def _beside_torchft(mine: Row, rows: Mapping[str, Row]) -> list[Claim]:
         about += ", the best of them" if share == 1.0 else ""
         limit = share * theirs_s[system]
         out.append(Claim(about=about, found=stall_s, limit=limit, interval=(low_s, high_s)))
+        late_s = rows[system].late_s
+        about = f"hit step later than a calm one, s, beside {late_s:.2f} of {system}"
+        _, low_s, high_s = median_with_interval(mine.hit_step_s)
+        interval = (low_s - mine.calm_step_s, high_s - mine.calm_step_s)
+        out.append(Claim(about=about, found=mine.late_s, limit=share * late_s, interval=interval))
     return out

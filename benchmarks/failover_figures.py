@@ -78,6 +78,17 @@ def until_next_commit_s(play: Play) -> tuple[float, ...]:
     return tuple(out)
 
 
+def hit_steps_s(play: Play) -> tuple[float, ...]:
+    """Of each kill how long the step took that it hit: from the last step that was new before it
+    (or the play's begin) to the next one, or to the end of the play."""
+    new = _new_at_s(play)
+    out = []
+    for at_s, after_s in zip(play.kills_s, until_next_commit_s(play), strict=True):
+        before = bisect_right(new, at_s)
+        out.append(at_s + after_s - (new[before - 1] if before else play.begin_s))
+    return tuple(out)
+
+
 def never_ended(play: Play) -> int:
     """How many of the kills no new step came after, so that of their stalls only the least is
     known."""

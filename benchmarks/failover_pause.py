@@ -15,7 +15,7 @@ import time
 
 from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
 from bamboo.core.state import Outcome
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed
 from benchmarks.report import command_of, median_and_quartiles, write_result
 from tests.e2e.calm import difference
 from tests.e2e.cluster import cluster
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=at_least(1), default=20)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     rng = random.Random(arguments.seed)
     found = [one_kill(rng) for _ in range(arguments.kills)]
     print(f"{arguments.kills} kills; ms")

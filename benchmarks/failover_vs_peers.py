@@ -32,7 +32,7 @@ from benchmarks import failover_ours as ours
 from benchmarks.failover_claims import HEAD, SMALLER, Row, claims, pooled, row
 from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
-from benchmarks.options import at_least, chosen, more_than_zero
+from benchmarks.options import at_least, chosen, more_than_zero, parsed, selected
 from benchmarks.peers import torchft_group, torchrun_agents
 from benchmarks.peers.processes import at_hand, missing
 from benchmarks.peers.torchft_group import Settings, Theirs, Work
@@ -277,7 +277,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=at_least(1), default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
+    if arguments.seconds < arguments.every:
+        parser.error(
+            f"no kill falls into {arguments.seconds:g} s: give --seconds of --every at least"
+        )
     systems = chosen(parser, "system", arguments.systems, SYSTEMS)
     if not at_hand():
         print(missing())
@@ -308,8 +312,8 @@ def main() -> int:
         "plays": bench.details,
     }
     command = command_of("failover_vs_peers", arguments)
-    part = "" if systems == list(SYSTEMS) else ",".join(systems)
-    print(f"written: {write_result('failover-vs-peers', command, body, part).name}")
+    part = selected(parser, arguments, "systems")
+    print(f"written: {write_result('failover-vs-peers', command, body, *part).name}")
     bits = any(rows[name].bits != "equal" for name in ("bamboo", QUIET) if name in rows)
     return int(bool(failed) or bits)
 

@@ -22,8 +22,14 @@ from bamboo.topology.slots import Slot
 from benchmarks import failover_ours as ours
 from benchmarks.claim import Claim
 from benchmarks.failover_oracle import Device, oracle
-from benchmarks.options import at_least
-from benchmarks.report import command_of, median_with_interval, ratio_of_means, write_result
+from benchmarks.options import at_least, parsed
+from benchmarks.report import (
+    command_of,
+    in_turn,
+    median_with_interval,
+    ratio_of_means,
+    write_result,
+)
 from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster, protected
 from tests.e2e.forker import close_shared_forker
@@ -121,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=at_least(1), default=2)
     parser.add_argument("--kills", type=at_least(1), default=8, help="of each mode in a round")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     expected = {
         mode: oracle(
             Device(
@@ -138,7 +144,7 @@ def main() -> None:
     try:
         for number in range(arguments.rounds):
             todo = losses(arguments.kills, seed=number)
-            for mode in MODES:
+            for mode in in_turn(MODES, number):
                 found = played(mode, todo, expected[mode].step_s)
                 if found.difference:
                     raise RuntimeError(f"{mode}: not the calm run's bits: {found.difference}")

@@ -27,7 +27,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed
 from benchmarks.report import command_of, write_result
 
 RATES = {"the p3 trace's": 1.0, "three times the trace's": 3.0, "ten times the trace's": 10.0}
@@ -134,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a mode for each stage is worth.")
     parser.add_argument("--jobs", type=at_least(1), default=40)
     parser.add_argument("--whole", type=at_least(1), default=6)
-    options = parser.parse_args()
+    options = parsed(parser)
     chance = random.Random(SEED)
     jobs = [
         random_job(chance, stages=chance.randint(4, 10), most_microbatches=12)

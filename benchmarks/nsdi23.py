@@ -17,7 +17,7 @@ from bamboo.sim.nsdi23 import MODELS, PublishedRun, play, play_random
 from bamboo.sim.published_market import PUBLISHED_SEEDS
 from bamboo.sim.report import spread
 from bamboo.sim.trace import read_trace
-from benchmarks.options import at_least, trace_file
+from benchmarks.options import at_least, parsed, trace_file
 from benchmarks.report import command_of, write_result
 
 Figure = Callable[[PublishedRun], float]
@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=trace_file, required=True)
     parser.add_argument("--seeds", type=at_least(1), default=500)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     print("figures are: simulated (published, deviation)\n")
     body = {
         "trace": on_trace(arguments.trace),

@@ -1,12 +1,30 @@
 """Options of a benchmark: what cannot be is said before anything is played."""
 
 import math
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Collection
+import signal
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.sim.trace import read_trace
+
+
+def parsed(parser: ArgumentParser, given: Sequence[str] | None = None) -> Namespace:
+    """What was asked for; by default on the command line. From now on whoever is asked to end
+    (SIGTERM) ends what it started, as on Ctrl-C."""
+    arguments = parser.parse_args(given)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return arguments
+
+
+def selected(parser: ArgumentParser, arguments: Namespace, *names: str) -> list[str]:
+    """What was asked for by these options where it is not the default, for a result's name."""
+    values = [
+        getattr(arguments, x) for x in names if getattr(arguments, x) != parser.get_default(x)
+    ]
+    return [",".join(map(str, x)) if isinstance(x, list) else str(x) for x in values]
 
 
 def chosen(parser: ArgumentParser, what: str, words: str, there: Collection[str]) -> list[str]:

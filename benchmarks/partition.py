@@ -27,7 +27,7 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least
+from benchmarks.options import at_least, parsed
 from benchmarks.report import command_of, write_result
 
 MARGIN = 1.005
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--layers", type=at_least(1), default=128)
     parser.add_argument("--stages", type=at_least(1), default=32)
     parser.add_argument("--rounds", type=at_least(1), default=5)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.stages > arguments.layers:
         parser.error(f"--stages {arguments.stages}: {arguments.layers} layers give no more stages")
     functions = cases(arguments.layers, arguments.stages)

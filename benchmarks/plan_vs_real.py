@@ -20,7 +20,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
 from bamboo.planner.cost import shared_step_s
 from benchmarks.local_run import step_times_s
-from benchmarks.options import at_least, chosen
+from benchmarks.options import at_least, chosen, parsed, selected
 from benchmarks.report import command_of, median_and_quartiles, write_result
 from cli import wiring
 from cli.planning import plan_job
@@ -139,11 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Steps and bytes, planned and real.")
     parser.add_argument("--rounds", type=at_least(1), default=3)
     parser.add_argument("--jobs", default=",".join(CASES))
-    options = parser.parse_args()
+    options = parsed(parser)
     names = chosen(parser, "job", options.jobs, CASES)
     body = {name: compare(name, CASES[name], options.rounds) for name in names}
     command = command_of("plan_vs_real", options)
-    print(write_result("plan-vs-real", command, body))
+    print(write_result("plan-vs-real", command, body, *selected(parser, options, "jobs")))
 
 
 if __name__ == "__main__":

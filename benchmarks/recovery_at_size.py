@@ -43,7 +43,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from benchmarks.copy_bandwidth import Yardstick, shown, yardstick
 from benchmarks.failover_ours import commits_of, stop
-from benchmarks.options import at_least, chosen
+from benchmarks.options import at_least, chosen, parsed
 from benchmarks.recovery_tables import GROWN, MB, REPLACED, claims, grown_row, replaced_row
 from benchmarks.report import command_of, write_result
 from tests.e2e.calm import samples_difference
@@ -301,7 +301,7 @@ def main() -> int:
     parser.add_argument("--mb", default="1,8,64,512", help="of state a stage")
     parser.add_argument("--nodes", default="4,8,16,32")
     parser.add_argument("--rounds", type=at_least(1), default=1)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     parts = chosen(parser, "part", arguments.parts, PARTS)
     sizes = numbers(parser, "mb", arguments.mb)
     counts = numbers(parser, "nodes", arguments.nodes, step=4)

@@ -36,9 +36,10 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.claim import Claim
 from benchmarks.local_run import step_times_s
-from benchmarks.options import at_least, chosen
+from benchmarks.options import at_least, chosen, parsed
 from benchmarks.report import (
     command_of,
+    in_turn,
     interval_name,
     median_and_quartiles,
     median_with_interval,
@@ -305,7 +306,7 @@ def main() -> None:
     parser.add_argument("--more", type=at_least(1), default=1, help="rounds of the others")
     parser.add_argument("--steps", type=at_least(1), default=8)
     parser.add_argument("--parts", default=",".join(PARTS))
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     parts = chosen(parser, "part", arguments.parts, PARTS)
     body: dict[str, Any] = {}
     for gbps in LINKS_GBPS:
@@ -319,8 +320,8 @@ def main() -> None:
         found = {mode: Found(step_ms=[], sent_bytes={}) for mode in setting.modes}
         is_fast = setting.name in map(fast, STAGES_MS)
         for number in range(arguments.rounds if is_fast else arguments.more):
-            for mode, one in found.items():
-                one_round(setting, mode, arguments.steps, one)
+            for mode in in_turn(setting.modes, number):
+                one_round(setting, mode, arguments.steps, found[mode])
             said = ", ".join(f"{mode} {one.step_ms[-1]:.0f}" for mode, one in found.items())
             print(f"{setting.name}, round {number}: {said} ms", flush=True)
         body[setting.name] = table(setting, found)

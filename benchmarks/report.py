@@ -12,8 +12,9 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
 LOAD_BEFORE = round(os.getloadavg()[0], 2)
 """When the benchmark began, before any load of its own."""
@@ -51,6 +52,12 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(values), low, high
 
 
+def in_turn(items: Sequence[T], number: int) -> list[T]:
+    """All of them, in another order each round: whoever begins may have it warmer, or colder."""
+    shift = number % len(items)
+    return [*items[shift:], *items[:shift]]
+
+
 def interval_name(count: int) -> str:
     """What `median_with_interval` gives for so many values."""
     return "95 %" if count >= ENOUGH else f"range of {count}"
@@ -58,14 +65,11 @@ def interval_name(count: int) -> str:
 
 def facts(command: str) -> dict[str, Any]:
     """Where and on what a result was measured."""
-    commit = _git("describe", "--always")
-    # A benchmark that ran just before this one has changed its own result, and nothing else.
-    if _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results"):
-        commit += "-dirty"
+    ended_on = commit()
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
-        "commit": commit,
+        "commit": COMMIT if ended_on == COMMIT else f"{COMMIT} to {ended_on}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
@@ -98,6 +102,15 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def commit() -> str:
+    """The one that is checked out, and whether anything differs from it."""
+    found = _git("describe", "--always")
+    # A benchmark that ran just before this one has changed its own result, and nothing else.
+    if _git("status", "--porcelain", "--", ":/", ":!/benchmarks/results"):
+        found += "-dirty"
+    return found
 
 
 def _git(*words: str) -> str:
@@ -149,3 +162,7 @@ def write_result(name: str, command: str, body: Mapping[str, Any], *parts: str) 
             "there is of this run"
         ) from None
     return path
+
+
+COMMIT = commit()
+"""When the benchmark began: what ran is what was there then."""

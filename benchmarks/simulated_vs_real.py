@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.options import at_least, chosen, trace_file
+from benchmarks.options import at_least, chosen, parsed, trace_file
 from benchmarks.peers.processes import end_in_order
 from benchmarks.report import command_of, write_result
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--trace", type=trace_file, required=True, help="a recorded market")
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--rounds", type=at_least(1), default=1)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     names = chosen(parser, "job", arguments.jobs, JOBS)
     body: dict[str, Any] = {"trace": arguments.trace.name, "max_nodes": MAX_NODES, "jobs": {}}
     with tempfile.TemporaryDirectory(prefix="bamboo-simulated-vs-real-") as folder:

@@ -31,7 +31,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, tiled
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
-from benchmarks.options import at_least, trace_file
+from benchmarks.options import at_least, parsed, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.waterfall import asked
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=at_least(1), default=1000)
     parser.add_argument("--rounds", type=at_least(1), default=5)
     parser.add_argument("--one-trace", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if arguments.one_trace:
         print(json.dumps(one_trace(arguments.trace)))
         return

@@ -30,7 +30,7 @@ from bamboo.sim.run import ORACLE, Asked, TimesBook, simulate
 from bamboo.sim.trace import Trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import more_than_zero, trace_file
+from benchmarks.options import more_than_zero, parsed, trace_file
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_replay import CONSTANTS_S, INTERVALS, JOB, MAIN
 from cli.market_options import MarketAsked
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="layouts, such as 2x4+0,4x2+0")
     parser.add_argument("--scales", default="60,10")
     parser.add_argument("--hours", type=more_than_zero, default=3.0)
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     only = set(filter(None, arguments.only.split(",")))
     found = []
     try:

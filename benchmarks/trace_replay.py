@@ -39,7 +39,7 @@ from typing import Any
 
 from bamboo.config.load import load_job
 from benchmarks.failover_vs_peers import THEIR_BEST, TORCHFT
-from benchmarks.options import at_least, chosen, trace_file
+from benchmarks.options import at_least, chosen, parsed, trace_file
 from benchmarks.peers.processes import at_hand, end_in_order, missing
 from benchmarks.report import command_of, write_result
 from benchmarks.trace_torchft import node_hours, samples_on_trace, scaled, work_of
@@ -359,7 +359,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=at_least(1), default=2)
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="bamboo is always played")
     parser.add_argument("--charges", action="store_true", help="other constants a restart, too")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     systems = chosen(parser, "system", arguments.systems, SYSTEMS)
     settings = chosen(parser, "setting", arguments.settings, BY_NAME)
     if "torchft" in systems and not at_hand():

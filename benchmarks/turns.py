@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.report import in_turn
 from tests.support import wait_until
 
 LOOK_S = 0.01
@@ -96,8 +97,7 @@ def take_turns(
     still before and after."""
     found: dict[str, list[Cost]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
-        shift = number % len(contenders)
-        for contender in (*contenders[shift:], *contenders[:shift]):
+        for contender in in_turn(contenders, number):
             found[contender.name].append(contender.run(steps))
     return found
 

@@ -34,7 +34,7 @@ from bamboo.sim.run import CHECKPOINT_RESTART, OURS, Figures, simulate
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.world import Terms
-from benchmarks.options import at_least, chosen, trace_file
+from benchmarks.options import at_least, chosen, parsed, selected, trace_file
 from benchmarks.report import command_of, write_result
 from cli.costing import CostAsked, JobCost, cost_of_job
 from cli.outcomes import MarketTerms, row_of
@@ -253,7 +253,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--seeds", type=at_least(1), default=10)
-    arguments = parser.parse_args(given)
+    arguments = parsed(parser, given)
     names = chosen(parser, "job", arguments.jobs, JOBS)
     bodies = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +265,8 @@ def main(given: Sequence[str] | None = None) -> int:
     for line in verdict(bodies):
         print(line)
     command = command_of("value_on_trace", arguments)
-    print(write_result("value-on-trace", command, {"jobs": bodies}))
+    part = selected(parser, arguments, "jobs")
+    print(write_result("value-on-trace", command, {"jobs": bodies}, *part))
     return 0
 
 

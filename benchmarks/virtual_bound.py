@@ -14,6 +14,7 @@ modes of a case take turns, round by round.
 
 import argparse
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -30,9 +31,10 @@ from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.claim import Claim
-from benchmarks.options import at_least, chosen
+from benchmarks.options import at_least, chosen, parsed, selected
 from benchmarks.report import (
     command_of,
+    in_turn,
     interval_name,
     median_with_interval,
     write_result,
@@ -132,9 +134,9 @@ def one_round(case: Case, mode: str, steps: int, found: Found) -> None:
 def played(case: Case, modes: Sequence[str], *, rounds: int, steps: int) -> list[dict[str, Any]]:
     """A row for each mode: the share of the bound in each round, and what the processors did."""
     by_mode = {mode: Found() for mode in modes}
-    for _ in range(rounds):
-        for mode, found in by_mode.items():
-            one_round(case, mode, steps, found)
+    for number in range(rounds):
+        for mode in in_turn(modes, number):
+            one_round(case, mode, steps, by_mode[mode])
     return [
         {
             "case": str(case),
@@ -171,7 +173,7 @@ def line(row: dict[str, Any]) -> str:
     """A row as text."""
     middle, low, high = row["share_of_bound"]
     figures = f"{row['forward_ms']:.0f}/{row['backward_ms']:.0f}"
-    ms = sorted(row["every_ms"])[len(row["every_ms"]) // 2]
+    ms = statistics.median(row["every_ms"])
     return (
         f"{row['case']:9} {row['mode']:6} {figures:>7} {row['bound_ms']:8.0f} {ms:8.0f} "
         f"{middle:18.3f} ({low:.3f}-{high:.3f}) "
@@ -188,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--rounds", type=at_least(1), default=3, help=f"twice as many for {CLAIMED}"
     )
     parser.add_argument("--steps", type=at_least(SKIPPED_STEPS + 1), default=6)
-    arguments = parser.parse_args(argv)
+    arguments = parsed(parser, argv)
     named = chosen(parser, "case", arguments.cases, every)
     modes = chosen(parser, "mode", arguments.modes, REDUNDANCY_MODES)
     head = f"{'D x P x M':9} {'mode':6} {'f/b ms':>7} {'bound':>8} {'ms/step':>8} "
@@ -202,9 +204,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows += found
     made = claims(rows)
     print("\n".join(claim.line() for claim in made))
-    part = "" if named == every else arguments.cases
+    part = selected(parser, arguments, "cases", "modes")
     body = {"claims": [asdict(claim) for claim in made], "rows": rows}
-    path = write_result("virtual-bound", command_of("virtual_bound", arguments), body, part)
+    path = write_result("virtual-bound", command_of("virtual_bound", arguments), body, *part)
     print(f"written: {path.name}")
 
 

@@ -37,7 +37,7 @@ from bamboo.sim.trace import Trace, read_trace
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
-from benchmarks.options import trace_file
+from benchmarks.options import parsed, trace_file
 from benchmarks.report import command_of, write_result
 
 MODEL = "bert"
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument(
         "--trace", type=trace_file, required=True, help="Bamboo's p3 trace, event CSV"
     )
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     trace = read_trace(arguments.trace)
     found = rows(trace)
     value = {name: one.samples_per_s / one.usd_per_hour for name, _, one in found}

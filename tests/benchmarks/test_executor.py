@@ -51,8 +51,8 @@ def test_chosen_cases_always_have_the_reference_first() -> None:
     assert [case.grid for case in chosen] == ["1x4", "2x2"]
     assert {case.contenders for case in chosen} == {("1f1b", "off", "stash")}
     assert executor_vs_torch.chosen("", "", "") == list(executor_vs_torch.CASES)
-    (beyond,) = executor_vs_torch.chosen("16x512", "2x4", "")
-    assert (beyond.grid, beyond.contenders) == ("2x4", ("1f1b", "off", "stash"))
+    (one,) = executor_vs_torch.chosen("16x512", "2x4", "")
+    assert (one.grid, one.contenders) == ("2x4", ("1f1b", "off", "stash", "gpipe"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ def played(system: str, stall_s: float, *, bits: str = "equal", redone: int = 0)
         calm_step_s=0.7,
         kills=3,
         until_commit_s=(0.7 + stall_s,) * 3,
+        hit_step_s=(0.7 + stall_s,) * 3,
         never_ended=0,
         discarded=0,
         redone=redone,
@@ -33,13 +34,13 @@ def test_all_is_reached_by_a_good_play_beside_worse_ones() -> None:
     found = verdicts(
         played("bamboo", 0.1), played("torchft 1 s", 0.9), played("torchft tight", 0.2)
     )
-    assert len(found) == 8
+    assert len(found) == 10
     assert all(found.values())
 
 
 def test_each_shortcoming_is_said() -> None:
     slow = verdicts(played("bamboo", 0.4), played("torchft 1 s", 0.9), played("torchft tight", 0.2))
-    assert sum(not holds for holds in slow.values()) == 3
+    assert sum(not holds for holds in slow.values()) == 5
     assert not all(verdicts(played("bamboo", 0.1, bits="differ: a loss")).values())
     assert not all(verdicts(played("bamboo", 0.1, redone=1)).values())
     assert not all(verdicts(played("bamboo", 0.1), first_ms=(40.0, 50.0, 151.0)).values())
@@ -61,6 +62,8 @@ def test_a_row_is_read_from_the_play() -> None:
     play = Play(begin_s=0.0, end_s=10.0, kills_s=(2.5,), commits=commits, discarded=2)
     found = row("x", play, calm_s=0.9, bits="equal", bound=0.95, oracle_step_s=0.8)
     assert found.until_commit_s == (0.5,)
+    assert found.hit_step_s == (1.0,)
+    assert found.late_s == pytest.approx(0.1)
     assert found.goodput == 0.9
     assert found.of_oracle == 0.9 / 0.95
     assert found.samples_of_oracle == 0.8 / 0.95

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.failover_figures import (
     Commit,
     Play,
+    hit_steps_s,
     kills_every,
     never_ended,
     redone,
@@ -47,6 +48,7 @@ def test_a_victim_is_one_of_those_who_train() -> None:
 def test_a_stall_lasts_until_a_step_that_is_new() -> None:
     found = play((0, 1.0), (1, 2.0), (0, 4.0), (1, 5.0), (2, 6.0), kills=(2.5, 6.5))
     assert until_next_commit_s(found) == (3.5, 3.5)
+    assert hit_steps_s(found) == (4.0, 4.0), "from the step before the kill"
     assert redone(found) == 2
 
 
