@@ -34,8 +34,10 @@ Of = TypeVar("Of")
 _Ahead = tuple[tuple[float, float], ...]
 DRY_STEPS = 2
 """The first is left out of the step time."""
-BOTH_STEPS = STEADY_STEPS
-"""In `full`, where steps are unlike each other: as many as the plan's own dry run counts."""
+UNLIKE_STEPS = STEADY_STEPS
+"""Where steps are unlike each other: as many as the plan's own dry run counts."""
+UNLIKE_MODES = frozenset({"eager", "full"})
+"""A redundant operation that is not done when a step ends is done in the next one."""
 SETTLED_STEPS = 8
 """The first half is left out."""
 IDLE_SHADOWS = ("off", "peer", "stash")
@@ -98,7 +100,7 @@ class StepTimes:
 
     def __init__(self, workload: Workload, mode: str, *, steps: int = DRY_STEPS) -> None:
         self._workload, self._mode = workload, mode
-        self._steps = max(steps, BOTH_STEPS) if "full" in modes_of(mode) else steps
+        self._steps = max(steps, UNLIKE_STEPS) if UNLIKE_MODES & set(modes_of(mode)) else steps
         takes_time = workload.bytes_per_s or workload.latency_s or workload.far
         self._idle = mode in IDLE_SHADOWS and not takes_time and not any(workload.optimizer_s)
         self._cuts: dict[int, tuple[int, ...]] = {}
@@ -337,7 +339,7 @@ class StepTimes:
         timeline = plan_run(layout, self._costs(shape), steps=steps)
         self._known_ahead[shape] = computed_ahead(timeline)
         commit_ns = timeline.commit_ns
-        if len(commit_ns) <= BOTH_STEPS:
+        if len(commit_ns) <= UNLIKE_STEPS:
             return step_time_s(timeline)
         half = len(commit_ns) // 2
         return (commit_ns[-1] - commit_ns[half - 1]) / (len(commit_ns) - half) / 1e9

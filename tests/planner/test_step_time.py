@@ -1,6 +1,7 @@
 """Step times by shape: those of the full dry run, and the same for the same pattern of nodes."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,32 @@ def test_owner_and_replica_take_the_optimizers_time(mode: str) -> None:
     planned = expected(layout, costs, batch=work.batch, source="given")
     assert step_s == pytest.approx(planned.step_s, rel=1e-3)
     assert (planned.redundant > 0) is (mode != "off"), "a replica steps, too"
+
+
+@pytest.mark.parametrize("mode", ["eager", "full"])
+def test_a_step_has_one_time_where_steps_are_unlike_each_other(mode: str) -> None:
+    """What is left of a step's redundancy is done in the next one; the plan averages over both."""
+    forward_s = (0.0292, 0.0128, 0.0255, 0.0268)
+    work = replace(
+        workload(virtual_nodes=1, microbatches=8),
+        forward_s=tuple(f / 2 for f in forward_s for _ in range(2)),
+        backward_s=tuple(f for f in forward_s for _ in range(2)),
+        optimizer_s=(0.0025,) * 8,
+        cuts={4: (0, 2, 4, 6, 8)},
+    )
+    timing = Timing(
+        source="given",
+        forward_s=forward_s,
+        backward_s=tuple(2 * f for f in forward_s),
+        step_s=(0.005,) * 4,
+    )
+    grid, shares = Grid(pipelines=1, stages=4), equal_shares(1, 1)
+    layout = layout_for(grid, shape=work.shape, mode=mode)
+    costs = costs_for(work.layers, cut=work.cut(4), grid=grid, shape=work.shape, timing=timing)
+    commit_ns = plan_run(layout, costs).commit_ns
+    assert len({b - a for a, b in pairwise(commit_ns)}) > 1
+    planned = expected(layout, costs, batch=work.batch, source="given")
+    assert StepTimes(work, mode).calm_s(grid, shares) == pytest.approx(planned.step_s, rel=1e-6)
 
 
 def test_gradients_that_take_longer_than_a_step_are_seen_after_more_steps() -> None:
