@@ -1,4 +1,4 @@
-"""Eager 1F1B: the one fixed order of forwards and backwards that each stage follows in a step.
+"""1F1B with one microbatch more in flight: the one fixed order in which a stage computes a step.
 
 Rule: stage s of P runs `forwards_first` forwards (warm-up), then one forward and one backward in
 turn (steady), then the backwards that are left (cool-down). Backwards run in microbatch order,

@@ -17,7 +17,13 @@ from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, wrong_with
 
 LEGEND = (
     "F0: forward of microbatch 0, B0: its backward, FR0 and BR0: the same, redundantly, for the\n"
-    "stage that the node shadows; -: it goes on, .: the node waits"
+    "stage that the node shadows; -: it goes on, .: the node waits. Drawn is the first step, with\n"
+    "what of the next one begins before it ends; the figures are of the steps after it."
+)
+COLUMNS = (
+    "in flight: microbatches between their forward and their backward, at most (one more than\n"
+    "in 1F1B, but on the last stage); outputs, gradients: boundary tensors kept in case of a\n"
+    "loss, of up to two steps; of the shadow, held ahead: redundant forwards at most; FR and BR: done"
 )
 MAX_OPERATIONS = 50_000
 """Above this the drawing helps nobody, and the dry run takes seconds."""
@@ -89,6 +95,7 @@ def command(
     click.echo(LEGEND)
     click.echo(grid_text(timeline))
     click.echo(figures_text(figures(timeline, costs)), nl=False)
+    click.echo(COLUMNS)
 
 
 def _check(stages: int, microbatches: int, pipelines: int) -> None:
