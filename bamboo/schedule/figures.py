@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bamboo.ids import NodeId
 from bamboo.schedule.dry_run import Budgets, dry_run
 from bamboo.schedule.layout import Costs, Layout
-from bamboo.schedule.redundancy import Gap, ahead_of_need, gap_budget
+from bamboo.schedule.redundancy import GAP_SLACK, Gap, ahead_of_need, gap_budget
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
 
@@ -252,7 +252,7 @@ def gaps(timeline: Timeline) -> dict[NodeId, tuple[Gap, ...]]:
     return {node: tuple(found) for node, found in by_node.items()}
 
 
-def gap_budgets(layout: Layout, costs: Costs, *, slack_s: float = 0.0) -> Budgets:
+def gap_budgets(layout: Layout, costs: Costs) -> Budgets:
     """How many redundant forwards of each shadowed slot in mode `gap` fit where, by the cursor of
     the node's first own slot: predicted from a dry run of the same layout that computes nothing
     ahead."""
@@ -271,14 +271,12 @@ def gap_budgets(layout: Layout, costs: Costs, *, slack_s: float = 0.0) -> Budget
             forward_s=costs.forward_s[slot.stage],
             microbatches=layout.program(slot).microbatches,
             host=layout.program(before) if hosted else None,
-            slack_s=slack_s,
+            slack_s=GAP_SLACK * costs.forward_s[slot.stage],
         )
     return budgets
 
 
-def plan_run(
-    layout: Layout, costs: Costs, *, steps: int = STEADY_STEPS, slack_s: float = 0.0
-) -> Timeline:
+def plan_run(layout: Layout, costs: Costs, *, steps: int = STEADY_STEPS) -> Timeline:
     """The dry run of a layout in its own modes, with the gap budgets that these ask for."""
-    budgets = gap_budgets(layout, costs, slack_s=slack_s) if "gap" in layout.modes else None
+    budgets = gap_budgets(layout, costs) if "gap" in layout.modes else None
     return dry_run(layout, costs, steps=steps, budgets=budgets)

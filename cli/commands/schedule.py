@@ -23,7 +23,7 @@ LEGEND = (
 COLUMNS = (
     "in flight: microbatches between their forward and their backward, at most (one more than\n"
     "in 1F1B, but on the last stage); outputs, gradients: boundary tensors kept in case of a\n"
-    "loss, of up to two steps; of the shadow, held ahead: redundant forwards at most; FR and BR: done"
+    "loss, of up to two steps; of the shadow: redundant forwards held at most, FR and BR done"
 )
 MAX_OPERATIONS = 50_000
 """Above this the drawing helps nobody, and the dry run takes seconds."""

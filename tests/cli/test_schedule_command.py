@@ -19,7 +19,7 @@ def test_json_has_programs_figures_and_budgets(capsys: pytest.CaptureFixture[str
     found = json.loads(capsys.readouterr().out)
     assert found["programs"][3].startswith(" | 3F0 3B0 3F1")
     assert found["figures"]["step_s"] == pytest.approx(0.55)
-    assert found["gap_budgets"]["0.0"]["0"] == 3
+    assert found["gap_budgets"]["0.0"]["0"] == 2
 
 
 def test_each_stage_in_a_mode_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

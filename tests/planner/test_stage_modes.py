@@ -49,11 +49,11 @@ def test_stages_whose_shadow_has_the_memory_compute_ahead() -> None:
     room = between(work)
     found = chosen(work, room)
     choice = found.taken.choice
-    assert choice.mode == "gap,gap,gap,stash"
+    assert choice.mode == "eager,eager,eager,stash"
     assert choice.most_bytes <= room.memory_bytes < choice_of(work, "gap").most_bytes
     # What the shadow of a stage holds ahead lies on the node before it.
     assert [node.ahead > 0 for node in choice.memory] == [True, True, False, True]
-    assert "the shadows of stages 0, 1 and 2 have the memory for gap, which is" in found.why
+    assert "the shadows of stages 0, 1 and 2 have the memory for eager, which is" in found.why
     assert ". " not in found.why
 
 
@@ -90,7 +90,7 @@ def test_a_given_cut_and_given_modes_are_kept() -> None:
     work = long_steps(LAST_LARGE)
     cut = choice_of(work, "stash").cut
     found = choose_mode(work, GRID, between(work), OFTEN, spread="one", standbys=0, cut=cut)
-    assert (found.taken.choice.cut, found.taken.choice.mode) == (cut, "gap,gap,gap,stash")
+    assert (found.taken.choice.cut, found.taken.choice.mode) == (cut, "eager,eager,eager,stash")
     eager = replace(between(work), modes=("stash", "eager"))
     assert chosen(work, eager).taken.choice.mode == "eager,eager,eager,stash"
     assert chosen(work, replace(eager, modes=("stash",))).taken.choice.mode == "stash"
