@@ -16,7 +16,6 @@ from bamboo.runtime.operations import Listener, Operations, act_key
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.schedule.redundancy import left_for_the_drain
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import stage_modes
 
@@ -168,17 +167,10 @@ class Executor:
         graded = back < local and (run.stage.is_last or self._has(run, "grad", back))
         if mode == "full" and graded:
             return run.ahead_backward[back]
-        left = self._left_for_the_drain(mode)
-        if len(run.microbatches) - local <= left or (mode == "gap" and not self._gap_fits()):
+        if local == len(run.microbatches) or (mode == "gap" and not self._gap_fits()):
             return None
         fed = run.stage.is_first or self.mail.kept(act_key(run, local)) is not None
         return run.ahead_forward[local] if fed else None
-
-    def _left_for_the_drain(self, mode: str) -> int:
-        if mode != "eager" or not self.owned:
-            return 0
-        host = next(iter(self.owned.values()))
-        return left_for_the_drain(host.slot.stage, host.head.kind in ("X", "S"))
 
     def _gap_fits(self) -> bool:
         cursors = [run.cursor for run in self.owned.values()]

@@ -15,7 +15,7 @@ from bamboo.schedule.instruction import Instruction
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.schedule.links import Links
 from bamboo.schedule.picker import ReadyOp, next_op
-from bamboo.schedule.redundancy import ahead_of_need, left_for_the_drain
+from bamboo.schedule.redundancy import ahead_of_need
 from bamboo.schedule.states import NodeState, ShadowState, SlotState
 from bamboo.schedule.timeline import Ran, Timeline
 from bamboo.topology.slots import Slot
@@ -264,9 +264,6 @@ class DryRun:
 
     def _fits(self, shadow: ShadowState) -> bool:
         mode, cursor = self._modes[shadow.slot.stage], shadow.host.cursor
-        if mode == "eager":
-            left = left_for_the_drain(shadow.host.slot.stage, cursor >= len(shadow.host.program))
-            return len(shadow.forwards) > left
         fitting = self._budgets.get(shadow.slot, {})
         return mode != "gap" or shadow.used.get(cursor, 0) < fitting.get(cursor, 0)
 

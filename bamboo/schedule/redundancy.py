@@ -1,10 +1,9 @@
 """Which operations a shadow runs ahead of need, mode by mode, and which forwards fit a gap.
 
 Rule: redundancy never changes a bit, only when a recomputation happens; so stages whose shadows
-keep a replica may each have another mode. `off`, `peer` and `stash`
-run nothing ahead, `gap` runs redundant forwards only where the dry run predicts that the host would
-wait anyway, `eager` runs them whenever nothing else is ready, but for the last few, which it leaves
-for the drain, `full` the backwards as well.
+keep a replica may each have another mode. `off`, `peer` and `stash` run nothing ahead, `gap` runs
+redundant forwards only where the dry run predicts that the host would wait anyway, `eager` runs
+them whenever nothing else is ready, `full` the backwards as well.
 (`eager` and `full` are EFLB and EFEB of Thorpe et al., Bamboo, NSDI 2023; `stash` is LFLB.)
 """
 
@@ -48,13 +47,6 @@ def ahead_of_need(mode: str, *, stage: int, microbatches: int) -> tuple[Instruct
         Instruction(stage=stage, kind="BR", microbatch=m) for m in range(microbatches)
     )
     return (forwards if "FR" in kinds else ()) + (backwards if "BR" in kinds else ())
-
-
-def left_for_the_drain(host_stage: int, drained: bool) -> int:
-    """How many redundant forwards of mode `eager` wait until the host stage is `drained`, which is
-    to say has no forward or backward left in its step: one for each stage before it, since it then
-    waits for their backwards, each of which takes at least as long as a forward."""
-    return 0 if drained else host_stage
 
 
 GAP_SLACK = 0.05

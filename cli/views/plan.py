@@ -38,7 +38,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
         *paragraph(planned.redundancy_why),
-        "  memory per node, at most; state: parameters, gradients and moments in fp32",
+        "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
         *_price(planned, modelled=cores is not None),
         *_time(planned, cores=cores),

@@ -108,7 +108,7 @@ def test_the_plan_on_paper() -> None:
     assert lines[0] == "r: 10 steps of 8 samples, 1 pipeline of 4 stages, redundancy eager"
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
     assert lines[2:8] == [
-        "  memory per node, at most; state: parameters, gradients and moments in fp32",
+        "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         "    stage  layers  shadowed by      state  activations     stash    replica      ahead"
         "       total",
         "        0  0 to 1  node of 3     58.6 KiB    512.0 KiB  32.0 KiB  109.4 KiB  512.0 KiB"

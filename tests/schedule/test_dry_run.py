@@ -123,7 +123,7 @@ def test_the_ideal_step_of_the_measured_case() -> None:
 
 
 def test_redundant_forwards_fill_the_bubbles_of_later_heavier_stages() -> None:
-    """The stage before the heaviest has no wait that a whole forward fits, but the drain."""
+    """The stage before the heaviest has no wait that a whole forward fits, but at the ends."""
     forward_s = (0.014, 0.018, 0.022, 0.026)
     later = Costs.of(4, forward_s=forward_s, backward_s=[2 * f for f in forward_s])
     found = plan_run(layout("eager"), later)
@@ -147,16 +147,15 @@ def test_stash_costs_nothing_and_redundant_forwards_cost_where_b_is_not_2f() -> 
 
 
 def test_greedy_redundancy_costs_what_was_measured_once_messages_take_time() -> None:
-    """A prototype with plain 1F1B measured about +17 % (FR, none left for the drain) and +40 % (BR
-    as well) on real processes: messages arrive a little after an operation began that cannot be
-    interrupted. Three of eight forwards left for the drain are worth 3 %; a gap budget avoids it.
-    With a microbatch more in flight most of them come in time."""
+    """A prototype with plain 1F1B measured about +17 % (FR) and +40 % (BR as well) on real
+    processes: messages arrive a little after an operation began that cannot be interrupted. A gap
+    budget avoids it. With a microbatch more in flight most of them come in time."""
     late = Costs.of(4, forward_s=[0.02], backward_s=[0.04], latency_s=0.0005)
     plain = {
         mode: step_time_s(plan_run(replace(PLAIN, mode=mode), late)) for mode in REDUNDANCY_MODES
     }
     assert plain["gap"] == plain["stash"] == plain["off"]
-    assert plain["eager"] / plain["off"] == pytest.approx(1.14, abs=0.02)
+    assert plain["eager"] / plain["off"] == pytest.approx(1.17, abs=0.02)
     assert plain["full"] / plain["off"] == pytest.approx(1.4, abs=0.05)
     times = {mode: step_time_s(plan_run(layout(mode), late)) for mode in REDUNDANCY_MODES}
     assert times["gap"] == times["stash"] == times["off"] < plain["off"]
