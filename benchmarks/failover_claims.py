@@ -235,7 +235,7 @@ def _beside_torchft(mine: Row, rows: Mapping[str, Row]) -> list[Claim]:
         out.append(Claim(about=about, found=stall_s, limit=limit, interval=(low_s, high_s)))
         late_s = rows[system].late_s
         about = f"hit step later than a calm one, s, beside {late_s:.2f} of {system}"
-        _, low_s, high_s = median_with_interval(mine.hit_step_s)
-        interval = (low_s - mine.calm_step_s, high_s - mine.calm_step_s)
+        _, least_s, most_s = median_with_interval(mine.hit_step_s)
+        interval = (least_s - mine.calm_step_s, most_s - mine.calm_step_s)
         out.append(Claim(about=about, found=mine.late_s, limit=share * late_s, interval=interval))
     return out

@@ -38,6 +38,17 @@ def test_all_is_reached_by_a_good_play_beside_worse_ones() -> None:
     assert all(found.values())
 
 
+def test_an_interval_is_that_of_its_own_figure() -> None:
+    mine = replace(played("bamboo", 0.1), hit_step_s=(1.7, 1.7, 1.7))
+    rows = {one.system: one for one in (mine, played("torchft 1 s", 0.9), played("torchft", 0.8))}
+    of_stalls = [
+        claim.interval
+        for claim in claims(rows, first_operation_ms=(40.0,) * 3)
+        if claim.about.startswith("stall")
+    ]
+    assert of_stalls == [(pytest.approx(0.1), pytest.approx(0.1))] * 2
+
+
 def test_each_shortcoming_is_said() -> None:
     slow = verdicts(played("bamboo", 0.4), played("torchft 1 s", 0.9), played("torchft tight", 0.2))
     assert sum(not holds for holds in slow.values()) == 5
