@@ -90,6 +90,24 @@ def new_shadows(
     return {slot: node for slot, node in found.items() if node != aimed.shadow(slot)}
 
 
+def soon_taken(state: State, giver: NodeId) -> frozenset[Slot]:
+    """Slots that are to be taken from a node that owns several, by one that owns nothing and has
+    the replica or is being sent it."""
+    assignment = state.assignment
+    if assignment is None or giver not in assignment.roles.several:
+        return frozenset()
+    coming = {t.slot: t.receiver for t in state.transfers if t.source == giver}
+    # Which slots are given does not depend on where the zones of those who take them lie.
+    given = lacking(state, assignment, apart=False).owners
+    takers = {
+        slot: coming.get(slot, assignment.shadow(slot))
+        for slot in assignment.owned_by(giver)
+        if slot in given
+    }
+    owned = assignment.roles.owned
+    return frozenset(slot for slot, to in takers.items() if to is not None and to not in owned)
+
+
 def _idle(state: State, assignment: Assignment) -> frozenset[NodeId]:
     """Usable nodes that own nothing: standbys, and members that have replicas only."""
     roles = assignment.roles

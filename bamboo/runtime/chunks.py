@@ -81,6 +81,11 @@ class Copying:
             self._before = min(self._asked * self._size, self.elements)
             self._state = [copy_of(self._state, self._before, self.elements)]
 
+    @property
+    def all_sent(self) -> bool:
+        """Whether the last chunk was given out."""
+        return self.begun and not self._state
+
     def chunk(self, number: int) -> Tensor | None:
         """One that is asked for, uncopied; None where there is none, or none yet."""
         if not self.begun:

@@ -166,6 +166,8 @@ class Trainer:
     def _background(self) -> None:
         self.transfers.pump()
         self.rebuild.pump()
+        # Also while another slot of this node has something to run.
+        self._boundaries.serve()
 
     def _attend(self, interrupted: Interrupted) -> None:
         while self._inbound and self._goodbye is None:
@@ -253,7 +255,7 @@ class Trainer:
             self.executor.shadowed[slot] = run
             self.finish.take_back()
         self.transfers.sync(state)
-        self._boundaries.move(state.moves)
+        self._boundaries.move(state.moves, self.transfers.soon_taken)
         declare_safe(self.mail, self._me, self.executor.owned, self.executor.shadowed)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
@@ -338,6 +340,7 @@ class Trainer:
         if not run.owner or bare:
             self.mail.declare_safe(run.slot, run.step, meta)
         self._records.stepped(run, done, factor)
+        self._boundaries.stepped(run, awaited=self.transfers.awaited(run.slot))
         if run.owner:
             self._at_boundary(run)
         else:
@@ -394,6 +397,5 @@ class Trainer:
     def idle(self) -> None:
         """Give away what is to be given away, once its boundary is safe."""
         self._end_recoveries()
-        self._boundaries.serve()
         self.rebuild.serve()
         self._trouble.idle()

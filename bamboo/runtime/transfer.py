@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from bamboo.core.aim import soon_taken
 from bamboo.core.events import ReplicaJoined
 from bamboo.core.state import State, Transfer
 from bamboo.ids import NodeId
@@ -78,6 +79,8 @@ class Transfers:
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
+        self.soon_taken: frozenset[Slot] = frozenset()
+        """Slots of this node that another one will own once it has their state."""
 
     @property
     def busy(self) -> bool:
@@ -88,6 +91,11 @@ class Transfers:
         """The steps from which on shipped gradients are still needed here."""
         waiting = {slot: 0 for slot, found in self._in.items() if found.run is None}
         return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
+
+    def awaited(self, slot: Slot) -> bool:
+        """Whether the taker of a slot of this node has all of its state, or all but one step."""
+        found = self._out.get(slot)
+        return slot in self.soon_taken and (found is None or found.copying.all_sent)
 
     # ------------------------------------------------------------------ decisions
 
@@ -103,12 +111,14 @@ class Transfers:
         for slot in self._out:
             self._mail.end_joining(slot, released=None)
         self._out, self._in = {}, {}
+        self.soon_taken = frozenset()
         self.ahead.sync(state)
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
         assert state.assignment is not None
         self._version = state.version
+        self.soon_taken = soon_taken(state, self._me)
         mine = {t.slot: t for t in state.transfers if t.source == self._me}
         for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
             del self._out[slot]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bamboo.core.aim import aim
+from bamboo.core.aim import aim, soon_taken
 from bamboo.core.events import CaughtUp, Event, ReplicaJoined, StopRequested, Yielded
 from bamboo.core.invariants import check, check_step
 from bamboo.core.state import Outcome, Phase, State
@@ -103,3 +103,24 @@ def test_nothing_begins_while_the_run_ends() -> None:
     state = apply(state, lost("n01.1")).state
     assert not state.transfers
     assert not state.moves
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(2, 5), st.integers(0, 2))
+def test_what_is_soon_taken_is_taken_and_nothing_else(
+    data: st.DataObject, pipelines: int, stages: int, standbys: int
+) -> None:
+    state = running(pipelines, stages)
+    for index in range(standbys):
+        state = apply(state, joined(f"s{index}.1")).state
+    assert state.assignment is not None
+    victim = data.draw(st.sampled_from(state.assignment.owners))
+    state = apply(state, lost(victim)).state
+    assert state.assignment is not None
+    before, owners = state.assignment, sorted(set(state.assignment.owners))
+    soon = {slot for node in owners for slot in soon_taken(state, node)}
+    assert bool(soon) == bool(standbys)
+    settled, _ = settle(state, data)
+    assert settled.assignment is not None
+    after = settled.assignment
+    assert soon == {slot for slot in state.grid.slots() if after.owner(slot) != before.owner(slot)}

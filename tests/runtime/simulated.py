@@ -125,8 +125,9 @@ class Node:
         self.read = 0
         """Decisions of the log that it has read."""
         self.alive = True
-        self._turns = 0
+        self._turns = self._loops = 0
         self.trainer.executor.attention = self._attention
+        self.trainer._boundaries.clock = lambda: float(self._loops)
 
     def event(self, event: Event) -> None:
         """`Outbox`: an event."""
@@ -142,6 +143,7 @@ class Node:
 
     def _attention(self) -> bool:
         self._turns -= 1
+        self._loops += 1
         return bool(self.trainer._inbound) or self._turns < 0
 
     def turn(self, loops: int) -> None:
@@ -286,7 +288,8 @@ class World:
     def _moves(self) -> bool:
         """Whether some node does or says anything when all are given a few long turns."""
         before = self._progress()
-        for _ in range(3):
+        # Often enough for a slot that stands still for its taker to go on.
+        for _ in range(100):
             for node in self.nodes.values():
                 if node.running:
                     node.turn(50)

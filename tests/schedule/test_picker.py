@@ -20,8 +20,9 @@ def op(text: str, *, step: int = 0, recovery: bool = False, pipeline: int = 0) -
 LADDER = [
     [op("0X"), op("1S", recovery=True)],
     [op("0B3")],
+    [op("1F0", recovery=True)],
     [op("0F4")],
-    [op("1B0", recovery=True), op("1F0", recovery=True)],
+    [op("1B0", recovery=True), op("1F1", recovery=True)],
     [op("1FR0")],
     [op("1BR0")],
     [op("1R")],
@@ -43,7 +44,7 @@ def test_the_ladder_of_priorities() -> None:
         (op("0F5", step=3), op("0F0", step=4)),
         (op("3B7"), op("0B0", pipeline=1)),
         (op("0B7"), op("1B0")),
-        (op("1B7", recovery=True), op("1F0", recovery=True)),
+        (op("1B7", recovery=True), op("1F1", recovery=True)),
         (op("1FR0"), op("1FR1")),
     ],
 )
