@@ -166,7 +166,6 @@ class Trainer:
     def _background(self) -> None:
         self.transfers.pump()
         self.rebuild.pump()
-        # Also while another slot of this node has something to run.
         self._boundaries.serve()
 
     def _attend(self, interrupted: Interrupted) -> None:

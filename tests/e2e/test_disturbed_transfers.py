@@ -4,6 +4,7 @@ away, the next notices come. Slow links, so that it is really under way; the cal
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -72,12 +73,15 @@ def test_the_receiver_stands_still_past_its_lease() -> None:
 
 def test_the_store_is_away_meanwhile() -> None:
     """The replica is made all the same; that it is one is decided when the store is back."""
-    narrower = NARROW | {"virtual_link_gbps": 0.004}
-    with cluster(job(steps=20, redundancy="eager", **narrower)) as run:
+    narrower = NARROW | {"virtual_link_gbps": 0.002}
+    wide = job(steps=20, redundancy="eager", **narrower)
+    wide = replace(wide, model=replace(wide.model, width=64))  # so that sending it takes seconds
+    with cluster(wide) as run:
         begun(run)
         lose_one(run)
-        # A store that goes before all have heard of the loss keeps them waiting: that is no step.
-        run.wait(lambda s: receiving(s) and not s.failovers, 20, "the failover's end")
+        # A store that goes before all have heard of the loss keeps them waiting, and so does one
+        # that goes in the moment in which a slot changes hands: that is no step.
+        run.wait(lambda s: receiving(s) and not (s.failovers or s.moves), 20, "the failover's end")
         os.kill(run.server.pid, signal.SIGSTOP)
         away_s = time.time()
         try:
