@@ -38,6 +38,8 @@ class Boundaries:
         """When each slot, as owner or as shadow, has taken its last step."""
         self._waiting_s: dict[Slot, float] = {}
         """Until when each slot stands still for its taker, at the longest."""
+        self._waited: set[Slot] = set()
+        """Slots that did so. Nobody waits twice: while the store is away no taker comes."""
 
     def drain(self) -> None:
         """Hand everything over at the next boundary."""
@@ -52,6 +54,7 @@ class Boundaries:
         has all of them."""
         self._moves = tuple(move for move in moves if move.source == self._me)
         self._waiting_s = {s: until_s for s, until_s in self._waiting_s.items() if s in awaited}
+        self._waited.intersection_update(awaited)
         self._stand_still()
 
     def stepped(self, run: SlotRun, *, awaited: bool) -> None:
@@ -59,7 +62,8 @@ class Boundaries:
         now_s = self.clock()
         took_s = now_s - self._stepped_s.get(run.slot, now_s)
         self._stepped_s[run.slot] = now_s
-        if awaited and run.owner:
+        if awaited and run.owner and run.slot not in self._waited:
+            self._waited.add(run.slot)
             self._waiting_s[run.slot] = now_s + WAITING_SHARE * took_s
             self._stand_still()
 

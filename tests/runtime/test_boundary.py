@@ -54,6 +54,17 @@ def test_a_slot_waits_for_its_taker_for_a_share_of_the_step() -> None:
     assert bench.still() == set()
 
 
+def test_it_waits_once_for_a_taker_and_again_for_the_next_one() -> None:
+    bench = Bench()
+    bench.step(2.0, awaited=True)
+    bench.now_s += 1.0
+    bench.step(2.0, awaited=True)
+    assert bench.still() == set()
+    bench.boundaries.move([], ())
+    bench.step(2.0, awaited=True)
+    assert bench.still() == {MINE}
+
+
 def test_nobody_waits_for_nobody() -> None:
     bench = Bench()
     bench.step(2.0, awaited=False)
