@@ -92,9 +92,11 @@ def new_shadows(
 
 def soon_taken(state: State, giver: NodeId) -> frozenset[Slot]:
     """Slots that are to be taken from a node that owns several, by one that owns nothing and has
-    the replica or is being sent it."""
+    the replica or is being sent it. None while the run ends, for nothing moves then."""
     assignment = state.assignment
     if assignment is None or giver not in assignment.roles.several:
+        return frozenset()
+    if state.stop_reason is not None or state.finished:
         return frozenset()
     coming = {t.slot: t.receiver for t in state.transfers if t.source == giver}
     # Which slots are given does not depend on where the zones of those who take them lie.

@@ -65,7 +65,7 @@ class Executor:
         self.boundary: int | None = None
         """No step after this one is begun."""
         self.yielding: set[Slot] = set()
-        """Owned slots that begin no step, for they are about to change hands."""
+        """Owned slots that begin no step, for they are, or may be, about to change hands."""
         self.gap_budget: dict[int, int] = {}
         """Of a shadowed stage in mode `gap`: redundant forwards that fit the wait at a cursor of
         the owned slot."""

@@ -166,6 +166,7 @@ class Trainer:
     def _background(self) -> None:
         self.transfers.pump()
         self.rebuild.pump()
+        self._end_recoveries()
         self._boundaries.serve()
 
     def _attend(self, interrupted: Interrupted) -> None:
@@ -223,8 +224,7 @@ class Trainer:
         """A reconfiguration is under way: everybody hears everybody, slots have no roles."""
         self._connect(state)
         self.transfers.stop(state)
-        self._boundaries.stay()
-        self._boundaries.move(())
+        self._boundaries.forget()
         self._stopping = False
         self.finish.take_back()
         self.rebuild.sync(state)
@@ -254,7 +254,7 @@ class Trainer:
             self.executor.shadowed[slot] = run
             self.finish.take_back()
         self.transfers.sync(state)
-        self._boundaries.move(state.moves, self.transfers.soon_taken)
+        self._boundaries.move(state.moves, self.transfers.awaited())
         declare_safe(self.mail, self._me, self.executor.owned, self.executor.shadowed)
 
     def _perform(self, effect: Effect, decided: Decided) -> None:
@@ -339,7 +339,7 @@ class Trainer:
         if not run.owner or bare:
             self.mail.declare_safe(run.slot, run.step, meta)
         self._records.stepped(run, done, factor)
-        self._boundaries.stepped(run, awaited=self.transfers.awaited(run.slot))
+        self._boundaries.stepped(run, self.transfers.awaited())
         if run.owner:
             self._at_boundary(run)
         else:
@@ -364,10 +364,10 @@ class Trainer:
 
     def _end_recoveries(self) -> None:
         """A slot has caught up when nobody can ask any more for what only its victim had."""
-        safe = self.mail.safe_step
         for run in self.executor.owned.values():
             recovery = run.recovery
-            if recovery is not None and run.step > recovery.hit_step and safe >= recovery.version:
+            beyond = recovery is not None and run.step > recovery.hit_step
+            if recovery and beyond and self.mail.safe_step >= recovery.version:
                 self._end_recovery(run, recovery)
 
     def _end_recovery(self, run: SlotRun, recovery: Recovery) -> None:
@@ -394,7 +394,6 @@ class Trainer:
             self._preemptions.at(phase, run.slot, run.step, microbatch)
 
     def idle(self) -> None:
-        """Give away what is to be given away, once its boundary is safe."""
-        self._end_recoveries()
+        """Go on with what waits for everybody to stand, and look whether something is wrong."""
         self.rebuild.serve()
         self._trouble.idle()

@@ -79,7 +79,7 @@ class Transfers:
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
-        self.soon_taken: frozenset[Slot] = frozenset()
+        self._soon_taken: frozenset[Slot] = frozenset()
         """Slots of this node that another one will own once it has their state."""
 
     @property
@@ -92,10 +92,20 @@ class Transfers:
         waiting = {slot: 0 for slot, found in self._in.items() if found.run is None}
         return waiting | {slot: run.step for slot, run in self._executor.shadowed.items()}
 
-    def awaited(self, slot: Slot) -> bool:
-        """Whether the taker of a slot of this node has all of its state, or all but one step."""
+    def awaited(self) -> frozenset[Slot]:
+        """Slots of this node that are soon taken, and whose taker lacks the last step at most."""
+        return frozenset(slot for slot in self._soon_taken if self._is_awaited(slot))
+
+    def _is_awaited(self, slot: Slot) -> bool:
+        run = self._executor.owned.get(slot)
+        if run is None or (run.recovery is not None and run.step <= run.recovery.hit_step):
+            return False  # nothing moves before it has caught up
         found = self._out.get(slot)
-        return slot in self.soon_taken and (found is None or found.copying.all_sent)
+        if found is None:
+            return True  # its taker is the shadow by now
+        joining = self._mail.joining.get(slot)
+        stands = found.copying.step if joining is None else max(found.copying.step, joining.stands)
+        return found.copying.all_sent and stands >= run.step - 1
 
     # ------------------------------------------------------------------ decisions
 
@@ -111,14 +121,14 @@ class Transfers:
         for slot in self._out:
             self._mail.end_joining(slot, released=None)
         self._out, self._in = {}, {}
-        self.soon_taken = frozenset()
+        self._soon_taken = frozenset()
         self.ahead.sync(state)
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
         assert state.assignment is not None
         self._version = state.version
-        self.soon_taken = soon_taken(state, self._me)
+        self._soon_taken = soon_taken(state, self._me)
         mine = {t.slot: t for t in state.transfers if t.source == self._me}
         for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
             del self._out[slot]

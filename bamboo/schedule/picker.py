@@ -28,10 +28,11 @@ class ReadyOp(NamedTuple):
 _RANKS = {"X": 0, "S": 0, "B": 1, "F": 3, "FR": 5, "BR": 6, "R": 7}
 """The lowest runs first."""
 _RECOVERY = 4
-"""Of F and B in recovery."""
+"""Of the other F and B in recovery."""
 _GOING_ON = 2
-"""Of the first forward in recovery. One forward costs nobody anything (by dry run the hit step is
-1 ms shorter, of 413), and a lost stage does not stand still while its heir works off its own."""
+"""Of the first forward in recovery: it delays the heir's own by one, and a lost stage does not
+stand still while its heir works off all it has. By dry run, four equal stages and eight
+microbatches, a loss costs 412 ms instead of 413."""
 
 
 def next_op(ready: Sequence[ReadyOp]) -> ReadyOp | None:

@@ -12,6 +12,7 @@ from bamboo.runtime.boundary import WAITING_SHARE, Boundaries
 from bamboo.topology.slots import Slot
 
 ME, TAKER = NodeId("n0"), NodeId("n9")
+CALM_S = 2.0
 MINE, OTHER = Slot(pipeline=0, stage=0), Slot(pipeline=0, stage=3)
 
 
@@ -28,11 +29,13 @@ class Bench:
         self.boundaries = Boundaries(me=ME, executor=self.executor, mail=mail, outbox=outbox)
         self.boundaries.clock = lambda: self.now_s
 
-    def step(self, took_s: float, *, awaited: bool) -> None:
-        """The slot takes a step that lasts so long."""
-        self.boundaries.stepped(self.runs[MINE], awaited=False)
+    def step(self, took_s: float, *, awaited: bool, calm_s: float = CALM_S) -> None:
+        """The slot takes a calm step, and one that lasts `took_s`."""
+        for gap_s in (0.0, calm_s):
+            self.now_s += gap_s
+            self.boundaries.stepped(self.runs[MINE], ())
         self.now_s += took_s
-        self.boundaries.stepped(self.runs[MINE], awaited=awaited)
+        self.boundaries.stepped(self.runs[MINE], {MINE} if awaited else ())
 
     def still(self) -> set[Slot]:
         """Who stands still after one more turn of the loop."""
@@ -51,6 +54,29 @@ def test_a_slot_waits_for_its_taker_for_a_share_of_the_step() -> None:
     bench.now_s += 0.99 * WAITING_SHARE * 2.0
     assert bench.still() == {MINE}
     bench.now_s += 0.02 * WAITING_SHARE * 2.0
+    assert bench.still() == set()
+
+
+def test_a_step_that_a_loss_hit_is_no_measure() -> None:
+    bench = Bench()
+    bench.step(60.0, awaited=True)
+    bench.now_s += 1.01 * WAITING_SHARE * CALM_S
+    assert bench.still() == set()
+
+
+def test_who_has_seen_one_step_waits_for_nobody() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.now_s += 2.0
+        bench.boundaries.stepped(bench.runs[MINE], {MINE})
+        assert bench.still() == set()
+
+
+def test_what_was_before_another_layout_is_no_measure() -> None:
+    bench = Bench()
+    bench.step(2.0, awaited=False)
+    bench.boundaries.forget()
+    bench.boundaries.stepped(bench.runs[MINE], {MINE})
     assert bench.still() == set()
 
 
