@@ -12,11 +12,12 @@ number by Gloo. Ours pays for the promise beside: keyed randomness, the loss rec
 boundaries, and in `stash` (the default) the gradient to the shadow and the replica's step. Two
 pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.
 
-All contenders of a case live at once and take turns (benchmarks/turns.py): wall time per step on
-the cores that there are, and processor time per step of all processes, the store's included. Fewer
-cores than processes have no bubbles, so what counts is the ratio of turns of one round: 1f1b / it,
-above 1 it is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the
-processors for each operation, beside the operation's own work.
+All contenders of a case live at once (but for the largest, where each is alone with torch's
+Schedule1F1B) and take turns (benchmarks/turns.py): wall time per step on the cores that there are,
+and processor time per step of all processes, the store's included. Fewer cores than processes have
+no bubbles, so what counts is the ratio of turns of one round: 1f1b / it, above 1 it is faster than
+torch's Schedule1F1B. `us/op` is what our training threads take of the processors for each
+operation, beside the operation's own work.
 """
 
 import argparse
@@ -79,6 +80,15 @@ class Case:
     pipelines: int
     stages: int
     contenders: tuple[str, ...] = CONTENDERS
+    apart: bool = False
+    """Whether each is alone with the reference: all at once would need more than 24 GB."""
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """Who lives at once."""
+        if not self.apart:
+            return [self.contenders]
+        return [(REFERENCE, name) for name in self.contenders if name != REFERENCE]
 
     @property
     def grid(self) -> str:
@@ -95,7 +105,7 @@ CASES = (
     Case(size="16x512", pipelines=1, stages=4),
     Case(size="16x512", pipelines=1, stages=2, contenders=PIPELINES),
     Case(size="16x512", pipelines=2, stages=2, contenders=PIPELINES),
-    Case(size="16x512", pipelines=2, stages=4, contenders=PIPELINES),
+    Case(size="16x512", pipelines=2, stages=4, contenders=PIPELINES, apart=True),
 )
 
 
@@ -124,11 +134,14 @@ def contender(case: Case, name: str) -> AbstractContextManager[Contender]:
     return torchs(name, job(case, "off"), CUTS[case.size, case.stages])
 
 
-def played(case: Case, rounds: int) -> tuple[dict[str, list[Cost]], dict[str, float]]:
-    """By contender, what a step cost in each round, and what an operation cost beside its work."""
+def played(
+    case: Case, names: Sequence[str], rounds: int
+) -> tuple[dict[str, list[Cost]], dict[str, float]]:
+    """By contender, of those named, what a step cost in each round, and what an operation cost
+    beside its work."""
     with contextlib.ExitStack() as stack:
         running = []
-        for name in case.contenders:
+        for name in names:
             running.append(stack.enter_context(contender(case, name)))
             running[-1].run(WARM_UP_STEPS[case.size])
         found = take_turns(running, rounds=rounds, steps=STEPS[case.size])
@@ -139,8 +152,13 @@ def played(case: Case, rounds: int) -> tuple[dict[str, list[Cost]], dict[str, fl
 
 
 def rows_of(case: Case, rounds: int) -> list[dict[str, Any]]:
-    """Play a case: one row of the table for each contender, with every value."""
-    found, beside = played(case, rounds)
+    """Play a case: one row of the table for each contender, with every value; a row of the
+    reference for each group."""
+    return [row for names in case.groups for row in _rows_of(case, names, rounds)]
+
+
+def _rows_of(case: Case, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    found, beside = played(case, names, rounds)
     rows = []
     for name, each in found.items():
         row: dict[str, Any] = {"size": case.size, "grid": case.grid, "contender": name}
@@ -232,19 +250,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     head = head_of(arguments.rounds)
+    parts = selected(parser, arguments, "sizes", "grids", "contenders")
+    command = command_of("executor_vs_torch", arguments)
     for case in chosen(arguments.sizes, arguments.grids, arguments.contenders):
         print(f"{case.size} on {case.grid}: {arguments.rounds} rounds", flush=True)
         found = rows_of(case, arguments.rounds)
         print("\n".join([head, *map(line, found)]), f"\nload {os.getloadavg()[0]:.1f}", flush=True)
         rows += found
+        # Also when a later case does not come to its end.
+        path = write_result("executor-vs-torch", command, _body(rows), *parts)
     print("\n".join(["", head, *map(line, rows)]))
-    parts = selected(parser, arguments, "sizes", "grids", "contenders")
-    command = command_of("executor_vs_torch", arguments)
-    made = claims(rows)
-    print("\n".join(claim.line() for claim in made))
-    body = {"claims": [asdict(claim) for claim in made], "rows": rows}
-    path = write_result("executor-vs-torch", command, body, *parts)
+    print("\n".join(claim.line() for claim in claims(rows)))
     print(f"written: {path.name}")
+
+
+def _body(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"claims": [asdict(claim) for claim in claims(rows)], "rows": rows}
 
 
 if __name__ == "__main__":

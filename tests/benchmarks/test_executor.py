@@ -53,6 +53,8 @@ def test_chosen_cases_always_have_the_reference_first() -> None:
     assert executor_vs_torch.chosen("", "", "") == list(executor_vs_torch.CASES)
     (one,) = executor_vs_torch.chosen("16x512", "2x4", "")
     assert (one.grid, one.contenders) == ("2x4", ("1f1b", "off", "stash", "gpipe"))
+    assert one.groups == [("1f1b", "off"), ("1f1b", "stash"), ("1f1b", "gpipe")]
+    assert all(case.groups == [case.contenders] for case in chosen)
 
 
 @pytest.fixture

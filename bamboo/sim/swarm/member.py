@@ -2,7 +2,8 @@
 
 Rule: it decides nothing about membership. Its account of what it holds is its own; what it owns and
 shadows follows from the decisions that it has read, and from nothing else. See `bamboo/runtime`:
-`trainer` and `boundary` are what is modelled here, `rebuild` is in `rebuilding`.
+`trainer` and `boundary` are what is modelled here, but for a slot that waits a moment for its taker
+(there is no time here; any order may come anyway); `rebuild` is in `rebuilding`.
 """
 
 from typing import TYPE_CHECKING
