@@ -15,7 +15,6 @@ from bamboo.models import build_model
 from bamboo.planner.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.slot_run import KINDS
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
@@ -95,8 +94,7 @@ def needed_bytes(builder: SlotBuilder) -> int:
     placement = builder.strategy.placement
     pipelines = min(2, builder.batch.virtual_nodes)
     grid = Grid(pipelines=pipelines, stages=placement.grid.stages)
-    rooms = [builder.room_for(placement.layers_of(stage)) for stage in range(grid.stages)]
-    largest = max(sum(x.nbytes for x in room.values()) for room in rooms) // len(KINDS)
+    largest = max(builder.parameter_bytes(placement.layers_of(p)) for p in range(grid.stages))
     sizes = Sizes(parameters=largest, activations=0)
     counted = stage_counts(grid, builder.batch, placement.redundancy)
     held = max(counts.bytes_of(sizes, sizes, crossing_bytes=0).total for counts in counted)

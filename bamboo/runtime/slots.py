@@ -61,9 +61,17 @@ class SlotBuilder:
     def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
         """Memory for these layers' parameters and moments, by name, in the order in which they are
         sent; what is in it is nothing yet."""
-        seed = self.strategy.semantics.seed
-        built = named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
+        built = self._named(layers)
         return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
+
+    def parameter_bytes(self, layers: Iterable[int]) -> int:
+        """What these layers' parameters take; no memory is taken for it, not even for a moment."""
+        return sum(p.nbytes for _, p in self._named(layers))
+
+    def _named(self, layers: Iterable[int]) -> list[tuple[str, Tensor]]:
+        """The parameters by name, their shapes only."""
+        seed = self.strategy.semantics.seed
+        return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
 
     def build(
         self, slot: Slot, *, owner: bool, held: Mapping[str, Tensor] | None = None, step: int = 0

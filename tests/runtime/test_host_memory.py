@@ -26,17 +26,57 @@ held = [torch.zeros(1 << 20) for _ in range(32)]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+COUNTED = """
+from pathlib import Path
+from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.runtime.arrival import needed_bytes
+from bamboo.runtime.host_memory import keep_freed_memory
+from tests.runtime.simulated import builder_of
+
+def held():
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["VmSize"].split()[0]) * 1024
+
+keep_freed_memory()
+job = JobConfig(
+    model=ModelConfig(layers=2, width=1024, heads=2, context=4),
+    data=DataConfig(source="path", path="LICENSE", max_bytes=2000),
+    train=TrainConfig(steps=3, batch=4, microbatch=1, virtual_nodes=1),
+    cluster=ClusterConfig(stages=2, redundancy="stash"),
+)
+builder = builder_of(job)
+before = held()
+assert needed_bytes(builder) > 12 * 4 * 1024**2 * 13
+print(held() - before)
+"""
+
+
+def said_by(script: str, *words: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+        cwd=Path(__file__).parents[2],
+    )
+    return int(done.stdout)
+
 
 def faults(how: str) -> int:
-    words = [sys.executable, "-c", TOUCHED, how]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=100)
-    return int(done.stdout)
+    return said_by(TOUCHED, how)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc: mallopt")
 def test_what_was_touched_is_given_out_first() -> None:
     # 128 MiB: 32,768 pages of 4 KiB, or 64 huge ones.
     assert 10 * faults("touched") < faults("as it comes")
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="Linux: /proc/self/status")
+def test_to_count_what_a_node_needs_takes_no_memory() -> None:
+    # Taken and freed untouched it would be what the next ones get, before what was touched.
+    assert said_by(COUNTED) < 16 << 20
 
 
 def test_a_process_leaves_most_of_what_is_free_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
