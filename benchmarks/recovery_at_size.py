@@ -14,7 +14,9 @@ an operation is left to its host whatever the size; overruns are printed. Of eac
 
 A stall is what two commits are further apart than two of the same layout when nothing happens: in
 the old one while all finish their step, and between its last commit and the new one's first beyond
-a step of the new one. `copy` measures what the bytes are held against: `benchmarks.copy_bandwidth`.
+a step of the new one. `copy` measures what the bytes are held against, `benchmarks.copy_bandwidth`:
+once by itself, and right before and after each play that is judged by it, for a machine that others
+use copies twice as fast in one minute as in the next.
 `nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits are
 compared with the calm run's.
 """
@@ -41,10 +43,18 @@ from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
-from benchmarks.copy_bandwidth import Yardstick, shown, yardstick
+from benchmarks.copy_bandwidth import shown, yardstick
 from benchmarks.failover_ours import commits_of, stop
 from benchmarks.options import at_least, chosen, parsed
-from benchmarks.recovery_tables import GROWN, MB, REPLACED, claims, grown_row, replaced_row
+from benchmarks.recovery_tables import (
+    GROWN,
+    JUDGED_MB,
+    MB,
+    REPLACED,
+    claims,
+    grown_row,
+    replaced_row,
+)
 from benchmarks.report import command_of, write_result
 from tests.e2e.calm import samples_difference
 from tests.e2e.cluster import Cluster, cluster
@@ -53,6 +63,8 @@ STATE_BYTES = 12
 """Of a parameter: itself and two moments."""
 FULL_FIGURES_MB = 64
 """Of state a stage: with more the arithmetic takes longer, and so do the device's operations."""
+COPIED_BYTES = 512 << 20
+"""By each copy that a pace is held against."""
 AFTER = 4
 """Steps of a new layout that are waited for."""
 WARM = 3
@@ -268,18 +280,22 @@ def rows(
     jobs: dict[str, Any],
     *,
     rounds: int,
-    copy_gb_per_s: float | None = None,
+    beside_copies: bool = False,
 ) -> dict[str, Any]:
-    """Play both for each size, round by round, and print each as it is done."""
+    """Play both for each size, round by round, and print each as it is done. `beside_copies`: right
+    before and after a play that is judged by it, what copies do is measured."""
     body: dict[str, Any] = {}
     for _ in range(rounds):
         for name in names:
             for what, job_for in jobs.items():
-                job = job_for(name)
-                found = replaced(job) if what == "replace" else grown(job)
-                is_grown = what == "grow"
+                job, is_grown = job_for(name), what == "grow"
+                judged = beside_copies and is_grown and name == JUDGED_MB
+                before = yardstick(size_bytes=COPIED_BYTES, rounds=1) if judged else {}
+                found = grown(job) if is_grown else replaced(job)
+                after = yardstick(size_bytes=COPIED_BYTES, rounds=1) if judged else {}
+                found["copies"] = {way: rates + after[way] for way, rates in before.items()}
                 print(GROWN if is_grown else REPLACED)
-                row = grown_row(found, copy_gb_per_s) if is_grown else replaced_row(found)
+                row = grown_row(found) if is_grown else replaced_row(found)
                 print(f"{what:>7} {name:4d} {row}", flush=True)
                 body.setdefault(what, {}).setdefault(str(name), []).append(found)
     return body
@@ -306,11 +322,9 @@ def main() -> int:
     sizes = numbers(parser, "mb", arguments.mb)
     counts = numbers(parser, "nodes", arguments.nodes, step=4)
     body: dict[str, Any] = {}
-    best: dict[str, Yardstick] = {}
     if "copy" in parts:
-        found = yardstick(size_bytes=512 << 20, rounds=3)
-        best = shown(found)
-        fastest = {name: asdict(one) for name, one in best.items()}
+        found = yardstick(size_bytes=COPIED_BYTES, rounds=3)
+        fastest = {name: asdict(one) for name, one in shown(found).items()}
         body["copy"] = {"gb_per_s": found, "fastest": fastest}
     if "sizes" in parts:
         print("by MB of state a stage")
@@ -321,7 +335,7 @@ def main() -> int:
                 "grow": lambda mb: sized_job(mb, redundancy="peer"),
             },
             rounds=arguments.rounds,
-            copy_gb_per_s=best["tcp"].gb_per_s if best else None,
+            beside_copies="copy" in parts,
         )
     if "nodes" in parts:
         print("by nodes, little state")
@@ -333,7 +347,7 @@ def main() -> int:
             },
             rounds=arguments.rounds,
         )
-    made = claims(body.get("sizes", {}), best)
+    made = claims(body.get("sizes", {}))
     body["claims"] = [asdict(claim) for claim in made]
     print("\n".join(claim.line() for claim in made))
     command = command_of("recovery_at_size", arguments)

@@ -1,15 +1,17 @@
 """The tables of `recovery_at_size`, and what they say of what was to be reached. Pure."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.claim import Claim
-from benchmarks.copy_bandwidth import Yardstick
+from benchmarks.report import median_with_interval, paired_ratios
 
 MB = 10**6
 JUDGED_MB = 512
 """Of state a stage, at which the pace is held against a copy's."""
+SENT_AT_ONCE = 2
+"""Stages, each from one process to another."""
 INDEPENDENT_S = 0.1
 """A stall that is so little longer is no longer for the state's size."""
 REPLACED = (
@@ -36,10 +38,11 @@ def replaced_row(found: dict[str, Any]) -> str:
     )
 
 
-def grown_row(found: dict[str, Any], copy_gb_per_s: float | None) -> str:
-    """A line of the table GROWN; `copy_gb_per_s` is what a copy over TCP does, where
-    it was measured."""
-    share = f"{found['gb_per_s'] / copy_gb_per_s:9.0%}" if copy_gb_per_s else f"{'':9}"
+def grown_row(found: dict[str, Any]) -> str:
+    """A line of the table GROWN; beside copies, with its share of the fastest one over TCP."""
+    copies = beside([found])
+    fastest = max((rates[0] for way, rates in copies.items() if "tcp" in way), default=0.0)
+    share = f"{found['gb_per_s'] / fastest:9.0%}" if fastest else f"{'':9}"
     return (
         f"{found['stall_s']:7.2f}   {found['stall_s'] / found['step_s']:7.2f}        "
         f"{found['sent_bytes'] / MB:8.1f} {found['sent_s']:7.2f}    "
@@ -49,16 +52,36 @@ def grown_row(found: dict[str, Any], copy_gb_per_s: float | None) -> str:
     )
 
 
-def claims(sizes: dict[str, Any], copies: Mapping[str, Yardstick]) -> list[Claim]:
+def beside(plays: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """GB/s of each way of copying, one value a play: the mean of what was measured right before it
+    and right after it. Empty where nothing was."""
+    measured = [play.get("copies", {}) for play in plays]
+    ways = set(measured[0]).intersection(*measured[1:]) if measured else set()
+    return {way: [statistics.mean(of[way]) for of in measured] for way in sorted(ways)}
+
+
+def _paces(plays: Sequence[dict[str, Any]]) -> list[Claim]:
+    """The pace held against copies beside it, play by play: of the fastest way over TCP, as state
+    goes; of the fastest over TCP with as many at once as stages are sent; of the fastest of all."""
+    copies = beside(plays)
+    middles = {way: statistics.median(rates) for way, rates in copies.items()}
+    over_tcp = [way for way in middles if "tcp" in way]
+    as_many = [way for way in over_tcp if way.endswith(f"{SENT_AT_ONCE} at once")]
+    out = []
+    found = [play["gb_per_s"] for play in plays]
+    chosen = (max(ways, key=middles.__getitem__) for ways in (over_tcp, as_many, middles) if ways)
+    for way in dict.fromkeys(chosen):
+        share, low, high = median_with_interval(paired_ratios(found, copies[way]))
+        about = f"{JUDGED_MB} MB a stage: its pace, of a copy's by {way}"
+        interval = (low, high) if len(found) > 1 else None
+        out.append(Claim(about=about, found=share, limit=0.6, at_most=False, interval=interval))
+    return out
+
+
+def claims(sizes: dict[str, Any]) -> list[Claim]:
     """What is to be reached by a pipeline more, by the medians of the rounds."""
     found = {int(mb): plays for mb, plays in sizes.get("grow", {}).items()}
-    out = []
-    if JUDGED_MB in found:
-        pace = statistics.median(play["gb_per_s"] for play in found[JUDGED_MB])
-        for copy in dict.fromkeys(copies.values()):  # the fastest over TCP, and of all
-            about = f"{JUDGED_MB} MB a stage: its pace, of a copy's by {copy.way}"
-            share = pace / copy.gb_per_s
-            out.append(Claim(about=about, found=share, limit=0.6, at_most=False))
+    out = _paces(found.get(JUDGED_MB, []))
     if len(found) > 1:
         least, most = min(found), max(found)
         stalls_s = {

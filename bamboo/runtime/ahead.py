@@ -63,7 +63,8 @@ class Ahead:
     ) -> None:
         self._me, self._mail, self._executor = me, mail, executor
         self._builder, self._outbox = builder, outbox
-        self._version = 0
+        self.version = 0
+        """Of the newest state that it follows."""
         self._out: dict[Feed, Copying] = {}
         self._in: dict[Feed, Following] = {}
         self._wanted: frozenset[Feed] = frozenset()
@@ -75,7 +76,9 @@ class Ahead:
     def sync(self, state: State) -> None:
         """Begin and end feeds as the newest state has them. While all is laid out anew, what came
         whole stays until it is said to be here."""
-        self._version = state.version
+        if state.version < self.version:
+            return  # looked ahead of it
+        self.version = state.version
         feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
         self._out = {feed: self._out.get(feed) or Copying(LARGE_CHUNK) for feed in mine}
@@ -213,7 +216,7 @@ class Ahead:
         early = []
         while self._mail.of_feeds:
             key, letter = self._mail.of_feeds.popleft()
-            if int(letter.meta["since"]) > self._version:
+            if int(letter.meta["since"]) > self.version:
                 early.append((key, letter))
             else:
                 self._take(key, letter)

@@ -25,8 +25,9 @@ class Device(Protocol):
     overruns: int
     busy_s: dict[str, float]
     meanwhile: Callable[[float], None] | None
-    """Called where an operation leaves the host nothing to do until that time, by
-    time.perf_counter(). An operation lasts until it is back."""
+    """Called where a forward or backward leaves the host nothing to do until that time, by
+    time.perf_counter(). The operation lasts until it is back. Never in one that changes a state,
+    for that may be sent meanwhile."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
 from bamboo.runtime.wire import to_buffer, to_bytes, to_tensor
@@ -72,7 +73,7 @@ class Mail:
         """Letters of reconfigurations."""
         self.of_feeds: deque[tuple[MessageKey, Letter]] = deque()
         """Letters about what is sent ahead of them."""
-        self._era = 0
+        self._era, self._connected = 0, -1
         self._participants: frozenset[NodeId] = frozenset()
         self._bundle: list[tuple[MessageKey, Letter]] = []
 
@@ -82,6 +83,15 @@ class Mail:
         self._participants = assignment.members().union(participants)
         for slot in assignment.grid.slots():
             self.safe.setdefault(slot, 0)
+
+    def connect(self, state: State) -> None:
+        """Letters go between those whom the state names. One that is older than the newest by now
+        changes nothing: a connection that it does not know would end, and never be made again."""
+        if state.version < self._connected:
+            return
+        self._connected, members = state.version, state.participants()
+        endpoints = {n.id: n.endpoint for n in state.nodes if n.id in members}
+        self._transport.reconfigure(generation=state.generation, members=endpoints)
 
     def begin_era(self, era: int, assignment: Assignment, step: int) -> None:
         """Slots mean something else from generation `era` on: forget all letters of before, and

@@ -1,6 +1,6 @@
 """Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -68,7 +68,7 @@ class SlotBuilder:
         """What these layers' parameters take; no memory is taken for it, not even for a moment."""
         return sum(p.nbytes for _, p in self._named(layers))
 
-    def _named(self, layers: Iterable[int]) -> list[tuple[str, Tensor]]:
+    def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
         """The parameters by name, their shapes only."""
         seed = self.strategy.semantics.seed
         return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)

@@ -6,7 +6,6 @@ is said as events and records through `Outbox`, which never blocks.
 """
 
 import time
-from collections import deque
 from typing import Any
 
 from bamboo.core.effects import (
@@ -38,6 +37,7 @@ from bamboo.runtime.device import device_of
 from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.finish import Finish, KeepStage
 from bamboo.runtime.gaps import gap_budget_of
+from bamboo.runtime.inbound import Inbound
 from bamboo.runtime.log_watch import LogWatch
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
@@ -96,10 +96,15 @@ class Trainer:
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = lambda: acknowledged(self.mail, self.executor)
-        self._inbound: deque[Decided] = deque()
+        self._inbound = Inbound()
         self.executor.attention = lambda: bool(self._inbound)
         self.transfers = Transfers(
-            me=me, mail=self.mail, executor=self.executor, builder=builder, outbox=outbox
+            me=me,
+            mail=self.mail,
+            executor=self.executor,
+            builder=builder,
+            outbox=outbox,
+            inbound=self._inbound,
         )
         self.executor.background = self._background
         self.device.meanwhile = self.transfers.serve_until
@@ -222,7 +227,7 @@ class Trainer:
 
     def _stop_for(self, state: State) -> None:
         """A reconfiguration is under way: everybody hears everybody, slots have no roles."""
-        self._connect(state)
+        self.mail.connect(state)
         self.transfers.stop(state)
         self._boundaries.forget()
         self._stopping = False
@@ -231,18 +236,11 @@ class Trainer:
         self._replicas.forget()
         self._set_hold()
 
-    def _connect(self, state: State) -> None:
-        members = state.participants()
-        self._transport.reconfigure(
-            generation=state.generation,
-            members={n.id: n.endpoint for n in state.nodes if n.id in members},
-        )
-
     def _reassign(self, state: State) -> None:
         assignment = state.assignment
         assert assignment is not None
         self.mail.assign(assignment, state.participants())
-        self._connect(state)
+        self.mail.connect(state)
         self.rebuild.sync(state)
         # Also where there is no GoOn to perform: for who stands by, or came after it was said.
         self.transfers.builder = self.rebuild.builder

@@ -28,6 +28,7 @@ from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.ahead import Ahead
 from bamboo.runtime.chunks import SMALL_CHUNK, Copying, Gathering
 from bamboo.runtime.executor import Executor
+from bamboo.runtime.inbound import Inbound
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.slot_run import SlotRun
@@ -70,12 +71,21 @@ class Transfers:
     `serve_until` waits."""
 
     def __init__(
-        self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
+        self,
+        *,
+        me: NodeId,
+        mail: Mail,
+        executor: Executor,
+        builder: SlotBuilder,
+        outbox: Outbox,
+        inbound: Inbound,
     ) -> None:
         self._me, self._mail, self._executor = me, mail, executor
         self.builder, self._outbox = builder, outbox
         """Of the newest layout."""
-        self._version = 0
+        self._inbound = inbound
+        self._version, self._anew = 0, False
+        """The latter while all is laid out anew."""
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
         self._out: dict[Slot, Outgoing] = {}
         self._in: dict[Slot, Incoming] = {}
@@ -123,11 +133,12 @@ class Transfers:
         self._out, self._in = {}, {}
         self._soon_taken = frozenset()
         self.ahead.sync(state)
+        self._anew = True
 
     def sync(self, state: State) -> None:
         """Begin and end transfers as the newest state has them."""
         assert state.assignment is not None
-        self._version = state.version
+        self._version, self._anew = state.version, False
         self._soon_taken = soon_taken(state, self._me)
         mine = {t.slot: t for t in state.transfers if t.source == self._me}
         for slot in [s for s, found in self._out.items() if mine.get(s) != found.transfer]:
@@ -262,15 +273,27 @@ class Transfers:
         self._mail.of_transfers.extend(early)
 
     def serve_until(self, until_s: float) -> None:
-        """The device computes until then (time.perf_counter()) and this thread has nothing else to
-        do: serve who fetches state from here, or is sent it ahead. Back before then, or later by
-        what it takes to take in what comes last."""
-        while self._out or self._in or self.ahead.under_way:
-            left_s = until_s - time.perf_counter() - CHUNK_S
-            if left_s < LEAST_WAIT_S:
+        """The device computes a forward or backward until then (time.perf_counter()) and this
+        thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
+        before then, or later by what it takes to take in what comes last."""
+        while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
+            self.look_ahead()
+            if self._out or self._in or self.ahead.under_way:
+                self._mail.collect(left_s)
+                self.serve()
+            elif not self._inbound.wait(left_s):
                 return
-            self._mail.collect(left_s)
-            self.serve()
+
+    def look_ahead(self) -> None:
+        """Decisions are applied when the operation has ended. What they want sent ahead of a new
+        layout can begin before, up to the first one that gives anybody another role."""
+        for state in self._inbound.states():
+            same = state.assignment == self._mail.assignment and state.reform is None
+            if self._anew or not same:
+                return
+            if state.version > self.ahead.version:
+                self._mail.connect(state)
+                self.ahead.sync(state)
 
     def serve(self) -> None:
         """In the middle of an operation: give out chunks that are asked for, put away what comes

@@ -4,7 +4,6 @@ from typing import Any
 
 from benchmarks import executor_vs_torch, redundancy_overhead, virtual_bound
 from benchmarks.claim import Claim
-from benchmarks.copy_bandwidth import Yardstick
 from benchmarks.recovery_tables import claims as of_recovery
 from benchmarks.report import interval_name
 
@@ -56,16 +55,25 @@ def test_redundancy_is_held_on_a_fast_link_and_its_bytes_everywhere() -> None:
     assert "2.5 Gbps, stash" in found[-1].about
 
 
-def test_recovery_is_held_against_a_copy_and_for_its_stall() -> None:
-    def played(pace: float, stall_s: float) -> list[dict[str, float]]:
-        return [{"gb_per_s": pace, "stall_s": stall_s}]
+def test_recovery_is_held_against_copies_beside_it_and_for_its_stall() -> None:
+    def played(pace: float, stall_s: float = 0.0, **copies: list[float]) -> dict[str, Any]:
+        ways = {name.replace("_", " "): rates for name, rates in copies.items()}
+        return {"gb_per_s": pace, "stall_s": stall_s, "copies": ways}
 
-    grow = {"1": played(0.1, 0.02), "512": played(1.3, 0.3)}
-    over_tcp = Yardstick(way="tcp", gb_per_s=2.0)
-    pace, stall = of_recovery({"grow": grow}, {"tcp": over_tcp, "any": over_tcp})
-    assert pace.holds
-    assert not stall.holds
-    assert of_recovery({"grow": {"64": played(0.1, 0.0)}}, {"tcp": over_tcp}) == []
-    assert len(of_recovery({"grow": grow}, {})) == 1
-    both = {"tcp": over_tcp, "any": Yardstick(way="unix", gb_per_s=2.5)}
-    assert [claim.holds for claim in of_recovery({"grow": grow}, both)] == [True, False, False]
+    judged = [
+        # Twice as fast a machine in the second play: the share is the same.
+        played(1.3, 0.3, tcp_1_at_once=[1.5, 2.5], tcp_2_at_once=[1.6, 1.8], ipc=[2.6, 2.6]),
+        played(2.6, 0.3, tcp_1_at_once=[4.0, 4.0], tcp_2_at_once=[3.4, 3.4], ipc=[5.2, 5.2]),
+    ]
+    grow = {"1": [played(0.1, 0.02)], "512": judged}
+    fastest_tcp, as_many, of_all, stall = of_recovery({"grow": grow})
+    assert [round(one.found, 2) for one in (fastest_tcp, as_many, of_all)] == [0.65, 0.76, 0.5]
+    assert [one.holds for one in (fastest_tcp, as_many, of_all, stall)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert "2 at once" in as_many.about
+    assert of_recovery({"grow": {"64": [played(0.1)]}}) == []
+    assert len(of_recovery({"grow": {"1": [played(0.1)], "512": [played(1.3)]}})) == 1

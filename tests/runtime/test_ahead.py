@@ -112,13 +112,15 @@ def test_a_loss_while_it_is_sent(seed: int, of: str) -> None:
     to_the_end(world, settings)
 
 
-def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> None:
-    """From now on every operation lets chunks come and go before it ends."""
+def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[NodeId]:
+    """From now on every forward and backward lets chunks come and go before it ends, and decisions
+    be read that are applied later. Filled with who has something to serve by these."""
+    early: list[NodeId] = []
 
     def run(device: Cpu, kind: str, stage: int, work: Callable[[], T]) -> T:
-        del kind, stage
+        del stage
         out = work()
-        if device.meanwhile is not None:
+        if device.meanwhile is not None and kind in ("F", "B", "FR", "BR"):
             device.meanwhile(0.0)
         return out
 
@@ -129,6 +131,13 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> None:
 
         def serve(until_s: float, trainer: Trainer = trainer) -> None:
             del until_s
+            node = world.nodes[trainer._me]
+            while node.read < len(world.log) and world.draw.random() < 0.7:
+                world._read(node)
+            before = trainer.transfers.ahead.under_way
+            trainer.transfers.look_ahead()
+            if trainer.transfers.ahead.under_way > before:
+                early.append(trainer._me)
             for link in world.wires.busy():
                 if link[1] == trainer._me:
                     world._arrive(link)
@@ -136,6 +145,7 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> None:
             trainer.transfers.serve()
 
         trainer.device.meanwhile = serve
+    return early
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -153,4 +163,31 @@ def test_chunks_change_hands_within_operations(
             world.step()
     if lost and not world.over:
         world.kill(draw.choice([node for node in world.nodes if world.nodes[node].running]))
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_decision_wants_sent_begins_within_an_operation(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Who trains reads of the new nodes in the middle of forwards and backwards only, while one of
+    them may be lost."""
+    monkeypatch.setattr(ahead, "LARGE_CHUNK", 64)
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw)
+    world = Watched(settings, draw, standbys=settings.cluster.stages, policy=policy_of(settings, 2))
+    world.run_to_a_step()
+    world.reads_up_to |= {node: len(world.log) for node in world.nodes}
+    early = serving_within_operations(world, monkeypatch)
+    for node in world.standbys:
+        world.join(node)
+        for _ in range(draw.randint(0, 20)):
+            world.step()
+    if draw.random() < 0.3:
+        world.kill(draw.choice(world.standbys))
+    for _ in range(4000):
+        if not early and not world.over:
+            world.step()
+    assert early or world.state.preparing is None, world.report()
+    world.reads_up_to.clear()
     to_the_end(world, settings)

@@ -1,12 +1,15 @@
 """Mail: who gets a letter, what is kept for whom, and what is forgotten when."""
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.mail import Mail
@@ -216,3 +219,19 @@ def test_a_letter_of_the_new_era_outlives_its_beginning(office: Office) -> None:
     assert not office.mails[B].has(S1, "act", 4)
     assert office.mails[B].has(S1, "act", 5)
     assert [key for key, _ in office.mails[B].of_transfers] == [pull]
+
+
+def test_an_older_state_ends_no_connection(office: Office) -> None:
+    def state(version: int, *names: NodeId) -> State:
+        nodes = [SimpleNamespace(id=name, endpoint=name) for name in names]
+        found = SimpleNamespace(
+            version=version, generation=1, nodes=nodes, participants=lambda: frozenset(names)
+        )
+        return cast(State, found)
+
+    mail = office.mails[A]
+    for version, names, heard in ((5, (A, B, C), True), (4, (A, B), True), (6, (A, B), False)):
+        mail.connect(state(version, *names))
+        mail.post(letter("grad", S2, S1, version), [ONE])
+        office.carry()
+        assert office.mails[C].has(S2, "grad", version) is heard

@@ -1,5 +1,6 @@
 """What a node does for others while its device computes ends before the operation does."""
 
+from math import inf
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,16 +13,21 @@ UNTIL_S = 10.5
 
 
 class Host:
-    """In place of a node's transfers and mail: letters come every `every_s`, `letters` of them."""
+    """In place of a node's transfers and mail: letters come every `every_s`, `letters` of them, and
+    so do decisions while nothing is under way, of which that number `decided_after` begins it."""
 
-    def __init__(self, *, every_s: float, letters: int, under_way: bool = True) -> None:
+    def __init__(
+        self, *, every_s: float, letters: int, under_way: bool = True, decided_after: float = inf
+    ) -> None:
+        self._decided_after = decided_after
         self.now_s, self.served = 10.0, 0
         self.waits: list[float] = []
         self._out: dict[str, str] = {}
         self._in: dict[str, str] = {}
         self.ahead = SimpleNamespace(under_way=under_way)
-        self._mail = self
+        self._mail = self._inbound = self
         self._every_s, self._letters = every_s, letters
+        self.looked, self.idle_waits = 0, 0
 
     def perf_counter(self) -> float:
         return self.now_s
@@ -31,6 +37,18 @@ class Host:
         self.waits.append(for_s)
         self._letters -= 1
         self.now_s += min(for_s, self._every_s) if self._letters >= 0 else for_s
+
+    def look_ahead(self) -> None:
+        self.looked += 1
+        self.ahead.under_way |= self.looked > self._decided_after
+
+    def wait(self, for_s: float) -> bool:
+        """For a decision."""
+        assert not self.ahead.under_way, "letters would not be taken in"
+        self.idle_waits += 1
+        decided = self.idle_waits <= self._decided_after
+        self.now_s += min(for_s, self._every_s) if decided else for_s
+        return decided
 
     def serve(self) -> None:
         self.served += 1
@@ -55,12 +73,52 @@ def test_it_waits_for_letters_until_shortly_before_the_end(
     assert host.served <= letters + 1
 
 
-def test_it_ends_when_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False)).served == 0
-    assert served(monkeypatch, Host(every_s=0.001, letters=400)).served == 100
+def test_nobody_is_served_where_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False, decided_after=99))
+    assert (idle.served, idle.waits) == (0, [])
+    assert idle.now_s <= UNTIL_S - CHUNK_S + 1e-9
+    assert served(monkeypatch, Host(every_s=0.001, letters=400, decided_after=99)).served >= 100
+
+
+def test_what_a_decision_begins_is_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False, decided_after=3))
+    assert host.idle_waits == 3
+    assert host.served > 9
 
 
 def test_nobody_is_served_shortly_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(every_s=0.01, letters=9)
     host.now_s = UNTIL_S - CHUNK_S - LEAST_WAIT_S / 2
     assert served(monkeypatch, host).waits == []
+
+
+def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
+    """Versions up to which a node that follows version 7, in which its roles are "these", looks
+    ahead; a state is its (version, roles, whether all is laid out anew)."""
+    seen: list[int] = []
+    found = [
+        SimpleNamespace(version=v, assignment=roles, reform=SimpleNamespace() if stands else None)
+        for v, roles, stands in states
+    ]
+
+    def sync(state: SimpleNamespace) -> None:
+        seen.append(state.version)
+        host.ahead.version = state.version
+
+    host = SimpleNamespace(
+        _inbound=SimpleNamespace(states=lambda: found),
+        _anew=anew,
+        _mail=SimpleNamespace(connect=lambda state: None, assignment="these"),
+        ahead=SimpleNamespace(version=7, sync=sync),
+    )
+    for _ in range(2):
+        Transfers.look_ahead(cast(Transfers, host))
+    return seen
+
+
+def test_a_node_looks_ahead_up_to_another_role_and_once() -> None:
+    assert looked_at((8, "these", False), (9, "these", False)) == [8, 9]
+    assert looked_at((8, "these", False), (9, "others", False), (10, "these", False)) == [8]
+    assert looked_at((8, "these", True), (9, "these", False)) == []
+    assert looked_at((8, "these", False), anew=True) == []
+    assert looked_at((6, "these", False), (7, "these", False), (8, "these", False)) == [8]
