@@ -15,8 +15,8 @@ an operation is left to its host whatever the size; overruns are printed. Of eac
 A stall is what two commits are further apart than two of the same layout when nothing happens: in
 the old one while all finish their step, and between its last commit and the new one's first beyond
 a step of the new one. `copy` measures what the bytes are held against, `benchmarks.copy_bandwidth`:
-once by itself, and right before and after each play that is judged by it, for a machine that others
-use copies twice as fast in one minute as in the next.
+once by itself, and before and after each play that is judged by it, some 15 s from what is judged:
+a machine that others use copies twice as fast at one time as at another.
 `nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits are
 compared with the calm run's.
 """
@@ -51,6 +51,7 @@ from benchmarks.recovery_tables import (
     JUDGED_MB,
     MB,
     REPLACED,
+    SENT_AT_ONCE,
     claims,
     grown_row,
     replaced_row,
@@ -91,7 +92,7 @@ def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=HORIZON_STEPS, batch=4, microbatch=1, virtual_nodes=2),
         cluster=ClusterConfig(
-            stages=2,
+            stages=SENT_AT_ONCE,
             max_pipelines=2 if redundancy == "peer" else 0,
             redundancy=redundancy,
             device="virtual",
@@ -142,9 +143,8 @@ def bits_differ(run: Cluster) -> str:
 
 
 def ended(run: Cluster) -> dict[str, Any]:
-    """Stop the run at a step boundary; whether its bits are right, and how many operations
-    overran."""
-    stop(run)
+    """Of a run that has stopped at a step boundary: whether its bits are right, and how many
+    operations overran."""
     overruns = sum(int(record["overruns"]) for record in run.metrics("memory"))
     return {"differs": bits_differ(run), "overruns": overruns}
 
@@ -168,6 +168,7 @@ def replaced(job: JobConfig, standbys: int = 1) -> dict[str, Any]:
         run.wait(lambda s: s.failovers != () or s.phase is not Phase.RUNNING, 60, "a failover")
         run.wait(lambda s: settled(s) and not s.failovers, PATIENCE_S, "all protected")
         whole_s = time.time()
+        stop(run)
         end = ended(run)
         decisions = run.decisions()
         failover = next(f for f in run.metrics("failover") if not f["planned"])
@@ -209,8 +210,15 @@ def settled(state: State) -> bool:
     return finished or (state.phase is Phase.RUNNING and not (state.transfers or state.moves))
 
 
-def grown(job: JobConfig) -> dict[str, Any]:
-    """One pipeline more, on as many new nodes."""
+def copied() -> dict[str, list[float]]:
+    """GB/s of each way of copying, once."""
+    return yardstick(size_bytes=COPIED_BYTES, rounds=1)
+
+
+def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
+    """One pipeline more, on as many new nodes. `beside_copies`: what copies do is measured before
+    the run begins and when it has stopped."""
+    before = copied() if beside_copies else {}
     stages, pipelines = job.cluster.stages, job.cluster.pipelines
     wanted = Grid(pipelines=pipelines + 1, stages=stages)
     with cluster(job) as run:
@@ -219,6 +227,8 @@ def grown(job: JobConfig) -> dict[str, Any]:
         run.start(stages)
         run.wait(lambda s: s.grid == wanted and s.reform is None, PATIENCE_S, f"{wanted}")
         run.wait_step(max(run.losses()) + 1 + AFTER, PATIENCE_S)
+        stop(run)
+        after = copied() if beside_copies else {}
         end = ended(run)
         decisions = run.decisions()
         commits = [commit.at_s for commit in commits_of(run)]
@@ -246,6 +256,9 @@ def grown(job: JobConfig) -> dict[str, Any]:
         "followed_bytes": sum(event.followed_bytes for event in said),
         "ahead_s": ahead_s,
         "gb_per_s": ahead_bytes / ahead_s / 1e9,
+        **(
+            {"copies": {way: rates + after[way] for way, rates in before.items()}} if before else {}
+        ),
         **end,
     }
 
@@ -282,18 +295,14 @@ def rows(
     rounds: int,
     beside_copies: bool = False,
 ) -> dict[str, Any]:
-    """Play both for each size, round by round, and print each as it is done. `beside_copies`: right
-    before and after a play that is judged by it, what copies do is measured."""
+    """Play both for each size, round by round, and print each as it is done."""
     body: dict[str, Any] = {}
     for _ in range(rounds):
         for name in names:
             for what, job_for in jobs.items():
                 job, is_grown = job_for(name), what == "grow"
                 judged = beside_copies and is_grown and name == JUDGED_MB
-                before = yardstick(size_bytes=COPIED_BYTES, rounds=1) if judged else {}
-                found = grown(job) if is_grown else replaced(job)
-                after = yardstick(size_bytes=COPIED_BYTES, rounds=1) if judged else {}
-                found["copies"] = {way: rates + after[way] for way, rates in before.items()}
+                found = grown(job, beside_copies=judged) if is_grown else replaced(job)
                 print(GROWN if is_grown else REPLACED)
                 row = grown_row(found) if is_grown else replaced_row(found)
                 print(f"{what:>7} {name:4d} {row}", flush=True)

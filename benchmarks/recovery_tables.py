@@ -53,8 +53,8 @@ def grown_row(found: dict[str, Any]) -> str:
 
 
 def beside(plays: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """GB/s of each way of copying, one value a play: the mean of what was measured right before it
-    and right after it. Empty where nothing was."""
+    """GB/s of each way of copying, one value a play: the mean of what was measured before it and
+    after it. Empty where nothing was."""
     measured = [play.get("copies", {}) for play in plays]
     ways = set(measured[0]).intersection(*measured[1:]) if measured else set()
     return {way: [statistics.mean(of[way]) for of in measured] for way in sorted(ways)}
@@ -64,12 +64,14 @@ def _paces(plays: Sequence[dict[str, Any]]) -> list[Claim]:
     """The pace held against copies beside it, play by play: of the fastest way over TCP, as state
     goes; of the fastest over TCP with as many at once as stages are sent; of the fastest of all."""
     copies = beside(plays)
+    if not copies:
+        return []
     middles = {way: statistics.median(rates) for way, rates in copies.items()}
     over_tcp = [way for way in middles if "tcp" in way]
     as_many = [way for way in over_tcp if way.endswith(f"{SENT_AT_ONCE} at once")]
     out = []
     found = [play["gb_per_s"] for play in plays]
-    chosen = (max(ways, key=middles.__getitem__) for ways in (over_tcp, as_many, middles) if ways)
+    chosen = (max(ways, key=middles.__getitem__) for ways in (over_tcp, as_many, middles))
     for way in dict.fromkeys(chosen):
         share, low, high = median_with_interval(paired_ratios(found, copies[way]))
         about = f"{JUDGED_MB} MB a stage: its pace, of a copy's by {way}"

@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 from bamboo.config.tree import ClusterConfig
 
 T = TypeVar("T")
+COMPUTING = frozenset({"F", "B", "FR", "BR"})
+"""Operations that change no state: what is held may be sent while a device is at them."""
 _PR_SET_TIMERSLACK = 29
 """Of prctl(2), Linux."""
 
@@ -25,9 +27,8 @@ class Device(Protocol):
     overruns: int
     busy_s: dict[str, float]
     meanwhile: Callable[[float], None] | None
-    """Called where a forward or backward leaves the host nothing to do until that time, by
-    time.perf_counter(). The operation lasts until it is back. Never in one that changes a state,
-    for that may be sent meanwhile."""
+    """Called where an operation of COMPUTING leaves the host nothing to do until that time, by
+    time.perf_counter(). The operation lasts until it is back."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
@@ -69,13 +70,14 @@ class VirtualDevice:
         out = work()
         figure_s = self.figures_s.get((kind, stage))
         if figure_s is not None:
-            self._wait(start_s + figure_s)
+            self._wait(start_s + figure_s, kind)
         self.busy_s[kind] = self.busy_s.get(kind, 0.0) + time.perf_counter() - start_s
         return out
 
-    def _wait(self, until_s: float) -> None:
-        if self.meanwhile is not None and time.perf_counter() < until_s:
-            self.meanwhile(until_s)
+    def _wait(self, until_s: float, kind: str) -> None:
+        meanwhile = self.meanwhile if kind in COMPUTING else None
+        if meanwhile is not None and time.perf_counter() < until_s:
+            meanwhile(until_s)
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)

@@ -86,7 +86,8 @@ class Mail:
 
     def connect(self, state: State) -> None:
         """Letters go between those whom the state names. One that is older than the newest by now
-        changes nothing: a connection that it does not know would end, and never be made again."""
+        changes nothing: a connection that it does not know would end, and what waits in it be lost,
+        which nobody would ask for again."""
         if state.version < self._connected:
             return
         self._connected, members = state.version, state.participants()

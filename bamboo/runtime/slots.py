@@ -65,11 +65,12 @@ class SlotBuilder:
         return {f"{kind}/{name}": torch.empty(p.shape) for kind in KINDS for name, p in built}
 
     def parameter_bytes(self, layers: Iterable[int]) -> int:
-        """What these layers' parameters take; no memory is taken for it, not even for a moment."""
+        """What these layers' parameters take; of a plain model no memory is taken for it, not even
+        for a moment."""
         return sum(p.nbytes for _, p in self._named(layers))
 
     def _named(self, layers: Iterable[int]) -> Sequence[tuple[str, Tensor]]:
-        """The parameters by name, their shapes only."""
+        """The parameters by name: of a plain model their shapes only."""
         seed = self.strategy.semantics.seed
         return named_parameters((layer, build_shell(self.spec, layer, seed)) for layer in layers)
 

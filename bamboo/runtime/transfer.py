@@ -277,23 +277,28 @@ class Transfers:
         thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
         before then, or later by what it takes to take in what comes last."""
         while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
-            self.look_ahead()
-            if self._out or self._in or self.ahead.under_way:
+            if self.look_ahead():
+                self._mail.collect(0.0)  # what came too early for it
+                self.serve()
+            elif self._out or self._in or self.ahead.under_way:
                 self._mail.collect(left_s)
                 self.serve()
             elif not self._inbound.wait(left_s):
                 return
 
-    def look_ahead(self) -> None:
+    def look_ahead(self) -> bool:
         """Decisions are applied when the operation has ended. What they want sent ahead of a new
-        layout can begin before, up to the first one that gives anybody another role."""
+        layout can begin before, up to the first one that gives anybody another role. Whether there
+        was one that had not been looked at."""
+        version = self.ahead.version
         for state in self._inbound.states():
             same = state.assignment == self._mail.assignment and state.reform is None
             if self._anew or not same:
-                return
+                break
             if state.version > self.ahead.version:
                 self._mail.connect(state)
                 self.ahead.sync(state)
+        return self.ahead.version > version
 
     def serve(self) -> None:
         """In the middle of an operation: give out chunks that are asked for, put away what comes

@@ -265,7 +265,7 @@ class ZmqTransport:
     def poll(self, timeout_s: float) -> Sequence[Delivered]:
         out = self._take_due()
         # Asked between any two operations: the poller and a refusal cost more than a look.
-        if not out and timeout_s > 0 and not self._waits():
+        if not out and timeout_s > 0 and not self._heard_early() and not self._waits():
             if self._held:
                 timeout_s = min(timeout_s, max(0.0, self._held[0][0] - time.monotonic()))
             ready = dict(self._poller.poll(int(timeout_s * 1000)))
@@ -317,6 +317,10 @@ class ZmqTransport:
         if message.generation > self._generation:
             self._early.append(message)
         return False
+
+    def _heard_early(self) -> bool:
+        """Whether a message that came too early is to be heard by now."""
+        return any(message.sender in self._members for message in self._early)
 
     def _release_early(self) -> list[Delivered]:
         if not self._early:

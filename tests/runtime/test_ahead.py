@@ -3,7 +3,7 @@ while all stand, and whatever is lost meanwhile, the bits are the calm run's."""
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import pytest
@@ -12,8 +12,9 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
 from bamboo.ids import NodeId
+from bamboo.ports import Delivered, MessageKind
 from bamboo.runtime import ahead
-from bamboo.runtime.device import Cpu
+from bamboo.runtime.device import COMPUTING, Cpu
 from bamboo.runtime.trainer import Trainer
 from bamboo.topology.grid import Grid
 from tests.runtime.simulated import World
@@ -112,15 +113,23 @@ def test_a_loss_while_it_is_sent(seed: int, of: str) -> None:
     to_the_end(world, settings)
 
 
-def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[NodeId]:
+def letters(world: World, kind: MessageKind, senders: Collection[NodeId]) -> list[Delivered]:
+    """Those of a kind that are on their way, or here and not heard yet."""
+    queues = [queue for (sender, _, _), queue in world.wires.queues.items() if sender in senders]
+    queues += [node.transport.arrived for node in world.nodes.values()]
+    found = (one for queue in queues for one in queue)
+    return [one for one in found if one.key.kind == kind and one.sender in senders]
+
+
+def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[Delivered]:
     """From now on every forward and backward lets chunks come and go before it ends, and decisions
-    be read that are applied later. Filled with who has something to serve by these."""
-    early: list[NodeId] = []
+    be read that are applied later. Filled with chunks that went out by these."""
+    early: list[Delivered] = []
 
     def run(device: Cpu, kind: str, stage: int, work: Callable[[], T]) -> T:
         del stage
         out = work()
-        if device.meanwhile is not None and kind in ("F", "B", "FR", "BR"):
+        if device.meanwhile is not None and kind in COMPUTING:
             device.meanwhile(0.0)
         return out
 
@@ -134,15 +143,15 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[N
             node = world.nodes[trainer._me]
             while node.read < len(world.log) and world.draw.random() < 0.7:
                 world._read(node)
-            before = trainer.transfers.ahead.under_way
             trainer.transfers.look_ahead()
-            if trainer.transfers.ahead.under_way > before:
-                early.append(trainer._me)
             for link in world.wires.busy():
                 if link[1] == trainer._me:
                     world._arrive(link)
             trainer.mail.collect(0.0)
             trainer.transfers.serve()
+            applied = trainer.transfers._version
+            sent = letters(world, "copy", [trainer._me])
+            early.extend(one for one in sent if int(one.meta["since"]) > applied)
 
         trainer.device.meanwhile = serve
     return early
@@ -170,24 +179,24 @@ def test_chunks_change_hands_within_operations(
 def test_what_a_decision_wants_sent_begins_within_an_operation(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Who trains reads of the new nodes in the middle of forwards and backwards only, while one of
-    them may be lost."""
+    """New nodes ask for what they need before anybody who trains has read of it, in the middle of a
+    forward or backward: chunks go out at once, and any node may be lost meanwhile."""
     monkeypatch.setattr(ahead, "LARGE_CHUNK", 64)
     draw = random.Random(SEED + seed)
-    settings = settings_of(draw)
+    lost = draw.random() < 0.3
+    modes = ("stash", "eager") if lost else ("stash", "eager", "peer")
+    settings = settings_of(draw, redundancy=draw.choice(modes))
     world = Watched(settings, draw, standbys=settings.cluster.stages, policy=policy_of(settings, 2))
     world.run_to_a_step()
-    world.reads_up_to |= {node: len(world.log) for node in world.nodes}
-    early = serving_within_operations(world, monkeypatch)
+    trainers = [node for node in world.nodes if node not in world.standbys]
+    world.reads_up_to |= {node: len(world.log) for node in trainers}
     for node in world.standbys:
         world.join(node)
-        for _ in range(draw.randint(0, 20)):
-            world.step()
-    if draw.random() < 0.3:
-        world.kill(draw.choice(world.standbys))
-    for _ in range(4000):
-        if not early and not world.over:
-            world.step()
-    assert early or world.state.preparing is None, world.report()
+    world.run(until=lambda: bool(letters(world, "ask", world.standbys)))
+    early = serving_within_operations(world, monkeypatch)
+    if lost:
+        world.kill(draw.choice(list(world.nodes)))
+    world.run(until=lambda: bool(early) or lost)
+    assert early or lost, world.report()
     world.reads_up_to.clear()
     to_the_end(world, settings)

@@ -54,6 +54,20 @@ def test_the_host_may_use_what_an_operation_leaves_it(virtual: VirtualDevice, cl
     assert virtual.overruns == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "serves"), [("B", True), ("FR", True), ("S", False), ("R", False)]
+)
+def test_nobody_is_served_while_a_state_changes(clock: Clock, kind: str, serves: bool) -> None:
+    virtual = VirtualDevice(layers_s={kind: [FIGURE_S]})
+    virtual.lay_out((0, 1))
+    given: list[float] = []
+    virtual.meanwhile = given.append
+    begun_s = clock.now_s
+    virtual.run(kind, 0, lambda: None)
+    assert bool(given) is serves
+    assert clock.now_s == begun_s + FIGURE_S
+
+
 def test_a_host_that_is_back_late_is_an_overrun(virtual: VirtualDevice, clock: Clock) -> None:
     begun_s = clock.now_s
     virtual.meanwhile = lambda until_s: clock.sleep(1.5 * FIGURE_S)

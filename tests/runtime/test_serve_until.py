@@ -33,14 +33,19 @@ class Host:
         return self.now_s
 
     def collect(self, for_s: float) -> None:
+        if self.looked == self._decided_after + 1:
+            assert for_s == 0.0, "what is here already is served first"
+            return
         assert for_s >= LEAST_WAIT_S, "the transport would not wait at all"
         self.waits.append(for_s)
         self._letters -= 1
         self.now_s += min(for_s, self._every_s) if self._letters >= 0 else for_s
 
-    def look_ahead(self) -> None:
+    def look_ahead(self) -> bool:
         self.looked += 1
-        self.ahead.under_way |= self.looked > self._decided_after
+        begins = self.looked == self._decided_after + 1
+        self.ahead.under_way |= begins
+        return begins
 
     def wait(self, for_s: float) -> bool:
         """For a decision."""
@@ -111,8 +116,8 @@ def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
         _mail=SimpleNamespace(connect=lambda state: None, assignment="these"),
         ahead=SimpleNamespace(version=7, sync=sync),
     )
-    for _ in range(2):
-        Transfers.look_ahead(cast(Transfers, host))
+    assert Transfers.look_ahead(cast(Transfers, host)) is bool(seen)
+    assert not Transfers.look_ahead(cast(Transfers, host))
     return seen
 
 
