@@ -99,15 +99,10 @@ class Trainer:
         self._inbound = Inbound()
         self.executor.attention = lambda: bool(self._inbound)
         self.transfers = Transfers(
-            me=me,
-            mail=self.mail,
-            executor=self.executor,
-            builder=builder,
-            outbox=outbox,
-            inbound=self._inbound,
+            me=me, mail=self.mail, executor=self.executor, builder=builder, outbox=outbox
         )
         self.executor.background = self._background
-        self.device.meanwhile = self.transfers.serve_until
+        self.device.meanwhile = lambda until_s: self.transfers.serve_until(until_s, self._inbound)
         self._boundaries = Boundaries(me=me, executor=self.executor, mail=self.mail, outbox=outbox)
         self._checkpoints, self._era, self._stopping = checkpoints, 0, False
         self.gone_seen_s: dict[str, float] = {}  # a peer's connection ended then (monotonic)

@@ -71,19 +71,11 @@ class Transfers:
     `serve_until` waits."""
 
     def __init__(
-        self,
-        *,
-        me: NodeId,
-        mail: Mail,
-        executor: Executor,
-        builder: SlotBuilder,
-        outbox: Outbox,
-        inbound: Inbound,
+        self, *, me: NodeId, mail: Mail, executor: Executor, builder: SlotBuilder, outbox: Outbox
     ) -> None:
         self._me, self._mail, self._executor = me, mail, executor
         self.builder, self._outbox = builder, outbox
         """Of the newest layout."""
-        self._inbound = inbound
         self._version, self._anew = 0, False
         """The latter while all is laid out anew."""
         self.ahead = Ahead(me=me, mail=mail, executor=executor, builder=builder, outbox=outbox)
@@ -272,26 +264,27 @@ class Transfers:
                 self._take(key, letter)
         self._mail.of_transfers.extend(early)
 
-    def serve_until(self, until_s: float) -> None:
+    def serve_until(self, until_s: float, inbound: Inbound) -> None:
         """The device computes a forward or backward until then (time.perf_counter()) and this
         thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
-        before then, or later by what it takes to take in what comes last."""
+        before then, or later by what it takes to take in what comes last. `inbound`: what is not
+        applied yet."""
         while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
-            if self.look_ahead():
+            if self.look_ahead(inbound):
                 self._mail.collect(0.0)  # what came too early for it
                 self.serve()
             elif self._out or self._in or self.ahead.under_way:
                 self._mail.collect(left_s)
                 self.serve()
-            elif not self._inbound.wait(left_s):
+            elif not inbound.wait(left_s):
                 return
 
-    def look_ahead(self) -> bool:
+    def look_ahead(self, inbound: Inbound) -> bool:
         """Decisions are applied when the operation has ended. What they want sent ahead of a new
         layout can begin before, up to the first one that gives anybody another role. Whether there
         was one that had not been looked at."""
         version = self.ahead.version
-        for state in self._inbound.states():
+        for state in inbound.states():
             same = state.assignment == self._mail.assignment and state.reform is None
             if self._anew or not same:
                 break

@@ -143,7 +143,7 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[D
             node = world.nodes[trainer._me]
             while node.read < len(world.log) and world.draw.random() < 0.7:
                 world._read(node)
-            trainer.transfers.look_ahead()
+            trainer.transfers.look_ahead(trainer._inbound)
             for link in world.wires.busy():
                 if link[1] == trainer._me:
                     world._arrive(link)

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from bamboo.runtime import transfer
+from bamboo.runtime.inbound import Inbound
 from bamboo.runtime.transfer import CHUNK_S, LEAST_WAIT_S, Transfers
 
 UNTIL_S = 10.5
@@ -25,7 +26,7 @@ class Host:
         self._out: dict[str, str] = {}
         self._in: dict[str, str] = {}
         self.ahead = SimpleNamespace(under_way=under_way)
-        self._mail = self._inbound = self
+        self._mail = self
         self._every_s, self._letters = every_s, letters
         self.looked, self.idle_waits = 0, 0
 
@@ -41,7 +42,8 @@ class Host:
         self._letters -= 1
         self.now_s += min(for_s, self._every_s) if self._letters >= 0 else for_s
 
-    def look_ahead(self) -> bool:
+    def look_ahead(self, inbound: Inbound) -> bool:
+        assert inbound is cast(Inbound, self)
         self.looked += 1
         begins = self.looked == self._decided_after + 1
         self.ahead.under_way |= begins
@@ -63,7 +65,7 @@ class Host:
 
 def served(monkeypatch: pytest.MonkeyPatch, host: Host) -> Host:
     monkeypatch.setattr(transfer, "time", host)
-    Transfers.serve_until(cast(Transfers, host), UNTIL_S)
+    Transfers.serve_until(cast(Transfers, host), UNTIL_S, cast(Inbound, host))
     return host
 
 
@@ -111,13 +113,13 @@ def looked_at(*states: tuple[int, str, bool], anew: bool = False) -> list[int]:
         host.ahead.version = state.version
 
     host = SimpleNamespace(
-        _inbound=SimpleNamespace(states=lambda: found),
         _anew=anew,
         _mail=SimpleNamespace(connect=lambda state: None, assignment="these"),
         ahead=SimpleNamespace(version=7, sync=sync),
     )
-    assert Transfers.look_ahead(cast(Transfers, host)) is bool(seen)
-    assert not Transfers.look_ahead(cast(Transfers, host))
+    inbound = cast(Inbound, SimpleNamespace(states=lambda: found))
+    assert Transfers.look_ahead(cast(Transfers, host), inbound) is bool(seen)
+    assert not Transfers.look_ahead(cast(Transfers, host), inbound)
     return seen
 
 
