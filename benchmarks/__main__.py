@@ -47,7 +47,7 @@ PARTS = {
     "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=20),
     "hit-step": Part(module="hit_step", about="the step that a loss hits, by mode", minutes=4),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
-    "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=12),
+    "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=14),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),
     "store": Part(module="compare_and_set", about="until all know of a decision", minutes=1),
     "skypilot": Part(module="beside_skypilot", about="its ranking beside ours", minutes=4),

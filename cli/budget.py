@@ -3,7 +3,8 @@
 Rule: what is compared is the least that the plan can come to: all steps calm, on the fastest grid,
 at the price of now, with what stands beside the instances, as the receipt counts it. A job that
 goes beyond its limits even so is refused with both figures; one that may be stopped at them says
-`budget.partial`.
+`budget.partial`, and is refused where its instances alone cost more than the limit before they have
+done anything: each is billed for a least time.
 """
 
 from bamboo.config.tree import BudgetConfig, JobConfig
@@ -31,7 +32,11 @@ def refuse_beyond(
     if 0 < budget.max_usd <= spent_usd:
         word = " (modelled)" if job.cloud.provider == "local" else ""
         raise _at(job, "max_usd", f"the run has cost {usd(spent_usd)} already{word}", "raise it")
-    if planned.plan.expected is not None and not budget.partial and not traced:
+    if traced:
+        return
+    if budget.partial:
+        _refuse_beyond_start(job, planned, spent_usd=spent_usd)
+    elif planned.plan.expected is not None:
         _refuse_beyond_time(budget, job, planned, from_step=from_step, spent_usd=spent_usd)
 
 
@@ -48,6 +53,21 @@ def refuse_too_few_instances(job: JobConfig, grid: Grid, *, standbys: int) -> No
         f"{grid.pipelines} x {grid.stages}{spare}",
         "raise it, or take fewer cluster.stages, pipelines or standbys",
     )
+
+
+def _refuse_beyond_start(job: JobConfig, planned: Planned, *, spent_usd: float) -> None:
+    """Raises InputError where what is billed of the instances at the least is beyond the limit."""
+    least_usd = bill_micro_usd(0.0, usd_per_hour=planned.usd_per_hour, spot=False) / MICRO
+    if 0 < job.budget.max_usd < spent_usd + least_usd:
+        instances = count(planned.plan.instances, "instance")
+        before = f", with {usd(spent_usd)} spent before" if spent_usd else ""
+        raise _at(
+            job,
+            "max_usd",
+            f"{instances} for {usd(planned.usd_per_hour)}/h cost at least {usd(least_usd)} "
+            f"as soon as they are started{before}; no step would be taken",
+            f"raise it beyond {usd(spent_usd + least_usd)}, or take fewer nodes",
+        )
 
 
 def _refuse_beyond_time(

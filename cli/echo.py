@@ -1,9 +1,12 @@
 """Printing to a file on a full disk, or to nobody.
 
 Rule: a line of progress, or the last error, is lost then, or comes later, and that is all: the run
-must not depend on it. What a command was asked for is not lost in silence.
+must not depend on it. What a command was asked for is not lost in silence, but where its reader has
+gone, as that of `bamboo launch JOB | head` does.
 """
 
+import errno
+import os
 import shutil
 import sys
 
@@ -14,11 +17,13 @@ from bamboo.lines import DISK_FULL
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Progress: `click.echo`, but for a full disk."""
+    """Progress: `click.echo`, but for a full disk and for a reader that has gone."""
     try:
         click.echo(text, err=err)
     except OSError as error:
-        if error.errno not in DISK_FULL:
+        if error.errno == errno.EPIPE:
+            _read_by_nobody((sys.stderr if err else sys.stdout).fileno())
+        elif error.errno not in DISK_FULL:
             raise
 
 
@@ -33,6 +38,14 @@ def echo_result(text: str | bytes) -> None:
             f"standard output cannot be written: {error.strerror}; make room there, or send it "
             "elsewhere"
         ) from error
+
+
+def _read_by_nobody(descriptor: int) -> None:
+    """From now on what goes there goes nowhere: else what is buffered would fail once more when the
+    process ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def terminal_width() -> int | None:

@@ -8,6 +8,7 @@ import click
 
 from cli import runs, sites
 from cli.attaching import attend
+from cli.echo import echo, echo_result
 from cli.screen import end_text, open_screen
 from cli.signals import Interrupts
 
@@ -29,12 +30,10 @@ def command(run: str, as_json: bool) -> int:
     folder = runs.find(runs.home(), run)
     detached = sites.outlives_its_launcher(folder)
     if folder.receipt.exists():
-        click.echo(f"run {folder.id} has ended", err=True)
+        echo(f"run {folder.id} has ended", err=True)
         body: dict[str, Any] = folder.read_json(folder.receipt)
     else:
-        click.echo(
-            f"{folder.id}: Ctrl-C leaves it running; `bamboo stop {folder.id}` ends it", err=True
-        )
+        echo(f"{folder.id}: Ctrl-C leaves it running; `bamboo stop {folder.id}` ends it", err=True)
         try:
             with (
                 open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as s,
@@ -43,10 +42,10 @@ def command(run: str, as_json: bool) -> int:
                 body = attend(folder, s)
         except KeyboardInterrupt:
             where = "in the background" if detached else "with the launcher that started it"
-            click.echo(
+            echo(
                 f"left: run {folder.id} goes on {where}; `bamboo stop {folder.id}` ends it",
                 err=True,
             )
             return 130
-    click.echo(json.dumps(body) if as_json else end_text(body))
+    echo_result(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])

@@ -9,6 +9,7 @@ import click
 
 from cli import background, launching
 from cli.budget_options import limit_options
+from cli.echo import echo, echo_result
 from cli.launching import TraceAsked
 from cli.modelled import gpu_option
 from cli.overrides import overrides_option
@@ -66,7 +67,7 @@ def command(
     """
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
-    click.echo("looking at model and data", err=True)
+    echo("looking at model and data", err=True)
     prepared = launching.prepare(
         job,
         overrides=overrides,
@@ -81,28 +82,27 @@ def command(
         body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
         if prepared.trace is not None:
             body["trace"] = trace_body(prepared.trace)
-        click.echo(json.dumps(body))
+        echo_result(json.dumps(body))
         return 0
+    said = [plan_text(prepared.run, prepared.planned, cores=cores)]
     if cores is None:
-        click.echo(quota_text(prepared.planned), err=as_json)
-    click.echo(plan_text(prepared.run, prepared.planned, cores=cores), err=as_json)
+        said.insert(0, quota_text(prepared.planned))
     if prepared.trace is not None:
-        click.echo(trace_text(prepared.trace), err=as_json)
+        said.append(trace_text(prepared.trace))
     if dry_run:
-        for line in account_lines(prepared.job):
-            click.echo(line)
-        for request in prepared.planned.requests:
-            click.echo(requests_text(request))
-        click.echo("dry run: nothing was started")
+        said += account_lines(prepared.job)
+        said += map(requests_text, prepared.planned.requests)
+        echo_result("\n".join([*said, "dry run: nothing was started"]))
         return 0
+    echo("\n".join(said), err=as_json)
     folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
     if detach:
-        click.echo(f"{folder.id}: starting in the background", err=as_json)
+        echo(f"{folder.id}: starting in the background", err=as_json)
         background.start(folder, held, fresh=True)
-        click.echo(detached_text(folder.id, as_json=as_json))
+        echo_result(detached_text(folder.id, as_json=as_json))
         return 0
     with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
         body = launching.run_attached(folder, screen)
     held.close()
-    click.echo(json.dumps(body) if as_json else end_text(body))
+    echo_result(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])

@@ -105,6 +105,11 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
             ("--max-hours", "0.0001"),
             ("budget.max_hours = 0.0001: the plan needs at least 0.0", "40 calm steps of"),
         ),
+        (
+            ("--max-cost", "0.03", "--set", "budget.partial=true"),
+            ("budget.max_usd = 0.03: 4 instances for $2.10/h cost at least $0.0351 as soon as",
+             "raise it beyond $0.0351"),
+        ),
         (("--max-cost", "0"), ("--max-cost 0 lets nothing run",)),
         (("--max-hours", "nan"), ("--max-hours nan lets nothing run",)),
         (("--max-instances", "-1"), ("--max-instances -1 lets nothing run",)),

@@ -1,0 +1,65 @@
+"""Where nobody reads what is printed, a run goes on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_launch import Bench
+from tests.cli.test_resume import QUICK
+
+pytestmark = pytest.mark.timeout(150)
+
+PRINTS = """
+import sys
+from cli.echo import echo
+sys.stdin.readline()
+for number in range(3):
+    echo(f"line {number}", err=sys.argv[1] == "err")
+with open("went-on", "w") as file:
+    file.write("yes")
+"""
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_progress_that_nobody_reads_is_lost_and_that_is_all(tmp_path: Path, stream: str) -> None:
+    read, unread = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", PRINTS, stream],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        stdin=subprocess.PIPE,
+        **{f"std{stream}": unread},
+    ) as process:
+        os.close(unread)
+        os.close(read)
+        assert process.stdin
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert (tmp_path / "went-on").read_text() == "yes"
+
+
+@pytest.mark.e2e
+def test_a_launch_goes_on_when_its_reader_has_gone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    words = [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", "unread", *QUICK]
+    with subprocess.Popen(
+        words,
+        cwd=bench.folder,
+        env=bench.environment | {"PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+        assert process.wait(120) == 0, said
+    assert "Traceback" not in said
+    receipt = bench.json("status", "unread")
+    assert receipt["outcome"] == "done"
