@@ -26,9 +26,10 @@ class Device(Protocol):
 
     overruns: int
     busy_s: dict[str, float]
-    meanwhile: Callable[[float], None] | None
+    meanwhile: Callable[[float], bool] | None
     """Called where an operation of COMPUTING leaves the host nothing to do until that time, by
-    time.perf_counter(). The operation lasts until it is back."""
+    time.perf_counter(). The operation lasts until it is back; true where it has waited until then
+    itself."""
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T: ...
 
@@ -42,7 +43,7 @@ class Cpu:
 
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], None] | None = None
+    meanwhile: Callable[[float], bool] | None = None
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         del stage
@@ -63,7 +64,7 @@ class VirtualDevice:
     figures_s: dict[tuple[str, int], float] = field(default_factory=dict)
     overruns: int = 0
     busy_s: dict[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[float], None] | None = None
+    meanwhile: Callable[[float], bool] | None = None
 
     def run(self, kind: str, stage: int, work: Callable[[], T]) -> T:
         start_s = time.perf_counter()
@@ -76,8 +77,8 @@ class VirtualDevice:
 
     def _wait(self, until_s: float, kind: str) -> None:
         meanwhile = self.meanwhile if kind in COMPUTING else None
-        if meanwhile is not None and time.perf_counter() < until_s:
-            meanwhile(until_s)
+        if meanwhile is not None and time.perf_counter() < until_s and meanwhile(until_s):
+            return
         left_s = until_s - time.perf_counter()
         if left_s > 0:
             time.sleep(left_s)

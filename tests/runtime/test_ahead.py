@@ -138,7 +138,7 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[D
         trainer = node.trainer
         assert isinstance(trainer.device, Cpu)
 
-        def serve(until_s: float, trainer: Trainer = trainer) -> None:
+        def serve(until_s: float, trainer: Trainer = trainer) -> bool:
             del until_s
             node = world.nodes[trainer._me]
             while node.read < len(world.log) and world.draw.random() < 0.7:
@@ -152,6 +152,7 @@ def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[D
             applied = trainer.transfers._version
             sent = letters(world, "copy", [trainer._me])
             early.extend(one for one in sent if int(one.meta["since"]) > applied)
+            return False
 
         trainer.device.meanwhile = serve
     return early

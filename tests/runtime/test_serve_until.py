@@ -83,8 +83,18 @@ def test_it_waits_for_letters_until_shortly_before_the_end(
 def test_nobody_is_served_where_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = served(monkeypatch, Host(every_s=0.01, letters=9, under_way=False, decided_after=99))
     assert (idle.served, idle.waits) == (0, [])
-    assert idle.now_s <= UNTIL_S - CHUNK_S + 1e-9
+    assert idle.now_s <= UNTIL_S + 1e-9
     assert served(monkeypatch, Host(every_s=0.001, letters=400, decided_after=99)).served >= 100
+
+
+def test_where_nothing_happens_one_wait_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    host = Host(every_s=0.01, letters=0, under_way=False)
+    inbound = SimpleNamespace(wait=lambda for_s: bool(waits.append(for_s)))
+    monkeypatch.setattr(transfer, "time", host)
+    monkeypatch.setattr(host, "look_ahead", lambda inbound: False)
+    assert Transfers.serve_until(cast(Transfers, host), UNTIL_S, cast(Inbound, inbound))
+    assert waits == [pytest.approx(UNTIL_S - 10.0)]
 
 
 def test_what_a_decision_begins_is_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
