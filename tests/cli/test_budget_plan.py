@@ -72,9 +72,16 @@ def test_too_few_instances_are_refused_before_the_model_is_looked_at(
 
 
 def test_what_may_be_stopped_at_its_limits_is_not_refused_for_time_and_money() -> None:
-    assert refused(BudgetConfig(max_usd=1e-6, max_hours=1e-6, partial=True)) == ""
+    assert refused(BudgetConfig(max_usd=0.013, max_hours=1e-6, partial=True)) == ""
     assert refused(BudgetConfig(max_usd=1e-6, max_hours=1e-6), traced=True) == ""
     assert "4 instances" in refused(BudgetConfig(max_instances=3, partial=True))
+
+
+def test_what_its_instances_cost_before_a_step_is_refused_even_so() -> None:
+    least = refused(BudgetConfig(max_usd=0.0129, partial=True))
+    assert "4 instances for $0.7748/h cost at least $0.0129 as soon as they are started" in least
+    spent = refused(BudgetConfig(max_usd=0.02, partial=True), spent_usd=0.008)
+    assert "with $0.0080 spent before" in spent
 
 
 def test_a_run_that_goes_on_needs_the_rest_and_has_spent_something() -> None:
