@@ -268,8 +268,8 @@ class Transfers:
         """The device computes a forward or backward until then (time.perf_counter()) and this
         thread has nothing else to do: serve who fetches state from here, or is sent it ahead. Back
         before then, or later by what it takes to take in what comes last. `inbound`: what is not
-        applied yet. True where nothing was under way and it is then: to wake up for the last
-        moment is what a wait of its own would cost (benchmarks/NOTES.md)."""
+        applied yet. True where nothing was under way and it is then: a second wait, for the last
+        moment only, would be one more wake-up an operation (benchmarks/NOTES.md)."""
         while (left_s := until_s - time.perf_counter() - CHUNK_S) >= LEAST_WAIT_S:
             if self.look_ahead(inbound):
                 self._mail.collect(0.0)  # what came too early for it
@@ -277,7 +277,7 @@ class Transfers:
             elif self._out or self._in or self.ahead.under_way:
                 self._mail.collect(left_s)
                 self.serve()
-            elif not inbound.wait(left_s + CHUNK_S):
+            elif not inbound.wait(until_s - time.perf_counter()):
                 return True
         return False
 

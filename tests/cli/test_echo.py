@@ -56,10 +56,12 @@ def test_a_launch_goes_on_when_its_reader_has_gone(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout
         assert process.stderr
-        assert process.stdout.readline()
-        process.stdout.close()
-        said = process.stderr.read()
-        assert process.wait(120) == 0, said
+        try:
+            assert process.stdout.readline()
+            process.stdout.close()
+            said = process.stderr.read()
+            assert process.wait(120) == 0, said
+        finally:
+            process.kill()
     assert "Traceback" not in said
-    receipt = bench.json("status", "unread")
-    assert receipt["outcome"] == "done"
+    assert bench.json("status", "unread")["outcome"] == "done"
