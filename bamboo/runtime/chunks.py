@@ -31,16 +31,18 @@ def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     """Elements [start, stop) of tensors that count as one after the other; a copy only where they
     are of several."""
-    parts = _parts(tensors, start, stop)
+    parts = pieces_of(tensors, start, stop)
     return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
 
 
 def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     """The same in memory of its own, copied once."""
-    return torch.cat(_parts(tensors, start, stop) or [torch.empty(0)])
+    return torch.cat(pieces_of(tensors, start, stop) or [torch.empty(0)])
 
 
-def _parts(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
+def pieces_of(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
+    """Elements [start, stop) of tensors that count as one after the other, where they lie: a flat
+    piece of each tensor that has any of them."""
     parts, before = [], 0
     for tensor in tensors:
         low, high = max(start - before, 0), min(stop - before, tensor.numel())
@@ -48,6 +50,20 @@ def _parts(tensors: Iterable[Tensor], start: int, stop: int) -> list[Tensor]:
             parts.append(tensor.reshape(-1)[low:high])
         before += tensor.numel()
     return parts
+
+
+def put_together(pieces: Iterable[Tensor], shapes: Iterable[torch.Size]) -> list[Tensor]:
+    """Tensors of these shapes out of the pieces that they were cut into, none of which is of two;
+    a copy only where one was cut."""
+    rest, out = iter(pieces), []
+    for shape in shapes:
+        parts, missing = [], shape.numel()
+        while missing:
+            parts.append(next(rest))
+            missing -= parts[-1].numel()
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+        out.append(whole.reshape(shape))
+    return out
 
 
 class Copying:

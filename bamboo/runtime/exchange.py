@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from bamboo.ports import MessageKey, MessageKind
-from bamboo.runtime.chunks import copy_of, slice_of
+from bamboo.runtime.chunks import pieces_of, put_together
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import squares
 from bamboo.topology.grid import Grid
@@ -77,6 +77,10 @@ def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     return left
 
 
+def _sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Sequence[Tensor]:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
 class Exchange:
     """One step's reduction for one slot."""
 
@@ -85,7 +89,9 @@ class Exchange:
         self.stand = Stand.FILLING
         self._sum: TreeSum[list[Tensor]] = TreeSum(plan.leaves, _add)
         self._filled = 0
-        self._shard_sum: Tensor | None = None
+        self._mine: dict[tuple[int, int], Sequence[Tensor]] = {}
+        """The own shard of this pipeline's partial sums, in pieces."""
+        self._shard_sum: Sequence[Tensor] = ()
         self.losses: dict[int, float] = {}
         """Loss sums by global microbatch; complete on pipeline 0's last stage when DONE."""
         self.gradient: list[Tensor] = []
@@ -152,12 +158,13 @@ class Exchange:
             "leaves": [list(leaves) for leaves in partials],
             "losses": [[m, loss] for m, loss in self.losses.items()],
         }
+        # Nothing is copied: sums are only replaced from here on, never changed.
         for e in self._others():
             shard = self.plan.shard(e)
-            parts = [copy_of(grads, shard.start, shard.stop) for grads in partials.values()]
-            mail.post(self._key("partial", self._peer(e), me), parts, meta)
+            cut = [pieces_of(grads, shard.start, shard.stop) for grads in partials.values()]
+            mail.post(self._key("partial", self._peer(e), me), list(chain(*cut)), meta)
         own = self.plan.shard(me)
-        self._mine = {x: copy_of(grads, own.start, own.stop) for x, grads in partials.items()}
+        self._mine = {x: pieces_of(grads, own.start, own.stop) for x, grads in partials.items()}
         self._sum = TreeSum(self.plan.leaves, _add)
         self.stand = Stand.SUMMING
 
@@ -166,18 +173,20 @@ class Exchange:
         if not all(self._has(mail, "partial", e) for e in self._others()):
             self._copy_reduced(mail)
             return
-        tree: TreeSum[Tensor] = TreeSum(self.plan.leaves, torch.add)
+        tree: TreeSum[Sequence[Tensor]] = TreeSum(self.plan.leaves, _sums)
         for (lo, hi), part in self._mine.items():
             tree.push(lo, hi, part)
         for e in self._others():
             letter = mail.take(slot, "partial", self.step, e)
-            for (lo, hi), part in zip(letter.meta["leaves"], letter.tensors, strict=True):
-                tree.push(lo, hi, part)
+            leaves = letter.meta["leaves"]
+            count = len(letter.tensors) // len(leaves)
+            for number, (lo, hi) in enumerate(leaves):
+                tree.push(lo, hi, letter.tensors[number * count : (number + 1) * count])
             self.losses |= {int(m): float(loss) for m, loss in letter.meta["losses"]}
         assert tree.root is not None, "the blocks of all pipelines cover every leaf"
-        self._shard_sum = tree.root
+        self._shard_sum, self._mine = tree.root, {}
         for e in self._others():
-            mail.post(self._key("shard", self._peer(e), slot.pipeline), [self._shard_sum])
+            mail.post(self._key("shard", self._peer(e), slot.pipeline), self._shard_sum)
         self.stand = Stand.GATHERING
 
     def _gather(self, mail: Mail) -> None:
@@ -185,20 +194,15 @@ class Exchange:
         if not all(self._has(mail, "shard", e) for e in self._others()):
             self._copy_reduced(mail)
             return
-        assert self._shard_sum is not None, "the own shard was summed before"
-        pieces = [
+        shards = [
             self._shard_sum
             if e == slot.pipeline
-            else mail.take(slot, "shard", self.step, e).tensors[0]
+            else mail.take(slot, "shard", self.step, e).tensors
             for e in range(self.plan.grid.pipelines)
         ]
         # What follows takes each element by itself or adds them in a fixed order: nothing of it
         # asks how a gradient is aligned, so it may stay where it lies.
-        ends = accumulate(shape.numel() for shape in self.plan.shapes)
-        self.gradient = [
-            slice_of(pieces, end - shape.numel(), end).reshape(shape)
-            for end, shape in zip(ends, self.plan.shapes, strict=True)
-        ]
+        self.gradient = put_together(chain(*shards), self.plan.shapes)
         self._send_tied(mail)
 
     def _copy_reduced(self, mail: Mail) -> None:

@@ -20,6 +20,8 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import stage_modes
 
 POLL_S = 0.05
+CALM_POLL_S = 0.2
+"""Where only a letter or a decision can change anything, and each of them ends the wait."""
 PLAIN_MODES = ("off", "peer", "stash")
 """Modes in which a shadow computes nothing ahead."""
 
@@ -82,8 +84,10 @@ class Executor:
         the last step is taken already; serve the shadows until somebody needs attention."""
         if self.cursor != self._stood:  # else it was left and entered again, and nothing moved
             self._moved_s = time.monotonic()
+        wait_s = 0.0
         while True:
-            self.mail.collect(0.0)
+            self.mail.collect(wait_s)
+            wait_s = 0.0
             self.background()
             if self.attention():
                 self._stood = self.cursor
@@ -99,13 +103,14 @@ class Executor:
             if self.finished and not linger:
                 return Completed()
             stopping = self.hold or self.frozen or self.boundary is not None
+            wait_s = CALM_POLL_S
             if stopping or self.yielding or linger or not self.owned:
+                wait_s = POLL_S
                 self._moved_s = time.monotonic()
             elif time.monotonic() - self._moved_s > self._stall_s:
                 self._stood = ""
                 return Interrupted(cursor=self.cursor, cause="stalled")
             self._listener.idle()
-            self.mail.collect(POLL_S)
 
     @property
     def finished(self) -> bool:

@@ -16,10 +16,12 @@ from torch import Tensor
 from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind, Transport
-from bamboo.runtime.wire import to_buffer, to_bytes, to_tensor
+from bamboo.runtime.wire import to_buffer, to_bytes, to_gradient, to_tensor
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
+GRADIENTS = frozenset({"partial", "shard", "reduced", "ship", "follow"})
+"""Kinds of letters whose tensors are added or stepped with, element by element."""
 Address: TypeAlias = tuple[MessageKind, int, int]
 """(kind, step, index) of a letter within the inbox of its slot."""
 
@@ -265,7 +267,7 @@ class Mail:
                 self.replica_hashes[(key.to, key.step)] = str(letter.meta["hash"])
             return
         if "parcel" in letter.meta:
-            for part_key, part in _unparcelled(key, _opened(letter)):
+            for part_key, part in _unparcelled(key, _opened(letter, key.kind)):
                 self._deliver(part_key, part)
             return
         if key.kind in ("pull", "state", "stand"):
@@ -275,7 +277,7 @@ class Mail:
             self.of_feeds.append((key, _as_it_lies(letter)))
             return
         if key.kind == "follow":
-            self.of_feeds.append((key, _opened(letter)))
+            self.of_feeds.append((key, _opened(letter, key.kind)))
             return
         address = (key.kind, key.step, key.index)
         if address not in self._taken[key.to]:
@@ -289,7 +291,7 @@ class Mail:
         """Take a letter that `has` saw."""
         address = (kind, step, index)
         self._taken[slot].add(address)
-        return _opened(self._inbox[slot].pop(address))
+        return _opened(self._inbox[slot].pop(address), kind)
 
     def kept(self, key: MessageKey) -> Letter | None:
         """A letter that this node sent and still keeps."""
@@ -325,9 +327,10 @@ def _as_it_lies(letter: Letter | Delivered) -> Letter:
     return letter
 
 
-def _opened(letter: Letter | Delivered) -> Letter:
+def _opened(letter: Letter | Delivered, kind: MessageKind) -> Letter:
     if isinstance(letter, Delivered):
-        tensors = tuple(map(to_tensor, letter.buffers))
+        read = to_gradient if kind in GRADIENTS else to_tensor
+        tensors = tuple(map(read, letter.buffers))
         return Letter(tensors=tensors, meta=letter.meta, generation=letter.generation)
     return letter
 

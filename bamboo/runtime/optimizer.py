@@ -7,7 +7,7 @@ Steps count from 0.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ from bamboo.config.tree import TrainConfig
 
 CLIP_FACTOR = 0.9
 """As in a step that is clipped, where one is measured."""
+GROUP_ELEMENTS = 1 << 18
+"""A MiB of float32, and as much of each moment."""
 KERNEL = "adamw-fused"
 """The kernel's name in the numerics; another kernel gives other bits."""
 
@@ -68,16 +70,11 @@ class AdamW:
 
         Only parameters with two or more dimensions decay.
         """
-        if clip_factor != 1.0:
-            grads = [g * clip_factor for g in grads]
         train = self._train
-        for decays in (True, False):
-            chosen = [i for i, p in enumerate(params) if (p.dim() >= 2) is decays]
-            if not chosen:
-                continue
+        for decays, chosen in _groups(params):
             adamw(
                 [params[i] for i in chosen],
-                [grads[i] for i in chosen],
+                [grads[i] if clip_factor == 1.0 else grads[i] * clip_factor for i in chosen],
                 [moments.exp_avg[i] for i in chosen],
                 [moments.exp_avg_sq[i] for i in chosen],
                 [],
@@ -92,6 +89,21 @@ class AdamW:
                 weight_decay=train.weight_decay if decays else 0.0,
                 eps=train.epsilon,
             )
+
+
+def _groups(params: Sequence[Tensor]) -> Iterator[tuple[bool, list[int]]]:
+    """The parameters that decay and those that do not, some at a time: their clipped gradients are
+    still in a core's cache when the kernel reads them."""
+    for decays in (True, False):
+        group, elements = [], 0
+        for i in (i for i, p in enumerate(params) if (p.dim() >= 2) is decays):
+            group.append(i)
+            elements += params[i].numel()
+            if elements >= GROUP_ELEMENTS:
+                yield decays, group
+                group, elements = [], 0
+        if group:
+            yield decays, group
 
 
 def end_step(

@@ -25,6 +25,7 @@ HEADER_LIMIT_BYTES = 1 << 20
 MOST_DIMENSIONS = 64
 """Which torch has."""
 MOST_ELEMENTS = 1 << 48
+ALIGNMENT_BYTES = 8
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, torch.dtype] = {
     "f4": torch.float32,
@@ -42,8 +43,21 @@ class Malformed(ValueError):
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
     """The bytes of a tensor, without a copy when it is contiguous and on the CPU."""
-    flat = tensor.detach().contiguous().cpu().view(-1).view(torch.uint8)
-    return Buffer(dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=flat.numpy().data)
+    own = tensor.detach().contiguous().cpu()
+    if own.dtype is torch.bfloat16:  # which NumPy does not have
+        own = own.view(-1).view(torch.uint8)
+    return Buffer(dtype=_NAMES[tensor.dtype], shape=tuple(tensor.shape), data=own.numpy().data)
+
+
+def to_gradient(buffer: Buffer) -> torch.Tensor:
+    """A tensor for what takes each element by itself, so that no bit depends on where it lies: the
+    buffer's own bytes, which it keeps, or a copy where they are not aligned to its elements."""
+    dtype = _DTYPES[buffer.dtype]
+    if buffer.data.nbytes:
+        lying = torch.frombuffer(buffer.data, dtype=dtype)
+        if lying.data_ptr() % dtype.itemsize == 0:
+            return lying.view(buffer.shape)
+    return to_tensor(buffer)
 
 
 def to_bytes(buffer: Buffer) -> torch.Tensor:
@@ -85,6 +99,8 @@ def encode(
         [[b.dtype, b.shape] for b in buffers],
     ]
     text = json.dumps(header).encode()
+    # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
+    text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT_BYTES)
     # One pass over the tensors: memory that is zeroed first would be written twice.
     return b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in buffers)))
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import TrainConfig
+from bamboo.runtime import optimizer as optimizer_module
 from bamboo.runtime.optimizer import (
     AdamW,
     clip_factor,
@@ -48,14 +49,15 @@ def test_agrees_with_torchs_own_class() -> None:
         torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-7)
 
 
+def _elsewhere(value: Tensor) -> Tensor:
+    """A copy that begins one float past an aligned start, as a view into received memory may."""
+    return torch.empty(value.numel() + 1)[1:].view_as(value).copy_(value)
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.3])
 def test_bits_do_not_depend_on_neighbours_or_place_in_memory(factor: float) -> None:
     together = _random(0)
-    alone = []
-    for value in _random(0):
-        # One float past an aligned start, as a view into received memory may be.
-        room = torch.empty(value.numel() + 1)[1:].view_as(value)
-        alone.append(room.copy_(value))
+    alone = list(map(_elsewhere, _random(0)))
     optimizer = AdamW(TRAIN)
     moments = optimizer.new_state(together)
     each = [optimizer.new_state([p]) for p in alone]
@@ -63,11 +65,26 @@ def test_bits_do_not_depend_on_neighbours_or_place_in_memory(factor: float) -> N
         grads = _random(step + 1)
         optimizer.step(together, grads, moments, step=step, clip_factor=factor)
         for p, g, m in zip(alone, grads, each, strict=True):
-            optimizer.step([p], [g], m, step=step, clip_factor=factor)
+            optimizer.step([p], [_elsewhere(g)], m, step=step, clip_factor=factor)
     for i, (a, b) in enumerate(zip(together, alone, strict=True)):
         assert torch.equal(a, b)
         assert torch.equal(moments.exp_avg[i], each[i].exp_avg[0])
         assert torch.equal(moments.exp_avg_sq[i], each[i].exp_avg_sq[0])
+
+
+@pytest.mark.parametrize("elements", [1, 40, 1 << 30])
+def test_bits_do_not_depend_on_how_many_are_stepped_at_a_time(
+    elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for most in (optimizer_module.GROUP_ELEMENTS, elements):
+        monkeypatch.setattr(optimizer_module, "GROUP_ELEMENTS", most)
+        params, optimizer = _random(0), AdamW(TRAIN)
+        moments = optimizer.new_state(params)
+        for step in range(3):
+            optimizer.step(params, _random(step + 1), moments, step=step, clip_factor=0.3)
+        found.append([*params, *moments.exp_avg, *moments.exp_avg_sq])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])

@@ -1,11 +1,21 @@
 """The state of a slot in chunks; whole transfers run in the interleavings and end to end."""
 
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bamboo.runtime.chunks import SMALL_CHUNK, Gathering, bounds_of, copy_of, slice_of
+from bamboo.runtime.chunks import (
+    SMALL_CHUNK,
+    Gathering,
+    bounds_of,
+    copy_of,
+    pieces_of,
+    put_together,
+    slice_of,
+)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 12))
@@ -61,6 +71,27 @@ def test_a_chunk_within_one_tensor_is_no_copy() -> None:
     tensors = [torch.zeros(2, 3), torch.zeros(4)]
     part = slice_of(tensors, 1, 5)
     assert part.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr()
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 3), max_size=3).map(torch.Size), max_size=5),
+    cuts=st.lists(st.floats(0.0, 1.0), max_size=3),
+)
+def test_what_was_cut_into_pieces_is_put_together_again(
+    shapes: list[torch.Size], cuts: list[float]
+) -> None:
+    tensors = [torch.randn(shape) for shape in shapes]
+    size = sum(shape.numel() for shape in shapes)
+    bounds = [0, *sorted(int(cut * size) for cut in cuts), size]
+    pieces = [piece for ends in pairwise(bounds) for piece in pieces_of(tensors, *ends)]
+    whole = put_together(pieces, shapes)
+    assert [t.shape for t in whole] == shapes
+    assert all(torch.equal(a, b) for a, b in zip(whole, tensors, strict=True))
+    ends = list(accumulate(shape.numel() for shape in shapes))
+    for found, tensor, end in zip(whole, tensors, ends, strict=True):
+        cut_within = any(end - tensor.numel() < bound < end for bound in bounds)
+        if tensor.numel():
+            assert (found.data_ptr() == tensor.data_ptr()) is not cut_within
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 6), (1, 5), (4, 9), (3, 3)])

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKey
 from bamboo.runtime.link import Due
-from bamboo.runtime.wire import Malformed, decode, encode, to_buffer, to_tensor
+from bamboo.runtime.wire import (
+    ALIGNMENT_BYTES,
+    Malformed,
+    decode,
+    encode,
+    to_buffer,
+    to_gradient,
+    to_tensor,
+)
 from bamboo.topology.slots import Slot
 
 A = NodeId("a")
@@ -102,6 +110,24 @@ def test_a_received_tensor_is_its_own_memory() -> None:
     tensor = to_tensor(received)
     frame[:] = b"\xff" * 8
     assert torch.equal(tensor, torch.zeros(2))
+
+
+@given(KEYS, META, st.integers(0, 8), SHAPES, DTYPES)
+def test_a_gradient_lies_where_it_came_if_it_lies_well(
+    key: MessageKey, meta: dict[str, Any], off: int, shape: list[int], dtype: torch.dtype
+) -> None:
+    sent = filled(shape, dtype)
+    frame = encode(key, sender=A, generation=1, meta=meta, buffers=[to_buffer(sent)])
+    start = len(frame) - sent.nbytes
+    assert start % ALIGNMENT_BYTES == 0
+    room = torch.empty(len(frame) + off, dtype=torch.uint8)[off:]  # torch's memory is aligned
+    room.copy_(torch.frombuffer(bytearray(frame), dtype=torch.uint8))
+    message, _ = decode(memoryview(room.numpy()))
+    found = to_gradient(message.buffers[0])
+    assert same_bits(found, sent)
+    if sent.nbytes:
+        here = found.data_ptr() == room.data_ptr() + start
+        assert here is (off % dtype.itemsize == 0)
 
 
 @given(st.binary(max_size=200))
