@@ -14,7 +14,8 @@ pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDa
 
 All contenders of a case live at once (but for the largest, where each is alone with torch's
 Schedule1F1B) and take turns (benchmarks/turns.py): wall time per step on the cores that there are,
-and processor time per step of all processes, the store's included. Fewer cores than processes have
+and processor time per step of all processes, the store's included. Each round has processes of its
+own, for those of one life keep an advantage or a disadvantage of some percent to its end. Fewer cores than processes have
 no bubbles, so what counts is the ratio of turns of one round: 1f1b / it, above 1 it is faster than
 torch's Schedule1F1B. `us/op` is what our training threads take of the processors for each
 operation, beside the operation's own work.
@@ -23,6 +24,7 @@ operation, beside the operation's own work.
 import argparse
 import contextlib
 import os
+import statistics
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -41,6 +43,7 @@ from benchmarks.claim import Claim
 from benchmarks.options import at_least, parsed, selected
 from benchmarks.report import (
     command_of,
+    in_turn,
     interval_name,
     median_with_interval,
     paired_ratios,
@@ -48,7 +51,7 @@ from benchmarks.report import (
 )
 from benchmarks.stamped import ours
 from benchmarks.torch_pipeline import SINGLE, torchs
-from benchmarks.turns import Contender, Cost, beside_us, read_stamps, take_turns
+from benchmarks.turns import Contender, Cost, beside_us, mean_of, read_stamps, take_turns
 
 REFERENCE = "1f1b"
 LIMITS = {"off": 1.0, "stash": 0.97}
@@ -65,6 +68,8 @@ CUTS = {
 STEPS = {"8x256": 6, "16x512": 1}
 """In a turn, of nine seconds or so: a shorter one is mostly its begin, with cold caches."""
 WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
+TURNS = {"8x256": 2, "16x512": 1}
+"""Of each contender in a round, whose cost is their mean."""
 ROUNDS = 6
 """As many in each case, and enough for an interval."""
 ENDLESS_STEPS = 100_000
@@ -138,17 +143,21 @@ def played(
     case: Case, names: Sequence[str], rounds: int
 ) -> tuple[dict[str, list[Cost]], dict[str, float]]:
     """By contender, of those named, what a step cost in each round, and what an operation cost
-    beside its work."""
-    with contextlib.ExitStack() as stack:
-        running = []
-        for name in names:
-            running.append(stack.enter_context(contender(case, name)))
-            running[-1].run(WARM_UP_STEPS[case.size])
-        found = take_turns(running, rounds=rounds, steps=STEPS[case.size])
-        stamps = {one.name: read_stamps(one.folder) for one in running}
-        return found, {
-            name: beside_us(each, WARM_UP_STEPS[case.size]) for name, each in stamps.items()
-        }
+    beside its work, in the median of rounds."""
+    found: dict[str, list[Cost]] = {name: [] for name in names}
+    beside: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        with contextlib.ExitStack() as stack:
+            running = []
+            for name in in_turn(names, number):
+                running.append(stack.enter_context(contender(case, name)))
+                running[-1].run(WARM_UP_STEPS[case.size])
+            costs = take_turns(running, rounds=TURNS[case.size], steps=STEPS[case.size])
+            for one in running:
+                found[one.name].append(mean_of(costs[one.name]))
+                stamps = read_stamps(one.folder)
+                beside[one.name].append(beside_us(stamps, WARM_UP_STEPS[case.size]))
+    return found, {name: statistics.median(each) for name, each in beside.items()}
 
 
 def rows_of(case: Case, rounds: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from benchmarks.report import in_turn
@@ -27,6 +28,13 @@ class Cost:
     wall_s: float
     cpu_s: float
     """Of all processes together."""
+
+
+def mean_of(costs: Sequence[Cost]) -> Cost:
+    """Of as many steps in each turn."""
+    return Cost(
+        wall_s=fmean(cost.wall_s for cost in costs), cpu_s=fmean(cost.cpu_s for cost in costs)
+    )
 
 
 class Stamp(NamedTuple):
