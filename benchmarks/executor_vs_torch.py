@@ -15,10 +15,10 @@ pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDa
 All contenders of a case live at once (but for the largest, where each is alone with torch's
 Schedule1F1B) and take turns (benchmarks/turns.py): wall time per step on the cores that there are,
 and processor time per step of all processes, the store's included. Each round has processes of its
-own, for those of one life keep an advantage or a disadvantage of some percent to its end. Fewer cores than processes have
-no bubbles, so what counts is the ratio of turns of one round: 1f1b / it, above 1 it is faster than
-torch's Schedule1F1B. `us/op` is what our training threads take of the processors for each
-operation, beside the operation's own work.
+own, for those of one life keep an advantage or a disadvantage of some percent to its end. Fewer
+cores than processes have no bubbles, so what counts is the ratio of costs in one round: 1f1b / it,
+above 1 it is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the
+processors for each operation, beside the operation's own work.
 """
 
 import argparse
