@@ -15,10 +15,11 @@ pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDa
 All contenders of a case live at once (but for the largest, where each is alone with torch's
 Schedule1F1B) and take turns (benchmarks/turns.py): wall time per step on the cores that there are,
 and processor time per step of all processes, the store's included. Each round has processes of its
-own, for those of one life keep an advantage or a disadvantage of some percent to its end. Fewer
-cores than processes have no bubbles, so what counts is the ratio of costs in one round: 1f1b / it,
-above 1 it is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the
-processors for each operation, beside the operation's own work.
+own, for those of one life keep an advantage or a disadvantage of some percent to its end; what it
+does not draw anew is the layout of addresses, which all forks of one parent share. Fewer cores than
+processes have no bubbles, so what counts is the ratio of costs in one round: 1f1b / it, above 1 it
+is faster than torch's Schedule1F1B. `us/op` is what our training threads take of the processors for
+each operation, beside the operation's own work.
 """
 
 import argparse
@@ -67,8 +68,9 @@ CUTS = {
 """The embedding goes with the first blocks, the head with the last."""
 STEPS = {"8x256": 6, "16x512": 1}
 """In a turn, of nine seconds or so: a shorter one is mostly its begin, with cold caches."""
-WARM_UP_STEPS = {"8x256": 2, "16x512": 1}
-TURNS = {"8x256": 2, "16x512": 1}
+WARM_UP_STEPS = {"8x256": 2, "16x512": 2}
+"""All memory that a step touches is touched, and what two steps keep at once."""
+TURNS = 2
 """Of each contender in a round, whose cost is their mean."""
 ROUNDS = 6
 """As many in each case, and enough for an interval."""
@@ -152,7 +154,7 @@ def played(
             for name in in_turn(names, number):
                 running.append(stack.enter_context(contender(case, name)))
                 running[-1].run(WARM_UP_STEPS[case.size])
-            costs = take_turns(running, rounds=TURNS[case.size], steps=STEPS[case.size])
+            costs = take_turns(running, rounds=TURNS, steps=STEPS[case.size])
             for one in running:
                 found[one.name].append(mean_of(costs[one.name]))
                 stamps = read_stamps(one.folder)

@@ -1,7 +1,7 @@
 """Long runs that take turns on the machine: all but one of them stand still (SIGSTOP).
 
 Rules: a turn ends when every process has ended so many further steps, the order turns round by
-round, and nobody else runs meanwhile, so start-up and warm-up are paid once and neighbours in time
+round, and nobody else runs meanwhile, so start-up and warm-up do not count and neighbours in time
 are compared. What a contender does between its last step and its stop, it has done at the begin of
 its next turn. Processor time is read by the kernel's clocks while the processes stand still.
 """

@@ -180,6 +180,11 @@ class Ahead:
                 if self._executor.owned:
                     return
 
+    @property
+    def can_follow(self) -> bool:
+        """Whether a step can be taken: those who train take one at a time."""
+        return any(x.gathering.whole and x.step in x.gradients for x in self._in.values())
+
     def _say_prepared(self) -> None:
         if self._wanted == self._said or not self._wanted:
             return

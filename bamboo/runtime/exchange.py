@@ -77,6 +77,11 @@ def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
     return left
 
 
+def _apart(piece: Tensor) -> Tensor:
+    """A piece that is to be kept without the tensor that it was cut out of."""
+    return piece if piece.nbytes == piece.untyped_storage().nbytes() else piece.clone()
+
+
 def _sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Sequence[Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
 
@@ -158,11 +163,11 @@ class Exchange:
             "leaves": [list(leaves) for leaves in partials],
             "losses": [[m, loss] for m, loss in self.losses.items()],
         }
-        # Nothing is copied: sums are only replaced from here on, never changed.
+        # Sums are only replaced from here on, never changed: they are sent, and kept, as they lie.
         for e in self._others():
             shard = self.plan.shard(e)
-            cut = [pieces_of(grads, shard.start, shard.stop) for grads in partials.values()]
-            mail.post(self._key("partial", self._peer(e), me), list(chain(*cut)), meta)
+            pieces = chain(*(pieces_of(x, shard.start, shard.stop) for x in partials.values()))
+            mail.post(self._key("partial", self._peer(e), me), list(map(_apart, pieces)), meta)
         own = self.plan.shard(me)
         self._mine = {x: pieces_of(grads, own.start, own.stop) for x, grads in partials.items()}
         self._sum = TreeSum(self.plan.leaves, _add)

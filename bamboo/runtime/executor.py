@@ -73,8 +73,8 @@ class Executor:
         the owned slot."""
         self._gap_used: dict[int, int] = {}
         self.attention: Callable[[], bool] = lambda: False
-        self.background: Callable[[], None] = lambda: None
-        """What else is served between two operations; must not block."""
+        self.background: Callable[[], bool] = lambda: False
+        """What else is served between two operations; must not block. Whether there is more."""
         self.settled: Callable[[], bool] = lambda: True
         """Whether what must follow the last step has come too."""
         self._moved_s, self._stood = 0.0, ""
@@ -88,7 +88,7 @@ class Executor:
         while True:
             self.mail.collect(wait_s)
             wait_s = 0.0
-            self.background()
+            more = self.background()
             if self.attention():
                 self._stood = self.cursor
                 return Interrupted(cursor=self._stood, cause="attention")
@@ -103,14 +103,14 @@ class Executor:
             if self.finished and not linger:
                 return Completed()
             stopping = self.hold or self.frozen or self.boundary is not None
-            wait_s = CALM_POLL_S
-            if stopping or self.yielding or linger or not self.owned:
-                wait_s = POLL_S
+            calm = not (stopping or self.yielding or linger) and bool(self.owned)
+            if not calm:
                 self._moved_s = time.monotonic()
             elif time.monotonic() - self._moved_s > self._stall_s:
                 self._stood = ""
                 return Interrupted(cursor=self.cursor, cause="stalled")
             self._listener.idle()
+            wait_s = CALM_POLL_S if calm and not more else POLL_S
 
     @property
     def finished(self) -> bool:

@@ -66,7 +66,7 @@ class Mail:
         self.stash_bytes = 0
         self.turns = 0
         """How often letters were taken in: at least once in each turn of the trainer's loop, which
-        goes round many times a second also where it waits."""
+        goes round some times a second also where it waits."""
         self.replica_hashes: dict[tuple[Slot, int], str] = {}
         self.joining: dict[Slot, Joining] = {}
         self.of_transfers: deque[tuple[MessageKey, Letter]] = deque()

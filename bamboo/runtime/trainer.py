@@ -163,11 +163,12 @@ class Trainer:
         self._background()
         self.rebuild.serve()
 
-    def _background(self) -> None:
+    def _background(self) -> bool:
         self.transfers.pump()
         self.rebuild.pump()
         self._end_recoveries()
         self._boundaries.serve()
+        return self.transfers.ahead.can_follow
 
     def _attend(self, interrupted: Interrupted) -> None:
         while self._inbound and self._goodbye is None:

@@ -1,5 +1,6 @@
 """The pure parts of the executor's benchmarks: the bound, seconds a step, and taking turns."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import executor_vs_torch, virtual_bound
-from benchmarks.turns import Contender, Stamp, Stamps, beside_us, read_stamps, take_turns
+from benchmarks.turns import (
+    Contender,
+    Cost,
+    Stamp,
+    Stamps,
+    beside_us,
+    mean_of,
+    read_stamps,
+    take_turns,
+)
 
 STAMPING = """
 import sys, time
@@ -44,6 +54,47 @@ def test_an_operation_costs_what_the_threads_took_beside_its_work(tmp_path: Path
             stamps.step(5.0 + 18 * step * rate, 18 + 18 * step)
     assert beside_us(read_stamps(tmp_path), 1) == pytest.approx(200)
     assert beside_us([[Stamp(at_s=1.0), Stamp(at_s=2.0)]], 1) == 0.0
+
+
+def test_the_mean_of_turns_is_of_wall_and_processor_time_each() -> None:
+    assert mean_of([Cost(wall_s=1.0, cpu_s=2.0), Cost(wall_s=2.0, cpu_s=6.0)]) == Cost(
+        wall_s=1.5, cpu_s=4.0
+    )
+
+
+def test_each_round_has_contenders_of_its_own_which_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (case,) = executor_vs_torch.chosen("8x256", "2x2", "off")
+    alive: list[str] = []
+    lives: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str, life: int) -> None:
+            self.name, self.folder, self.life = name, tmp_path / f"{name}{life}", life
+            self.folder.mkdir()
+            self.stamps = Stamps(self.folder, "0")
+
+        def run(self, steps: int) -> Cost:
+            assert alive, "it has ended"
+            for _ in range(steps):
+                self.stamps.step()
+            return Cost(wall_s=self.life + (0.5 if self.name == "off" else 0.0), cpu_s=1.0)
+
+    @contextlib.contextmanager
+    def fake(_: object, name: str) -> Iterator[Fake]:
+        lives.append(name)
+        alive.append(name)
+        yield Fake(name, (len(lives) + 1) // 2)
+        alive.remove(name)
+
+    monkeypatch.setattr(executor_vs_torch, "contender", fake)
+    found, beside = executor_vs_torch.played(case, case.contenders, 3)
+    assert lives == ["1f1b", "off", "off", "1f1b", "1f1b", "off"]
+    assert not alive
+    assert [cost.wall_s for cost in found["1f1b"]] == [1.0, 2.0, 3.0]
+    assert [cost.wall_s for cost in found["off"]] == [1.5, 2.5, 3.5]
+    assert beside == {"1f1b": 0.0, "off": 0.0}
 
 
 def test_chosen_cases_always_have_the_reference_first() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bamboo.core.state import State
 from bamboo.ids import NodeId
-from bamboo.ports import MessageKey, MessageKind
+from bamboo.ports import YIELDING, MessageKey, MessageKind
 from bamboo.runtime.mail import Mail
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -177,6 +177,22 @@ def test_a_tensor_that_changes_later_was_sent_as_it_was(office: Office) -> None:
     tensor.add_(1)
     office.carry()
     assert torch.equal(office.mails[B].take(S1, "act", 0).tensors[0], ONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where_it_came"),
+    [("act", False), ("grad", False), ("tie", False), ("partial", True), ("ship", True)],
+)
+def test_what_a_matrix_product_takes_is_memory_of_torchs(
+    office: Office, kind: MessageKind, where_it_came: bool
+) -> None:
+    office.mails[A].post(letter(kind, S1, S0, 5), [ONE])
+    (message,) = office.wires.queues[A, B, kind in YIELDING]
+    office.carry()
+    (tensor,) = office.mails[B].take(S1, kind, 5).tensors
+    came_at = torch.frombuffer(message.buffers[0].data, dtype=torch.float32).data_ptr()
+    assert torch.equal(tensor, ONE)
+    assert (tensor.data_ptr() == came_at) is where_it_came
 
 
 @given(st.integers(0, 10_000))

@@ -72,7 +72,7 @@ def test_bits_do_not_depend_on_neighbours_or_place_in_memory(factor: float) -> N
         assert torch.equal(moments.exp_avg_sq[i], each[i].exp_avg_sq[0])
 
 
-@pytest.mark.parametrize("elements", [1, 40, 1 << 30])
+@pytest.mark.parametrize("elements", [1, 40, 300])
 def test_bits_do_not_depend_on_how_many_are_stepped_at_a_time(
     elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
