@@ -10,13 +10,7 @@ import torch
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
 from bamboo.runtime.device import Cpu
-from bamboo.runtime.executor import (
-    CALM_POLL_S,
-    POLL_S,
-    Completed,
-    Executor,
-    Interrupted,
-)
+from bamboo.runtime.executor import Completed, Executor, Interrupted
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.operations import Operations
 from bamboo.runtime.slot_run import Recovery, Reduced, SlotRun
@@ -232,53 +226,6 @@ def test_a_shipped_gradient_is_stepped_whatever_was_computed_ahead() -> None:
         torch.equal(a, b) for a, b in zip(before, bench.shadowed.stage.params, strict=True)
     )
     assert bench.shadowed.history[0].total_square == 4.0
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_tied_gradient_alone_does_not_keep_the_others_it_came_with(keep: bool) -> None:
-    run = builder_of(job(stages=3, tied=True)).build(S0, owner=False)
-    sizes = [parameter.numel() for parameter in run.stage.params]
-    came = torch.randn(sum(sizes))
-    shapes = [parameter.shape for parameter in run.stage.params]
-    parts = zip(came.split(sizes), shapes, strict=True)
-    run.exchange.gradient = [part.view(shape) for part, shape in parts]
-    done = run.reduced(1.0, {}, keep=keep)
-    assert len(done.gradient) == (len(sizes) if keep else 0)
-    (tied,) = done.tied.values()
-    assert torch.equal(tied, run.exchange.gradient[run.stage.names.index("0.tokens.weight")])
-    assert (tied.untyped_storage().nbytes() == tied.nbytes) is not keep
-
-
-# ---------------------------------------------------------------- how long it waits
-
-
-@pytest.mark.parametrize(
-    ("state", "waits_s"),
-    [
-        ({}, CALM_POLL_S),
-        ({"hold": True}, POLL_S),
-        ({"frozen": True}, POLL_S),
-        ({"boundary": 7}, POLL_S),
-        ({"yielding": {S0}}, POLL_S),
-        ({"owned": {}}, POLL_S),
-        ({"background": lambda: True}, POLL_S),
-    ],
-)
-def test_what_only_a_letter_can_change_is_looked_at_less_often(
-    state: dict[str, Any], waits_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench, waited = Bench(0), []
-    honest = bench.mail.collect
-
-    def collect(timeout_s: float) -> int:
-        waited.append(timeout_s)
-        return honest(timeout_s)
-
-    monkeypatch.setattr(bench.mail, "collect", collect)
-    for name, value in state.items():
-        setattr(bench.executor, name, value)
-    ran = bench.go()
-    assert waited == [0.0] * (len(ran) + 1) + [waits_s]
 
 
 # ---------------------------------------------------------------- when a step may begin

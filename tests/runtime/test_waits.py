@@ -1,0 +1,37 @@
+"""How long the hot loop waits for letters, where it has nothing to do."""
+
+from typing import Any
+
+import pytest
+
+from bamboo.runtime.executor import CALM_POLL_S, POLL_S
+from tests.runtime.test_executor import S0, Bench
+
+
+@pytest.mark.parametrize(
+    ("state", "waits_s"),
+    [
+        ({}, CALM_POLL_S),
+        ({"hold": True}, POLL_S),
+        ({"frozen": True}, POLL_S),
+        ({"boundary": 7}, POLL_S),
+        ({"yielding": {S0}}, POLL_S),
+        ({"owned": {}}, POLL_S),
+        ({"background": lambda: True}, POLL_S),
+    ],
+)
+def test_what_only_a_letter_can_change_is_looked_at_less_often(
+    state: dict[str, Any], waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, waited = Bench(0), []
+    honest = bench.mail.collect
+
+    def collect(timeout_s: float) -> int:
+        waited.append(timeout_s)
+        return honest(timeout_s)
+
+    monkeypatch.setattr(bench.mail, "collect", collect)
+    for name, value in state.items():
+        setattr(bench.executor, name, value)
+    ran = bench.go()
+    assert waited == [0.0] * (len(ran) + 1) + [waits_s]
