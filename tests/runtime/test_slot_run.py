@@ -1,16 +1,135 @@
-"""What a slot's run keeps of a step that was taken."""
+"""One slot's run: owner and shadow are the same code, so they have the same bits."""
 
 import pytest
 import torch
 
+from bamboo.config.tree import JobConfig
+from bamboo.runtime.slot_run import SlotRun
+from bamboo.schedule.instruction import Instruction
+from bamboo.topology.slots import Slot
 from tests.runtime.simulated import builder_of
-from tests.runtime.test_executor import S0
 from tests.runtime.test_interleavings import job
+
+LAST = Slot(pipeline=0, stage=1)
+FIRST = Slot(pipeline=0, stage=0)
+
+
+def build(slot: Slot, settings: JobConfig | None = None, *, owner: bool = True) -> SlotRun:
+    return builder_of(settings or job(stages=2)).build(slot, owner=owner)
+
+
+def inputs(run: SlotRun, count: int) -> list[torch.Tensor]:
+    """What the stage before would send: any numbers do."""
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(1, 4, 8, generator=generator) for _ in range(count)]
+
+
+def same(one: SlotRun, other: SlotRun) -> bool:
+    a, b = one.tensors(), other.tensors()
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+def test_the_program_is_eager_1f1b_then_exchange_then_step() -> None:
+    run = build(FIRST)
+    kinds = "".join(op.kind for op in run.program)
+    assert kinds == "FFF" + "BF" * 5 + "BBB" + "XS"
+    assert run.head == Instruction(stage=0, kind="F", microbatch=0)
+
+
+def test_microbatches_are_those_of_the_pipelines_virtual_nodes() -> None:
+    settings = job(stages=2, pipelines=3, virtual_nodes=4)
+    found = [tuple(build(Slot(pipeline=d, stage=0), settings).microbatches) for d in range(3)]
+    assert sorted(m for block in found for m in block) == list(range(8))
+    assert {len(block) for block in found} == {2, 4}
+
+
+def test_two_builds_of_a_slot_are_equal_and_share_nothing() -> None:
+    one, other = build(LAST), build(LAST, owner=False)
+    assert same(one, other)
+    with torch.no_grad():
+        one.stage.params[0].add_(1)
+    assert not same(one, other)
+
+
+def test_forwards_ahead_give_the_bits_of_forwards_in_order() -> None:
+    """A shadow computes all forwards first; the owner takes turns. Gradients are the same."""
+    owner, shadow = build(LAST), build(LAST, owner=False)
+    xs = inputs(owner, 8)
+    back_owner, back_shadow = [], []
+    for local, x in enumerate(xs):
+        owner.forward(local, x)
+        back_owner.append(owner.backward(local, None))
+    for local, x in enumerate(xs):
+        shadow.forward(local, x)
+    for local in range(8):
+        back_shadow.append(shadow.backward(local, None))
+    assert all(torch.equal(a, b) for a, b in zip(back_owner, back_shadow, strict=True))
+    for run in (owner, shadow):
+        run.settle_losses()
+    assert owner.exchange.losses == shadow.exchange.losses
+    (one,), (other,) = (r.exchange._sum.partials.values() for r in (owner, shadow))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_another_order_of_backwards_gives_other_bits() -> None:
+    """Why the order is fixed: were this equal, the other tests would show nothing."""
+    one, other = build(LAST), build(LAST)
+    xs = inputs(one, 8)
+    for run in (one, other):
+        for local, x in enumerate(xs):
+            run.forward(local, x)
+    for local in range(8):
+        one.backward(local, None)
+    for local in (0, 2, 1, 4, 3, 6, 5, 7):
+        other.backward(local, None)
+    (a,), (b,) = (r.exchange._sum.partials.values() for r in (one, other))
+    assert not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_each_virtual_node_is_a_leaf_of_its_own() -> None:
+    run = build(LAST, job(stages=2, virtual_nodes=2))
+    for local, x in enumerate(inputs(run, 8)):
+        run.forward(local, x)
+        run.backward(local, None)
+        if local == 3:
+            assert list(run.exchange._sum.partials) == [(0, 1)]
+            assert all(p.grad is None for p in run.stage.params)
+    assert list(run.exchange._sum.partials) == [(0, 2)]
+
+
+@pytest.mark.parametrize("slot", [FIRST, LAST])
+def test_the_next_step_starts_afresh(slot: Slot) -> None:
+    run = build(slot)
+    x = run.stage.input_of(0, 0) if slot == FIRST else inputs(run, 1)[0]
+    run.forward(0, x)
+    run.cursor = 3
+    run.next_step()
+    assert (run.step, run.cursor, run.pending, run.backed) == (1, 0, {}, {})
+    assert run.exchange.step == 1
+
+
+def test_graphs_in_flight_are_counted_at_their_peak() -> None:
+    run = build(LAST)
+    xs = inputs(run, 4)
+    for local in range(3):
+        run.forward(local, xs[local])
+    run.backward(0, None)
+    run.forward(3, xs[3])
+    assert run.peak_graphs >= 3
+    assert run.graph_bytes > 0
+
+
+def test_what_is_reduced_is_kept_only_where_asked() -> None:
+    run = build(LAST)
+    run.exchange.gradient = [torch.ones(1)]
+    assert run.reduced(2.0, {0: 1.0}, keep=False).gradient == []
+    assert run.reduced(2.0, {0: 1.0}, keep=True).gradient == run.exchange.gradient
+    assert run.history[0].total_square == 2.0
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_tied_gradient_alone_does_not_keep_the_others_it_came_with(keep: bool) -> None:
-    run = builder_of(job(stages=3, tied=True)).build(S0, owner=False)
+    run = builder_of(job(stages=3, tied=True)).build(FIRST, owner=False)
     sizes = [parameter.numel() for parameter in run.stage.params]
     came = torch.randn(sum(sizes))
     shapes = [parameter.shape for parameter in run.stage.params]
