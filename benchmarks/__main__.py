@@ -40,7 +40,7 @@ class Part:
 
 
 PARTS = {
-    "executor": Part(module="executor_vs_torch", about="beside torch's schedules", minutes=40),
+    "executor": Part(module="executor_vs_torch", about="beside torch's schedules", minutes=120),
     "bound": Part(module="virtual_bound", about="deep pipelines, 1F1B bound", minutes=10),
     "redundancy": Part(module="redundancy_overhead", about="each mode, calm", minutes=12),
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),

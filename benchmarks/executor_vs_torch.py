@@ -68,7 +68,7 @@ CUTS = {
 """The embedding goes with the first blocks, the head with the last."""
 STEPS = {"8x256": 6, "16x512": 1}
 """In a turn, of nine seconds or so: a shorter one is mostly its begin, with cold caches."""
-WARM_UP_STEPS = {"8x256": 2, "16x512": 2}
+WARM_UP_STEPS = 2
 """All memory that a step touches is touched, and what two steps keep at once."""
 TURNS = 2
 """Of each contender in a round, whose cost is their mean."""
@@ -153,12 +153,12 @@ def played(
             running = []
             for name in in_turn(names, number):
                 running.append(stack.enter_context(contender(case, name)))
-                running[-1].run(WARM_UP_STEPS[case.size])
+                running[-1].run(WARM_UP_STEPS)
             costs = take_turns(running, rounds=TURNS, steps=STEPS[case.size])
             for one in running:
                 found[one.name].append(mean_of(costs[one.name]))
                 stamps = read_stamps(one.folder)
-                beside[one.name].append(beside_us(stamps, WARM_UP_STEPS[case.size]))
+                beside[one.name].append(beside_us(stamps, WARM_UP_STEPS))
     return found, {name: statistics.median(each) for name, each in beside.items()}
 
 

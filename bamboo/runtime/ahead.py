@@ -54,6 +54,11 @@ class Following:
         """Whether it has all that came."""
         return self.gathering.whole and self.step not in self.gradients
 
+    @property
+    def can_follow(self) -> bool:
+        """Whether it is whole and its next gradient is here."""
+        return self.gathering.whole and self.step in self.gradients
+
 
 class Ahead:
     """The feeds of one node. Belongs to the trainer's thread and never waits."""
@@ -162,7 +167,7 @@ class Ahead:
     def _follow(self) -> None:
         """Take the steps that can be taken; who trains too takes one at a time."""
         for found in self._in.values():
-            while found.gathering.whole and found.step in found.gradients:
+            while found.can_follow:
                 letter = found.gradients.pop(found.step)
                 self._executor.operations.follow(
                     list(of_kind(found.room, KINDS[0]).values()),
@@ -183,7 +188,7 @@ class Ahead:
     @property
     def can_follow(self) -> bool:
         """Whether a step can be taken: those who train take one at a time."""
-        return any(x.gathering.whole and x.step in x.gradients for x in self._in.values())
+        return any(found.can_follow for found in self._in.values())
 
     def _say_prepared(self) -> None:
         if self._wanted == self._said or not self._wanted:

@@ -31,8 +31,7 @@ def bounds_of(chunk: int, elements: int, size: int) -> tuple[int, int] | None:
 def slice_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
     """Elements [start, stop) of tensors that count as one after the other; a copy only where they
     are of several."""
-    parts = pieces_of(tensors, start, stop)
-    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
+    return _joined(pieces_of(tensors, start, stop))
 
 
 def copy_of(tensors: Iterable[Tensor], start: int, stop: int) -> Tensor:
@@ -61,9 +60,12 @@ def put_together(pieces: Iterable[Tensor], shapes: Iterable[torch.Size]) -> list
         while missing:
             parts.append(next(rest))
             missing -= parts[-1].numel()
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
-        out.append(whole.reshape(shape))
+        out.append(_joined(parts).reshape(shape))
     return out
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts or [torch.empty(0)])
 
 
 class Copying:

@@ -83,6 +83,7 @@ def _apart(piece: Tensor) -> Tensor:
 
 
 def _sums(left: Sequence[Tensor], right: Sequence[Tensor]) -> Sequence[Tensor]:
+    """New ones: what is added may be kept for a new owner, or lie in a frame."""
     return [a + b for a, b in zip(left, right, strict=True)]
 
 

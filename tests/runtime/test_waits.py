@@ -35,3 +35,12 @@ def test_what_only_a_letter_can_change_is_looked_at_less_often(
         setattr(bench.executor, name, value)
     ran = bench.go()
     assert waited == [0.0] * (len(ran) + 1) + [waits_s]
+
+
+def test_who_lingers_looks_around_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, waited = Bench(0), []
+    bench.go()
+    bench.leaving = False
+    monkeypatch.setattr(bench.mail, "collect", lambda timeout_s: waited.append(timeout_s) or 0)
+    bench.executor.run(linger=True)
+    assert waited == [0.0, POLL_S]
