@@ -377,7 +377,7 @@ class Launcher:
 
     def _stop_at_once(self) -> Progress:
         """The second request: say so in the log if the store still answers, and go."""
-        sentence = f"interrupted twice: ended at once after step {self.progress.step}"
+        sentence = f"ended at once after step {self.progress.step}, as was asked"
         try:
             self._ports.append(
                 RunFailed(reporter="launcher", outcome=Outcome.STOPPED, reason=sentence),

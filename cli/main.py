@@ -9,6 +9,7 @@ import importlib
 import sys
 import tempfile
 import traceback
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 
@@ -61,6 +62,15 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As any group, but a verb that is not there is answered with those that are like it."""
+        near = [] if args[0] in (*COMMANDS, *HIDDEN) else get_close_matches(args[0], COMMANDS)
+        if near and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of verbs from the static texts, without importing any of them."""
         with formatter.section("Commands"):
@@ -84,7 +94,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 2
     except click.ClickException as error:
-        click.echo(f"error: {one_line(error.format_message())}", err=True)
+        click.echo(f"error: {one_line(error.format_message())}{_where_to_look(error)}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("error: interrupted", err=True)
@@ -93,6 +103,14 @@ def run(arguments: list[str] | None = None) -> int:
         echo(f"error: {one_line(str(error))}", err=True)
         return error.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _where_to_look(error: click.ClickException) -> str:
+    """The remedy for a command line that cannot be: where it says what can."""
+    if not isinstance(error, click.UsageError):
+        return ""
+    path = "bamboo" if error.ctx is None else error.ctx.command_path
+    return f" `{path} --help` shows what it takes."
 
 
 def one_line(text: str) -> str:

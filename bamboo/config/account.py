@@ -54,7 +54,8 @@ def account_defaults() -> dict[str, Any]:
 def read_toml(path: Path, *, remedy: str) -> dict[str, Any]:
     """The tables of a TOML file. Raises InputError, with `remedy` where it cannot be read."""
     try:
-        return tomllib.loads(read_bounded(path))
+        # Editors on Windows begin a file with a mark, which TOML has no place for.
+        return tomllib.loads(read_bounded(path, encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; {remedy}") from error
     except (ValueError, RecursionError) as error:

@@ -36,7 +36,10 @@ def stdlib_files(root: Path) -> list[Path]:
 def _user_files(job: JobConfig) -> list[Path]:
     path = Path(job.file).parent / job.data.path
     if isdir(path):  # of a name that nothing can have, pathlib raises
-        found = _walk(path, frozenset({"__pycache__"}))
+        try:
+            found = list(_walk(path, frozenset({"__pycache__"})))
+        except OSError as error:
+            raise _unreadable(error.filename or path, error) from error
         return sorted(found, key=lambda p: p.relative_to(path).as_posix())
     if isfile(path):
         return [path]
@@ -72,7 +75,9 @@ def _read(files: Iterable[Path], job: JobConfig) -> bytearray:
                 # A read makes room for all that it may bring.
                 text += file.read(min(room, os.fstat(file.fileno()).st_size))
         except OSError as error:
-            raise InputError(
-                f"{path}: {error.strerror}; make it readable or leave it out"
-            ) from error
+            raise _unreadable(path, error) from error
     return text
+
+
+def _unreadable(path: Path | str, error: OSError) -> InputError:
+    return InputError(f"{path}: {error.strerror}; make it readable or leave it out")

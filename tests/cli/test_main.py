@@ -61,7 +61,12 @@ def test_to_simulate_a_job_imports_no_swarm() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["nonsense"], "nonsense"), (["launch"], "JOB"), (["--wrong"], "--wrong")],
+    [
+        (["nonsense"], "No such command 'nonsense'. `bamboo --help` shows"),
+        (["lunch"], "No such command 'lunch'. Did you mean launch?"),
+        (["launch"], "'JOB'. `bamboo launch --help` shows"),
+        (["--wrong"], "--wrong"),
+    ],
 )
 def test_usage_errors_are_one_line_and_exit_2(
     arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]

@@ -151,6 +151,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_job(tmp_path / "latin.toml")
 
 
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_fault(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text("[train]\nsteps = 7\n", encoding="utf-8-sig")
+    assert load_job(file).train.steps == 7
+
+
 def test_defaults_overrides_and_resolution(tmp_path: Path) -> None:
     job = tiny_job(tmp_path, ["cluster.pipelines=3", "train.steps=9", "train.learning_rate=1"])
     assert (job.train.steps, job.train.learning_rate) == (9, 1.0)

@@ -1,9 +1,11 @@
 """Data: addressed by (step, microbatch), each sample once a data epoch, refused when missing."""
 
+import errno
 import hashlib
 import math
 import sysconfig
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,21 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file or folder"):
         load_data(tiny_job(tmp_path, [f"data.path={'x' * 400}"]))
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tiny_job(tmp_path)  # nothing is forbidden to root, so the system's refusal is played
+    (tmp_path / job.data.path).unlink()
+    (tmp_path / job.data.path).mkdir()
+
+    def refused(folder: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(InputError, match=r"text\.txt: Permission denied; make it readable"):
+        load_data(job)
 
 
 def test_data_that_vanished_is_refused(tmp_path: Path) -> None:
