@@ -9,7 +9,6 @@ import importlib
 import sys
 import tempfile
 import traceback
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any
 
@@ -62,22 +61,17 @@ class Verbs(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As any group, but a verb that is not there is answered with those that are like it."""
-        near = [] if args[0] in (*COMMANDS, *HIDDEN) else get_close_matches(args[0], COMMANDS)
-        if near and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(near)}?")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of verbs from the static texts, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+_NAMES = {verb: click.Command(verb) for verb in COMMANDS}
+"""For click, which says of a verb that is not there which of these are like it."""
+
+
+@click.group(cls=Verbs, commands=_NAMES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bamboo")
 def bamboo() -> None:
     """Train large models on spot GPUs as though nothing happened.
@@ -94,7 +88,7 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 2
     except click.ClickException as error:
-        click.echo(f"error: {one_line(error.format_message())}{_where_to_look(error)}", err=True)
+        click.echo(f"error: {_with_remedy(error)}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("error: interrupted", err=True)
@@ -105,12 +99,14 @@ def run(arguments: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _where_to_look(error: click.ClickException) -> str:
-    """The remedy for a command line that cannot be: where it says what can."""
+def _with_remedy(error: click.ClickException) -> str:
+    """What click says of a command line that cannot be, and where it says what can."""
+    line = one_line(error.format_message())
     if not isinstance(error, click.UsageError):
-        return ""
+        return line
     path = "bamboo" if error.ctx is None else error.ctx.command_path
-    return f" `{path} --help` shows what it takes."
+    stop = "" if line.endswith((".", "?", ")")) else ";"
+    return f"{line}{stop} `{path} --help` shows what it takes"
 
 
 def one_line(text: str) -> str:

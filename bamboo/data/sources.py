@@ -19,12 +19,16 @@ LEFT_OUT = frozenset(
 
 
 def read_source(job: JobConfig) -> bytearray:
-    """At most `data.max_bytes` bytes of the job's text. Raises InputError when there is none."""
-    if job.data.source == "python-stdlib":
-        text = _read(stdlib_files(Path(sysconfig.get_path("stdlib"))), job)
-    else:
-        text = _read(_user_files(job), job)
-    return text
+    """At most `data.max_bytes` bytes of the job's text. Raises InputError when there is none, or
+    what may not be looked into."""
+    try:
+        if job.data.source == "python-stdlib":
+            files = stdlib_files(Path(sysconfig.get_path("stdlib")))
+        else:
+            files = _user_files(job)
+    except OSError as error:
+        raise _unreadable(error.filename, error) from error
+    return _read(files, job)
 
 
 def stdlib_files(root: Path) -> list[Path]:
@@ -36,10 +40,7 @@ def stdlib_files(root: Path) -> list[Path]:
 def _user_files(job: JobConfig) -> list[Path]:
     path = Path(job.file).parent / job.data.path
     if isdir(path):  # of a name that nothing can have, pathlib raises
-        try:
-            found = list(_walk(path, frozenset({"__pycache__"})))
-        except OSError as error:
-            raise _unreadable(error.filename or path, error) from error
+        found = _walk(path, frozenset({"__pycache__"}))
         return sorted(found, key=lambda p: p.relative_to(path).as_posix())
     if isfile(path):
         return [path]

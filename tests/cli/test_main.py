@@ -63,8 +63,9 @@ def test_to_simulate_a_job_imports_no_swarm() -> None:
     ("arguments", "word"),
     [
         (["nonsense"], "No such command 'nonsense'. `bamboo --help` shows"),
-        (["lunch"], "No such command 'lunch'. Did you mean launch?"),
+        (["lunch"], "No such command 'lunch'. Did you mean 'launch'? `bamboo"),
         (["launch"], "'JOB'. `bamboo launch --help` shows"),
+        (["verify", "x", "--decisions", "--samples"], "at a time; `bamboo verify --help` shows"),
         (["--wrong"], "--wrong"),
     ],
 )
