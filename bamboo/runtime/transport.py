@@ -26,6 +26,7 @@ from zmq.utils.monitor import recv_monitor_message
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
+from bamboo.runtime.assembly import Assembly
 from bamboo.runtime.link import AT_ONCE, Due, VirtualLink
 from bamboo.runtime.wire import Malformed, decode, encode
 
@@ -144,6 +145,7 @@ class ZmqTransport:
         """To the same peers, those to whom something that yields was sent."""
         self._members: Mapping[NodeId, str] = {}
         self._generation = 0
+        self._assembly = Assembly()
         self._early: list[Delivered] = []
         self._held: list[tuple[float, int, Delivered, float]] = []
         """What the virtual link still holds, with the `shared_s` that its due time knows of."""
@@ -218,6 +220,7 @@ class ZmqTransport:
                 socket.close(linger=0)
         self._generation = generation
         self._members = dict(members)
+        self._assembly.keep(self._hears)
         for node, endpoint in members.items():
             if node != self._me and node not in self._peers:
                 self._peers[node] = self._connect(node, endpoint)
@@ -247,7 +250,7 @@ class ZmqTransport:
         if self._link is not None:
             size_bytes = sum(b.data.nbytes for b in buffers)
             due = self._link.due(node, size_bytes, time.monotonic(), yields=yields)
-        frame = encode(
+        frames = encode(
             key,
             sender=self._me,
             generation=self._generation,
@@ -255,9 +258,10 @@ class ZmqTransport:
             buffers=buffers,
             due=due,
         )
-        self.sent_bytes[key.kind] += len(frame)
         try:
-            socket.send(frame, flags=_NOBLOCK, copy=False)
+            for frame in frames:
+                self.sent_bytes[key.kind] += len(frame)
+                socket.send(frame, flags=_NOBLOCK, copy=False)
         except zmq.Again:
             return False
         return True
@@ -277,12 +281,15 @@ class ZmqTransport:
             except zmq.Again:
                 break  # its peer was dropped meanwhile
             try:
-                message, due = decode(frame.buffer)
+                part = decode(frame.buffer)
+                message = self._assembly.take(part) if self._hears(part.message) else None
             except Malformed:
                 self.malformed += 1
                 continue
-            if due.at_s:
-                self._hold(message, due)
+            if message is None:
+                continue
+            if part.due.at_s:
+                self._hold(message, part.due)
             else:
                 out.append(message)
         out += self._take_due()
@@ -311,10 +318,14 @@ class ZmqTransport:
                 out.append(message)
         return out
 
+    def _hears(self, message: Delivered) -> bool:
+        """Whether the sender is a member, or one of a generation that this node is to learn of."""
+        return message.sender in self._members or message.generation > self._generation
+
     def _accept(self, message: Delivered) -> bool:
         if message.sender in self._members:
             return True
-        if message.generation > self._generation:
+        if self._hears(message):
             self._early.append(message)
         return False
 

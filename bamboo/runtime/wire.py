@@ -1,16 +1,19 @@
-"""How a message looks on the wire: one frame of header length, JSON header, raw bytes of tensors.
+"""How a message looks on the wire: frames of header length, JSON header, raw bytes of tensors.
 
 Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
 behind it; anything else is `Malformed` and the receiver drops it.
 
-One frame and no multipart message, although that costs a copy: libzmq ends the whole process (an
-assertion in session_base.cpp) when a socket is closed while it has sent a part of a message.
+A large message is cut between its tensors into frames that need no others to be read: memory for a
+frame of 100 MB is new memory nearly each time, for what was freed lies in smaller pieces. They are
+no multipart message, although a header in front of the bytes costs a copy: libzmq ends the whole
+process (an assertion in session_base.cpp) when a socket is closed while it has sent a part of one.
 """
 
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, get_args
 
@@ -21,6 +24,11 @@ from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
 from bamboo.runtime.link import AT_ONCE, Due
 from bamboo.topology.slots import Slot
 
+FRAME_BYTES = 4 << 20
+"""Of tensors in a frame; one that is larger has a frame of its own."""
+FRAME_TENSORS = 1 << 12
+"""The most of them: their shapes are in the header."""
+MOST_FRAMES = 1 << 16
 HEADER_LIMIT_BYTES = 1 << 20
 MOST_DIMENSIONS = 64
 """Which torch has."""
@@ -39,6 +47,18 @@ _KINDS = frozenset(get_args(MessageKind))
 
 class Malformed(ValueError):
     """Frames that no member of ours would send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One of the frames of a message, each of which says all but `meta`, which is in the first."""
+
+    message: Delivered
+    """With the tensors of this frame."""
+    due: Due
+    number: int
+    """From 0, of `count`."""
+    count: int
 
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
@@ -84,35 +104,52 @@ def encode(
     meta: Mapping[str, Any],
     buffers: Sequence[Buffer],
     due: Due = AT_ONCE,
-) -> bytes:
-    """The frame of a message; `due`: until when a virtual link holds it."""
-    header = [
-        key.kind,
-        [key.to.pipeline, key.to.stage],
-        [key.source.pipeline, key.source.stage],
-        key.step,
-        key.index,
-        sender,
-        generation,
-        due,
-        meta,
-        [[b.dtype, b.shape] for b in buffers],
-    ]
-    text = json.dumps(header).encode()
-    # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
-    text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT_BYTES)
-    # One pass over the tensors: memory that is zeroed first would be written twice.
-    return b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in buffers)))
+) -> Iterator[bytes]:
+    """The frames of a message, each made when it is asked for; `due`: until when a virtual link
+    holds it."""
+    cut = _cut(buffers)
+    for number, inside in enumerate(cut):
+        header = [
+            key.kind,
+            [key.to.pipeline, key.to.stage],
+            [key.source.pipeline, key.source.stage],
+            key.step,
+            key.index,
+            sender,
+            generation,
+            due,
+            [number, len(cut)],
+            {} if number else meta,
+            [[b.dtype, b.shape] for b in inside],
+        ]
+        text = json.dumps(header).encode()
+        # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
+        text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT_BYTES)
+        # One pass over the tensors: memory that is zeroed first would be written twice.
+        yield b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in inside)))
 
 
-def decode(frame: memoryview) -> tuple[Delivered, Due]:
-    """The message in `frame` and its due time. Raises Malformed."""
+def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+    """What goes into each frame: one at least, though it be empty."""
+    out: list[list[Buffer]] = [[]]
+    room = FRAME_BYTES
+    for buffer in buffers:
+        if out[-1] and (buffer.data.nbytes > room or len(out[-1]) == FRAME_TENSORS):
+            out.append([])
+            room = FRAME_BYTES
+        out[-1].append(buffer)
+        room -= buffer.data.nbytes
+    return out
+
+
+def decode(frame: memoryview) -> Frame:
+    """What `frame` says. Raises Malformed."""
     length = _LENGTH.unpack_from(frame)[0] if frame.nbytes >= _LENGTH.size else 0
     if not 0 < length <= min(HEADER_LIMIT_BYTES, frame.nbytes - _LENGTH.size):
         raise Malformed("no header, or one beyond its limit")
     body = frame[_LENGTH.size + length :]
     try:
-        kind, to, source, step, index, sender, generation, due, meta, shapes = json.loads(
+        kind, to, source, step, index, sender, generation, due, place, meta, shapes = json.loads(
             str(frame[_LENGTH.size : _LENGTH.size + length], "utf-8")
         )
         if kind not in _KINDS or not isinstance(meta, dict):
@@ -127,17 +164,18 @@ def decode(frame: memoryview) -> tuple[Delivered, Due]:
         arrives = Due(float(due[0]), float(due[1]))
         if not all(map(math.isfinite, arrives)):
             raise Malformed(f"due at {arrives}")
+        number, count = int(place[0]), int(place[1])
+        if not 0 <= number < count <= MOST_FRAMES:
+            raise Malformed(f"frame {number} of {count}")
         buffers = _buffers([(str(d), tuple(int(n) for n in shape)) for d, shape in shapes], body)
-        return (
-            Delivered(
-                key=key,
-                sender=NodeId(str(sender)),
-                generation=int(generation),
-                meta=meta,
-                buffers=buffers,
-            ),
-            arrives,
+        message = Delivered(
+            key=key,
+            sender=NodeId(str(sender)),
+            generation=int(generation),
+            meta=meta,
+            buffers=buffers,
         )
+        return Frame(message=message, due=arrives, number=number, count=count)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise Malformed(str(error)) from error
 

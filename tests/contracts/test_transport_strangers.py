@@ -3,9 +3,8 @@
 import contextlib
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,8 +22,10 @@ from tests.contracts.transport_net import (
     Net,
     gone,
     key,
+    raw_sender,
     receive,
     steps,
+    with_keys,
 )
 
 pytestmark = pytest.mark.timeout(60)
@@ -32,31 +33,7 @@ pytestmark = pytest.mark.timeout(60)
 # ---------------------------------------------------------------- bad frames
 
 
-@contextlib.contextmanager
-def raw_sender(to: ZmqTransport, prepare: Callable[[zmq.Socket[bytes]], None]) -> Iterator[Any]:
-    """A plain socket, connected to the member `to`."""
-    with zmq.Context() as context, context.socket(zmq.PUSH) as sender:
-        sender.setsockopt(zmq.LINGER, 0)
-        prepare(sender)
-        sender.connect(to.endpoint)
-        yield sender
-
-
-def with_keys(net: Net) -> Callable[[zmq.Socket[bytes]], None]:
-    def prepare(sender: zmq.Socket[bytes]) -> None:
-        if net.keys is None:
-            return
-        if not net.encrypt:
-            sender.plain_username, sender.plain_password = b"worker", net.keys.client_secret
-        else:
-            sender.curve_serverkey = net.keys.server_public
-            sender.curve_publickey = net.keys.client_public
-            sender.curve_secretkey = net.keys.client_secret
-
-    return prepare
-
-
-GOOD = encode(
+(GOOD,) = encode(
     key(9),
     sender=A,
     generation=1,

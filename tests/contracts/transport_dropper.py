@@ -18,7 +18,8 @@ from bamboo.runtime.wire import to_buffer
 from bamboo.topology.slots import Slot
 
 HERE = Slot(pipeline=0, stage=0)
-TENSORS = [to_buffer(torch.zeros(1 << 16)) for _ in range(8)]
+TENSORS = [to_buffer(torch.zeros(1 << 16)) for _ in range(20)]
+"""5 MiB: a message of two frames."""
 MESSAGES = 30
 
 

@@ -1,9 +1,12 @@
 """Members of one run over one kind of transport, for tests: in this process and in others."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import zmq
 
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKey, MessageKind, PeerGone
@@ -77,6 +80,30 @@ class Net:
             process.close()
         for made in self.made:
             made.close()
+
+
+@contextlib.contextmanager
+def raw_sender(to: ZmqTransport, prepare: Callable[[zmq.Socket[bytes]], None]) -> Iterator[Any]:
+    """A plain socket, connected to the member `to`."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as sender:
+        sender.setsockopt(zmq.LINGER, 0)
+        prepare(sender)
+        sender.connect(to.endpoint)
+        yield sender
+
+
+def with_keys(net: Net) -> Callable[[zmq.Socket[bytes]], None]:
+    def prepare(sender: zmq.Socket[bytes]) -> None:
+        if net.keys is None:
+            return
+        if not net.encrypt:
+            sender.plain_username, sender.plain_password = b"worker", net.keys.client_secret
+        else:
+            sender.curve_serverkey = net.keys.server_public
+            sender.curve_publickey = net.keys.client_public
+            sender.curve_secretkey = net.keys.client_secret
+
+    return prepare
 
 
 def receive(at: ZmqTransport, count: int, timeout_s: float = 10.0) -> list[Delivered]:

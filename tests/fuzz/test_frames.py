@@ -22,26 +22,25 @@ HEADER = [
     "a.1",
     1,
     [0.0, 0.0],
+    [0, 3],
     {"x": 1},
     [["f4", [2]], ["i8", [0, 3]]],
 ]
-WHOLE = bytes(
-    encode(
-        MessageKey(
-            kind="ship",
-            to=Slot(pipeline=1, stage=2),
-            source=Slot(pipeline=0, stage=2),
-            step=7,
-            index=1,
-        ),
-        sender=NodeId("a.1"),
-        generation=3,
-        meta={"x": [1.5, None]},
-        buffers=[
-            Buffer(dtype="f4", shape=(2,), data=memoryview(b"12345678")),
-            Buffer(dtype="bf16", shape=(1, 2), data=memoryview(b"abcd")),
-        ],
-    )
+(WHOLE,) = encode(
+    MessageKey(
+        kind="ship",
+        to=Slot(pipeline=1, stage=2),
+        source=Slot(pipeline=0, stage=2),
+        step=7,
+        index=1,
+    ),
+    sender=NodeId("a.1"),
+    generation=3,
+    meta={"x": [1.5, None]},
+    buffers=[
+        Buffer(dtype="f4", shape=(2,), data=memoryview(b"12345678")),
+        Buffer(dtype="bf16", shape=(1, 2), data=memoryview(b"abcd")),
+    ],
 )
 
 
@@ -49,8 +48,9 @@ def arrive(cases: Cases, frame: bytes) -> None:
     decoded = cases.judge(lambda: decode(memoryview(bytearray(frame))), Malformed)
     if decoded is None:
         return
-    message, due = decoded
-    assert all(map(math.isfinite, due))
+    message = decoded.message
+    assert all(map(math.isfinite, decoded.due))
+    assert 0 <= decoded.number < decoded.count
     # Its tensors are no larger than what came.
     assert sum(to_tensor(b).nbytes for b in message.buffers) <= len(frame)
     assert isinstance(hash(message.key), int)

@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
-from bamboo.ports import Delivered, MessageKey
+from bamboo.ports import Buffer, Delivered, MessageKey
 from bamboo.runtime.link import Due
 from bamboo.runtime.wire import (
     ALIGNMENT_BYTES,
+    FRAME_BYTES,
+    FRAME_TENSORS,
+    MOST_FRAMES,
     Malformed,
     decode,
     encode,
@@ -72,7 +75,7 @@ def test_what_goes_in_comes_out(
     generation: int,
 ) -> None:
     tensors = [filled(shape, dtype) for shape, dtype in shapes]
-    frame = encode(
+    (frame,) = encode(
         key,
         sender=A,
         generation=generation,
@@ -80,7 +83,9 @@ def test_what_goes_in_comes_out(
         buffers=[to_buffer(t) for t in tensors],
         due=Due(2.5, 0.5),
     )
-    message, due = decode(over_the_wire(frame))
+    came = decode(over_the_wire(frame))
+    message, due = came.message, came.due
+    assert (came.number, came.count) == (0, 1)
     assert (message.key, message.sender, message.generation) == (key, A, generation)
     assert (message.meta, due) == (meta, (2.5, 0.5))
     got = [to_tensor(b) for b in message.buffers]
@@ -93,8 +98,8 @@ def test_numbers_in_meta_keep_every_bit(number: float) -> None:
     key = MessageKey(
         kind="norm", to=Slot(pipeline=0, stage=0), source=Slot(pipeline=0, stage=1), step=1
     )
-    frame = encode(key, sender=A, generation=1, meta={"x": number}, buffers=[])
-    assert decode(over_the_wire(frame))[0].meta["x"].hex() == number.hex()
+    (frame,) = encode(key, sender=A, generation=1, meta={"x": number}, buffers=[])
+    assert decode(over_the_wire(frame)).message.meta["x"].hex() == number.hex()
 
 
 def test_a_tensor_that_is_no_plain_memory_travels_by_value() -> None:
@@ -117,12 +122,12 @@ def test_a_gradient_lies_where_it_came_if_it_lies_well(
     key: MessageKey, meta: dict[str, Any], off: int, shape: list[int], dtype: torch.dtype
 ) -> None:
     sent = filled(shape, dtype)
-    frame = encode(key, sender=A, generation=1, meta=meta, buffers=[to_buffer(sent)])
+    (frame,) = encode(key, sender=A, generation=1, meta=meta, buffers=[to_buffer(sent)])
     start = len(frame) - sent.nbytes
     assert start % ALIGNMENT_BYTES == 0
     room = torch.empty(len(frame) + off, dtype=torch.uint8)[off:]  # torch's memory is aligned
     room.copy_(torch.frombuffer(bytearray(frame), dtype=torch.uint8))
-    message, _ = decode(memoryview(room.numpy()))
+    message = decode(memoryview(room.numpy())).message
     found = to_gradient(message.buffers[0])
     assert same_bits(found, sent)
     if sent.nbytes:
@@ -144,7 +149,7 @@ def test_a_frame_cut_anywhere_is_malformed(data: st.DataObject) -> None:
         decode(memoryview(whole[:cut]))
 
 
-HEADER = ["act", [0, 1], [0, 0], 5, 3, "a", 1, [0.0, 0.0], {"x": 1}, [["f4", [2]]]]
+HEADER = ["act", [0, 1], [0, 0], 5, 3, "a", 1, [0.0, 0.0], [1, 2], {"x": 1}, [["f4", [2]]]]
 ODD = st.sampled_from(
     [None, -1, 1.5, 1e400, "x", "", [], {}, [[]], [0], [["f4", [3]]], [["f4", [-2]]], True]
 ) | st.integers(-(10**30), 10**30)
@@ -155,12 +160,13 @@ def test_an_odd_header_is_malformed_or_harmless(place: int, value: Any, body: by
     header = list(HEADER)
     header[place] = value
     try:
-        message, due = decode(framed(header, body))
+        frame = decode(framed(header, body))
     except Malformed:
         return
-    assert isinstance(message, Delivered)
-    assert all(map(math.isfinite, due))
-    assert len(bytes(body)) == sum(to_tensor(b).numel() * 4 for b in message.buffers)
+    assert isinstance(frame.message, Delivered)
+    assert all(map(math.isfinite, frame.due))
+    assert 0 <= frame.number < frame.count
+    assert len(bytes(body)) == sum(to_tensor(b).numel() * 4 for b in frame.message.buffers)
 
 
 @pytest.mark.parametrize("cut", range(len(HEADER)))
@@ -181,5 +187,43 @@ def test_an_empty_tensor_of_an_endless_shape_is_malformed(shape: list[int]) -> N
 
 
 def test_the_intact_header_is_fine() -> None:
-    message, _ = decode(framed(HEADER, b"12345678"))
+    message = decode(framed(HEADER, b"12345678")).message
     assert message.key.index == 3
+
+
+def buffer_of(size_bytes: int) -> Buffer:
+    return Buffer(dtype="f4", shape=(size_bytes // 4,), data=memoryview(bytes(size_bytes)))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [
+        ([FRAME_BYTES], [1]),
+        ([FRAME_BYTES, 0, 4], [2, 1]),
+        ([4, FRAME_BYTES, 4], [1, 1, 1]),
+        ([FRAME_BYTES - 4, 4, 4, FRAME_BYTES + 4, 4], [2, 1, 1, 1]),
+        ([0] * (FRAME_TENSORS + 1), [FRAME_TENSORS, 1]),
+    ],
+)
+def test_a_large_message_is_cut_between_its_tensors(sizes: list[int], counts: list[int]) -> None:
+    key = MessageKey(
+        kind="ship", to=Slot(pipeline=0, stage=0), source=Slot(pipeline=0, stage=0), step=1
+    )
+    frames = [
+        decode(over_the_wire(frame))
+        for frame in encode(
+            key, sender=A, generation=1, meta={"x": 1}, buffers=[buffer_of(n) for n in sizes]
+        )
+    ]
+    assert [len(one.message.buffers) for one in frames] == counts
+    assert [(one.number, one.count) for one in frames] == [
+        (number, len(counts)) for number in range(len(counts))
+    ]
+    assert [one.message.meta for one in frames] == [{"x": 1}] + [{}] * (len(counts) - 1)
+
+
+@pytest.mark.parametrize("place", [[-1, 1], [1, 1], [2, 1], [0, 0], [0, MOST_FRAMES + 1], [0]])
+def test_a_frame_of_no_place_is_malformed(place: list[int]) -> None:
+    header = [*HEADER[:8], place, *HEADER[9:]]
+    with pytest.raises(Malformed):
+        decode(framed(header, b"12345678"))

@@ -1,0 +1,163 @@
+"""A large message goes over in several frames, and is one message all the same."""
+
+import time
+
+import pytest
+import torch
+
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, MessageKind
+from bamboo.runtime.link import VirtualLink
+from bamboo.runtime.transport import ZmqTransport
+from bamboo.runtime.wire import FRAME_BYTES, encode, to_buffer, to_tensor
+from tests.contracts.transport_net import (
+    NEVER_S,
+    A,
+    B,
+    C,
+    Net,
+    key,
+    raw_sender,
+    receive,
+    steps,
+    with_keys,
+)
+
+pytestmark = pytest.mark.timeout(60)
+KINDS: tuple[MessageKind, ...] = ("ship", "shard")
+"""Of each of the two connections."""
+
+
+def large(seed: int, count: int = 3) -> list[torch.Tensor]:
+    """Tensors of which each fills a frame, more or less."""
+    return [
+        torch.full((FRAME_BYTES // 4 + 7 * number,), float(seed + number))
+        for number in range(count)
+    ]
+
+
+def frames(step: int, kind: MessageKind = "ship", *, sender: NodeId = A) -> list[bytes]:
+    """A message of three frames as its sender would send it."""
+    buffers = [to_buffer(tensor) for tensor in large(step)]
+    return list(encode(key(step, kind), sender=sender, generation=1, meta={}, buffers=buffers))
+
+
+def same(buffers: tuple[Buffer, ...], tensors: list[torch.Tensor]) -> bool:
+    return len(buffers) == len(tensors) and all(
+        torch.equal(to_tensor(buffer), tensor)
+        for buffer, tensor in zip(buffers, tensors, strict=True)
+    )
+
+
+@pytest.fixture
+def three(net: Net) -> tuple[ZmqTransport, ZmqTransport, ZmqTransport]:
+    made = net.member(A), net.member(B), net.member(C)
+    members = {A: made[0].endpoint, B: made[1].endpoint, C: made[2].endpoint}
+    for one in made:
+        one.reconfigure(generation=1, members=members)
+    return made
+
+
+def test_large_messages_of_both_connections_of_two_senders_arrive_whole_and_in_order(
+    three: tuple[ZmqTransport, ZmqTransport, ZmqTransport],
+) -> None:
+    a, b, c = three
+    for step in range(3):
+        for sender in (a, b):
+            for kind in KINDS:
+                tensors = [to_buffer(tensor) for tensor in large(step, step + 1)]
+                assert sender.send(C, key(step, kind), tensors, {"step": step})
+    got = receive(c, 12)
+    assert len(got) == 12
+    for node in (A, B):
+        for kind in KINDS:
+            own = [m for m in got if m.sender == node and m.key.kind == kind]
+            assert steps(own) == [0, 1, 2]
+            for step, message in enumerate(own):
+                assert message.meta == {"step": step}
+                assert same(message.buffers, large(step, step + 1))
+    assert c.malformed == 0
+    body = 2 * sum(tensor.nbytes for step in range(3) for tensor in large(step, step + 1))
+    assert 0 <= a.sent_bytes["ship"] - body // 2 < 5000, "the bytes of every frame are counted"
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 2], [0, 2], [0, 1, 1], [0, 2, 1]])
+def test_a_message_that_lacks_a_frame_is_not_delivered(net: Net, order: list[int]) -> None:
+    _, b = net.pair()
+    with raw_sender(b, with_keys(net)) as sender:
+        for number in order:
+            sender.send(frames(1)[number])
+        for frame in frames(2):
+            sender.send(frame)
+        (message,) = receive(b, 1)
+        assert message.key.step == 2
+        assert same(message.buffers, large(2))
+        assert not b.poll(NEVER_S)
+
+
+def test_the_frames_of_another_sender_and_of_the_other_connection_come_between(net: Net) -> None:
+    a, b = net.pair()
+    b.reconfigure(generation=1, members={A: a.endpoint, B: b.endpoint, C: "ipc:///nowhere/c"})
+    streams = [frames(1), frames(1, "shard"), frames(1, sender=C)]
+    with raw_sender(b, with_keys(net)) as sender:
+        for number in range(3):
+            for stream in streams:
+                sender.send(stream[number])
+        got = receive(b, 3)
+    assert [(m.sender, m.key.kind) for m in got] == [(A, "ship"), (A, "shard"), (C, "ship")]
+    assert all(same(message.buffers, large(1)) for message in got)
+    assert b.malformed == 0
+
+
+def test_a_member_that_leaves_takes_an_unfinished_message_along(net: Net) -> None:
+    a, b = net.pair()
+    with raw_sender(b, with_keys(net)) as sender:
+        first, *others = frames(1)
+        sender.send(first)
+        sender.send(frames(2, "act")[0])
+        a.send(B, key(3), (), {})
+        assert steps(receive(b, 1)) == [3]
+        assert not b.poll(NEVER_S)
+        b.reconfigure(generation=2, members={B: b.endpoint})
+        for frame in others:
+            sender.send(frame)
+        assert not b.poll(NEVER_S)
+    assert b.malformed == 0, "nobody listens to it at all"
+
+
+def test_a_large_message_of_a_later_generation_waits_for_it(net: Net) -> None:
+    a, b = net.pair()
+    new = net.member(C)
+    new.reconfigure(generation=2, members={B: b.endpoint})
+    assert new.send(B, key(5, "ship"), [to_buffer(tensor) for tensor in large(5)], {})
+    a.send(B, key(1), (), {})
+    assert steps(receive(b, 1)) == [1]
+    assert not b.poll(NEVER_S)
+    b.reconfigure(generation=2, members={A: a.endpoint, B: b.endpoint, C: new.endpoint})
+    (message,) = receive(b, 1)
+    assert same(message.buffers, large(5))
+
+
+def test_a_generation_that_comes_between_two_frames_takes_nothing_away(net: Net) -> None:
+    a, b = net.pair()
+    with raw_sender(b, with_keys(net)) as sender:
+        first, *others = frames(1)
+        sender.send(first)
+        assert not b.poll(NEVER_S)
+        b.reconfigure(generation=2, members={A: a.endpoint, B: b.endpoint})
+        for frame in others:
+            sender.send(frame)
+        (message,) = receive(b, 1)
+    assert same(message.buffers, large(1))
+
+
+def test_a_virtual_link_holds_a_large_message_until_all_of_it_is_due(net: Net) -> None:
+    # 12 MiB at 0.2 Gbps take half a second.
+    a, b = net.pair(link=VirtualLink(gbps=0.2, latency_s=0.0))
+    start_s = time.monotonic()
+    a.send(B, key(1), [to_buffer(tensor) for tensor in large(1)], {})
+    a.send(B, key(2), (), {})
+    got = receive(b, 2)
+    assert time.monotonic() - start_s >= 0.5
+    assert steps(got) == [1, 2]
+    assert same(got[0].buffers, large(1))

@@ -1,0 +1,142 @@
+"""Messages are put together of their frames, whole or not at all, whoever else sends meanwhile."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bamboo.ids import NodeId
+from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
+from bamboo.runtime.assembly import Assembly
+from bamboo.runtime.link import Due
+from bamboo.runtime.wire import Frame, Malformed
+from bamboo.topology.slots import Slot
+
+A, B = NodeId("a"), NodeId("b")
+HERE = Slot(pipeline=0, stage=0)
+
+
+def frames(
+    count: int, step: int = 1, kind: MessageKind = "ship", sender: NodeId = A
+) -> list[Frame]:
+    """A message of `count` frames, each with one tensor: its number."""
+    return [
+        Frame(
+            message=Delivered(
+                key=MessageKey(kind=kind, to=HERE, source=HERE, step=step),
+                sender=sender,
+                generation=1,
+                meta={} if number else {"norm": step},
+                buffers=(Buffer(dtype="f4", shape=(1,), data=memoryview(bytes([number] * 4))),),
+            ),
+            due=Due(1.0, 0.5),
+            number=number,
+            count=count,
+        )
+        for number in range(count)
+    ]
+
+
+def numbers(message: Delivered) -> list[int]:
+    return [buffer.data[0] for buffer in message.buffers]
+
+
+@given(st.data())
+def test_every_message_is_whole_however_the_connections_take_turns(data: st.DataObject) -> None:
+    connections = [(A, "ship"), (A, "shard"), (B, "ship"), (B, "act")]
+    waiting = {
+        (sender, kind): [
+            frame
+            for step in range(data.draw(st.integers(0, 3)))
+            for frame in frames(data.draw(st.integers(1, 4)), step, kind, sender)
+        ]
+        for sender, kind in connections
+    }
+    sent = {connection: list(queue) for connection, queue in waiting.items()}
+    assembly = Assembly()
+    came: dict[tuple[str, str], list[Delivered]] = {connection: [] for connection in waiting}
+    while any(waiting.values()):
+        turn = data.draw(st.sampled_from([c for c, queue in waiting.items() if queue]))
+        frame = waiting[turn].pop(0)
+        message = assembly.take(frame)
+        assert (message is not None) is (frame.number == frame.count - 1)
+        if message is not None:
+            assert numbers(message) == list(range(frame.count))
+            assert message.meta == {"norm": message.key.step}
+            came[turn].append(message)
+    for connection, messages in came.items():
+        ends = [f.message.key for f in sent[connection] if f.number == f.count - 1]
+        assert [m.key for m in messages] == ends
+
+
+def as_sent(first: list[Frame], order: list[int]) -> list[Frame]:
+    return [first[number] for number in order]
+
+
+@pytest.mark.parametrize(
+    ("order", "malformed"),
+    [
+        ([1], 1),
+        ([2, 1], 2),
+        ([0, 2], 1),
+        ([0, 1, 1, 2], 2),
+        ([0, 0, 2], 1),
+        ([0, 2, 1], 2),
+        ([0, 1, 1], 1),
+    ],
+)
+def test_any_but_the_next_frame_is_malformed_and_ends_its_message(
+    order: list[int], malformed: int
+) -> None:
+    assembly, refused = Assembly(), 0
+    for frame in as_sent(frames(3), order):
+        try:
+            assert assembly.take(frame) is None
+        except Malformed:
+            refused += 1
+    assert refused == malformed
+    whole = [assembly.take(frame) for frame in frames(2, step=2)]
+    assert whole[0] is None
+    assert whole[1] is not None
+    assert numbers(whole[1]) == [0, 1]
+
+
+def test_the_first_frame_begins_anew() -> None:
+    assembly = Assembly()
+    for frame in (*frames(3, step=1)[:2], *frames(3, step=2)[:2], *frames(1, step=3)[:0]):
+        assert assembly.take(frame) is None
+    whole = assembly.take(frames(3, step=2)[2])
+    assert whole is not None
+    assert (whole.key.step, numbers(whole)) == (2, [0, 1, 2])
+    assembly.take(frames(2, step=4)[0])
+    assert assembly.take(frames(1, step=5)[0]) is not None
+    with pytest.raises(Malformed):
+        assembly.take(frames(2, step=4)[1])
+
+
+def test_frames_of_two_messages_are_not_put_together() -> None:
+    second = frames(2)[1]
+    others = [
+        replace(second, count=3),
+        replace(second, due=Due(2.0, 0.5)),
+        replace(second, message=replace(second.message, generation=2)),
+        frames(2, step=2)[1],
+    ]
+    for other in others:
+        assembly = Assembly()
+        assembly.take(frames(2)[0])
+        with pytest.raises(Malformed, match="not the next one"):
+            assembly.take(other)
+        with pytest.raises(Malformed):
+            assembly.take(second)
+
+
+def test_what_is_not_whole_goes_with_who_is_not_heard_any_more() -> None:
+    assembly = Assembly()
+    for sender in (A, B):
+        assembly.take(frames(2, sender=sender)[0])
+    assembly.keep(lambda message: message.sender == B)
+    with pytest.raises(Malformed):
+        assembly.take(frames(2, sender=A)[1])
+    assert assembly.take(frames(2, sender=B)[1]) is not None
