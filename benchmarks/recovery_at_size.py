@@ -71,6 +71,9 @@ AFTER = 4
 WARM = 3
 """Steps before anything is done to the run."""
 PATIENCE_S = 300.0
+LOOK_S = 0.25
+"""Between two looks at a run while it is measured: a hundred a second took 5 % of a core, and when
+what happened is in its log."""
 HORIZON_STEPS = 2000
 """More than any run takes: it is stopped when what is looked at has happened."""
 PARTS = ("copy", "sizes", "nodes")
@@ -225,7 +228,12 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
         run.start(pipelines * stages)
         run.wait_step(WARM, PATIENCE_S)
         run.start(stages)
-        run.wait(lambda s: s.grid == wanted and s.reform is None, PATIENCE_S, f"{wanted}")
+        run.wait(
+            lambda s: s.grid == wanted and s.reform is None,
+            PATIENCE_S,
+            f"{wanted}",
+            poll_s=LOOK_S,
+        )
         run.wait_step(max(run.losses()) + 1 + AFTER, PATIENCE_S)
         stop(run)
         after = copied() if beside_copies else {}

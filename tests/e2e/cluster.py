@@ -215,7 +215,14 @@ class Cluster:
 
     # ------------------------------------------------------------------ waiting
 
-    def wait(self, condition: Callable[[State], bool], timeout_s: float, what: str) -> State:
+    def wait(
+        self,
+        condition: Callable[[State], bool],
+        timeout_s: float,
+        what: str,
+        *,
+        poll_s: float = 0.01,
+    ) -> State:
         """Poll the state until the condition holds; the failure shows the nodes' logs. A store that
         does not answer for a moment, as on a disk that stands still, is asked again."""
         unread: list[str] = []
@@ -230,7 +237,7 @@ class Cluster:
             return found if condition(found) else None
 
         try:
-            return wait_until(look, what=what, timeout_s=timeout_s)
+            return wait_until(look, what=what, timeout_s=timeout_s, poll_s=poll_s)
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *unread, self.report()])) from error
 
