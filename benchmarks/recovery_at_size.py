@@ -72,8 +72,8 @@ WARM = 3
 """Steps before anything is done to the run."""
 PATIENCE_S = 300.0
 LOOK_S = 0.25
-"""Between two looks at a run while it is measured: a hundred a second took 5 % of a core, and when
-what happened is in its log."""
+"""Between two looks at a run that gets a pipeline more: a hundred a second took 5 % of a core, and
+when what happened is in its log."""
 HORIZON_STEPS = 2000
 """More than any run takes: it is stopped when what is looked at has happened."""
 PARTS = ("copy", "sizes", "nodes")
@@ -226,7 +226,7 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
     wanted = Grid(pipelines=pipelines + 1, stages=stages)
     with cluster(job) as run:
         run.start(pipelines * stages)
-        run.wait_step(WARM, PATIENCE_S)
+        run.wait_step(WARM, PATIENCE_S, poll_s=LOOK_S)
         run.start(stages)
         run.wait(
             lambda s: s.grid == wanted and s.reform is None,
@@ -234,7 +234,7 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
             f"{wanted}",
             poll_s=LOOK_S,
         )
-        run.wait_step(max(run.losses()) + 1 + AFTER, PATIENCE_S)
+        run.wait_step(max(run.losses()) + 1 + AFTER, PATIENCE_S, poll_s=LOOK_S)
         stop(run)
         after = copied() if beside_copies else {}
         end = ended(run)

@@ -1,52 +1,63 @@
 """Messages put together of their frames: delivered whole, or not at all."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from bamboo.ids import NodeId
-from bamboo.ports import YIELDING, Delivered
+from bamboo.ports import YIELDING, Buffer, Delivered
 from bamboo.runtime.wire import Frame, Malformed
 
 
-class Assembly:
-    """What has come of messages that are not whole yet: of each sender at most one on either of
-    its connections, for there its frames come one after the other."""
+@dataclass(slots=True, kw_only=True)
+class _Unfinished:
+    """What has come of one message."""
 
-    def __init__(self) -> None:
-        self._unfinished: dict[tuple[NodeId, bool], list[Frame]] = {}
+    first: Frame
+    frames: int = 0
+    buffers: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class Assembly:
+    """What has come of messages that are not whole yet, none larger than `limit_bytes`: of each
+    sender at most one on a connection, where its frames come one after the other. It has two, and
+    others from the generation on in which it was dropped and is a member again."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._unfinished: dict[tuple[NodeId, int, bool], _Unfinished] = {}
 
     def take(self, frame: Frame) -> Delivered | None:
         """The message that is whole with this frame. The first frame of one begins anew. Raises
-        Malformed for any other than the next one, and forgets what it would have belonged to."""
+        Malformed for any other than the next one, or one beyond the limit, and forgets what it
+        would have belonged to."""
         came = frame.message
-        connection = (came.sender, came.key.kind in YIELDING)
-        before = self._unfinished.pop(connection, [])
-        if not frame.number:
-            before = []
-        if frame.number != len(before) or not all(_belong(frame, other) for other in before[:1]):
-            raise Malformed(f"frame {frame.number} of {frame.count} is not the next one")
-        before.append(frame)
-        if len(before) < frame.count:
-            self._unfinished[connection] = before
-            return None
-        if len(before) == 1:
+        connection = (came.sender, came.generation, came.key.kind in YIELDING)
+        begun = self._unfinished.pop(connection, None)
+        if frame.count == 1:
             return came
-        buffers = tuple(buffer for one in before for buffer in one.message.buffers)
-        return replace(before[0].message, buffers=buffers)
+        if frame.number == 0:
+            begun = _Unfinished(first=frame)
+        if begun is None or frame.number != begun.frames or not _belong(frame, begun.first):
+            raise Malformed(f"frame {frame.number} of {frame.count} is not the next one")
+        begun.frames += 1
+        begun.buffers += came.buffers
+        begun.size_bytes += sum(buffer.data.nbytes for buffer in came.buffers)
+        if begun.size_bytes > self._limit_bytes:
+            raise Malformed(f"a message of {begun.size_bytes} bytes or more is beyond the limit")
+        if begun.frames < frame.count:
+            self._unfinished[connection] = begun
+            return None
+        return replace(begun.first.message, buffers=tuple(begun.buffers))
 
     def keep(self, hears: Callable[[Delivered], bool]) -> None:
         """Forget what is not whole of those who are not heard any more."""
-        for connection, frames in list(self._unfinished.items()):
-            if not hears(frames[0].message):
+        for connection, begun in list(self._unfinished.items()):
+            if not hears(begun.first.message):
                 del self._unfinished[connection]
 
 
 def _belong(frame: Frame, first: Frame) -> bool:
     """Whether both are of one message."""
-    one, other = frame.message, first.message
-    return (one.key, one.generation, frame.due, frame.count) == (
-        other.key,
-        other.generation,
-        first.due,
-        first.count,
-    )
+    one, other = frame.message.key, first.message.key
+    return (one, frame.due, frame.count) == (other, first.due, first.count)

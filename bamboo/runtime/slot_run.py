@@ -157,7 +157,7 @@ class SlotRun:
         """Record what this step came to; `keep` holds on to the gradient."""
         gradient = self.exchange.gradient if keep else []
         tied = self.exchange.tied_totals()
-        if not keep:  # one that came lies in a frame with all others, which must not stay
+        if not keep:  # one that came lies in a frame with others, which must not stay
             tied = {number: total.clone() for number, total in tied.items()}
         found = Reduced(total_square=total_square, losses=losses, gradient=gradient, tied=tied)
         self.history[self.step] = found

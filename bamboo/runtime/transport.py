@@ -3,10 +3,10 @@
 Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
 that comes back is a new node). What yields (`ports.YIELDING`) has a connection of its own, made
 when there is something for it: in one stream a boundary tensor of a millisecond would stand behind
-a gradient of a second. Nothing lingers. A frame beyond `frame_limit_bytes` closes the
-connection that carries it, unread. Between hosts the run's keys let nobody else in: by CURVE, which
-also encrypts, or as a password in the clear where the job says so (a private network). On one host
-the sockets lie in a directory that only the user can enter.
+a gradient of a second. Nothing lingers. A frame beyond `frame_limit_bytes` closes the connection
+that carries it, unread; a message beyond it is dropped. Between hosts the run's keys let nobody
+else in: by CURVE, which also encrypts, or as a password in the clear where the job says so (a
+private network). On one host the sockets lie in a directory that only the user can enter.
 """
 
 import heapq
@@ -15,7 +15,6 @@ import stat
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.assembly import Assembly
+from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.link import AT_ONCE, Due, VirtualLink
 from bamboo.runtime.wire import Malformed, decode, encode
 
@@ -39,36 +39,10 @@ WAITING_CONNECTIONS = 4096
 """All members connect to each other at once at the start; one that is refused looks dead."""
 SOCKETS = 32768
 """A peer takes three for each connection: to send, and a pair to be told of its end."""
+LEAST_WAIT_S = 1e-3
+"""The poller knows no shorter one."""
 KERNEL_BUFFER_BYTES = 4 << 20
 """Asked of the kernel, which may give less: a boundary tensor then goes over in one piece."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunKeys:
-    """The run's CURVE keys (Z85 text): what every worker listens with and connects with."""
-
-    server_public: bytes
-    server_secret: bytes
-    client_public: bytes
-    client_secret: bytes
-
-    @classmethod
-    def generate(cls) -> "RunKeys":
-        server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        return cls(
-            server_public=server_public,
-            server_secret=server_secret,
-            client_public=client_public,
-            client_secret=client_secret,
-        )
-
-    def to_dict(self) -> dict[str, str]:
-        return {name: getattr(self, name).decode() for name in self.__dataclass_fields__}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, str]) -> "RunKeys":
-        return cls(**{name: raw[name].encode() for name in cls.__dataclass_fields__})
 
 
 def _check_private(folder: Path) -> None:
@@ -145,7 +119,7 @@ class ZmqTransport:
         """To the same peers, those to whom something that yields was sent."""
         self._members: Mapping[NodeId, str] = {}
         self._generation = 0
-        self._assembly = Assembly()
+        self._assembly = Assembly(frame_limit_bytes)
         self._early: list[Delivered] = []
         self._held: list[tuple[float, int, Delivered, float]] = []
         """What the virtual link still holds, with the `shared_s` that its due time knows of."""
@@ -267,14 +241,31 @@ class ZmqTransport:
         return True
 
     def poll(self, timeout_s: float) -> Sequence[Delivered]:
-        out = self._take_due()
-        # Asked between any two operations: the poller and a refusal cost more than a look.
-        if not out and timeout_s > 0 and not self._heard_early() and not self._waits():
-            if self._held:
-                timeout_s = min(timeout_s, max(0.0, self._held[0][0] - time.monotonic()))
-            ready = dict(self._poller.poll(int(timeout_s * 1000)))
-            if self._wake_out in ready:
-                self._drain_wake()
+        until_s = time.monotonic() + timeout_s
+        out, woken = self._take_due(), False
+        while True:
+            # Asked between any two operations: the poller and a refusal cost more than a look.
+            if not out and timeout_s > 0 and not self._heard_early() and not self._waits():
+                woken = self._wait(until_s - time.monotonic())
+            self._receive(out)
+            out += self._take_due()
+            heard = [m for m in self._release_early() + out if self._accept(m)]
+            # What nobody hears, or is a part of a message only, is waited beyond.
+            if heard or woken or until_s - time.monotonic() < LEAST_WAIT_S:
+                return heard
+            out = []
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Until something came, is due, or another thread called `wake`; whether one did."""
+        if self._held:
+            timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
+        woken = self._wake_out in dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
+        if woken:
+            self._drain_wake()
+        return woken
+
+    def _receive(self, out: list[Delivered]) -> None:
+        """Add the messages that are whole and due with the frames that are here."""
         while self._waits():
             try:
                 frame = self._pull.recv(flags=_NOBLOCK, copy=False)
@@ -286,23 +277,19 @@ class ZmqTransport:
             except Malformed:
                 self.malformed += 1
                 continue
-            if message is None:
-                continue
-            if part.due.at_s:
+            if message is not None and part.due.at_s:
                 self._hold(message, part.due)
-            else:
+            elif message is not None:
                 out.append(message)
-        out += self._take_due()
-        return [m for m in self._release_early() + out if self._accept(m)]
 
     def _waits(self) -> bool:
-        """Whether a message can be taken now."""
+        """Whether a frame can be taken now."""
         return bool(cast(int, self._pull.get(_EVENTS)) & _POLLIN)
 
     def _hold(self, message: Delivered, due: Due) -> None:
         """Keep what came over a virtual link until it is due."""
-        known_s = self._shared_s.get(message.sender, 0.0)
-        self._shared_s[message.sender] = max(known_s, due.shared_s)
+        sender = message.sender
+        self._shared_s[sender] = max(self._shared_s.get(sender, 0.0), due.shared_s)
         self._sequence += 1
         heapq.heappush(self._held, (due.at_s, self._sequence, message, due.shared_s))
 
@@ -334,8 +321,6 @@ class ZmqTransport:
         return any(message.sender in self._members for message in self._early)
 
     def _release_early(self) -> list[Delivered]:
-        if not self._early:
-            return []
         early, self._early = self._early, []
         return early
 

@@ -3,8 +3,8 @@
 Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
 behind it; anything else is `Malformed` and the receiver drops it.
 
-A large message is cut between its tensors into frames that need no others to be read: memory for a
-frame of 100 MB is new memory nearly each time, for what was freed lies in smaller pieces. They are
+A large message is cut between its tensors into frames that need no others to be read: where the
+pieces in which freed memory lies hold none of 100 MB, each of them takes new memory. They are
 no multipart message, although a header in front of the bytes costs a copy: libzmq ends the whole
 process (an assertion in session_base.cpp) when a socket is closed while it has sent a part of one.
 """
@@ -46,7 +46,7 @@ _KINDS = frozenset(get_args(MessageKind))
 
 
 class Malformed(ValueError):
-    """Frames that no member of ours would send."""
+    """Frames that no member of ours would send, or that do not go on from what came before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

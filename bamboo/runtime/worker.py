@@ -54,10 +54,11 @@ from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_ag
 from bamboo.runtime.decided import Goodbye
 from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.host_memory import touch
+from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.link import VirtualLink
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.trainer import Trainer
-from bamboo.runtime.transport import RunKeys, ZmqTransport
+from bamboo.runtime.transport import ZmqTransport
 from bamboo.topology.strategy import Strategy
 
 LEAVE_DEADLINE_S = 5.0

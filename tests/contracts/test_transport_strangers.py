@@ -12,7 +12,8 @@ import zmq
 
 from bamboo.errors import InputError
 from bamboo.ports import Buffer
-from bamboo.runtime.transport import RunKeys, ZmqTransport
+from bamboo.runtime.keys import RunKeys
+from bamboo.runtime.transport import ZmqTransport
 from bamboo.runtime.wire import encode, to_buffer
 from tests.contracts.transport_net import (
     KEYS,

@@ -20,7 +20,7 @@ from bamboo.topology.slots import Slot
 HERE = Slot(pipeline=0, stage=0)
 TENSORS = [to_buffer(torch.zeros(1 << 16)) for _ in range(20)]
 """5 MiB: a message of two frames."""
-MESSAGES = 30
+MESSAGES = 12
 
 
 def drop_peers(folder: Path, rounds: int) -> None:
@@ -35,7 +35,7 @@ def drop_peers(folder: Path, rounds: int) -> None:
         for step in range(MESSAGES):
             key = MessageKey(kind="act", to=HERE, source=HERE, step=step)
             a.send(name, key, TENSORS, {})
-        b.poll(0.5)  # until the first is there
+        b.poll(0.5)  # until the first one is there
         threading.Event().wait(draw.random() * 0.004)  # anywhere within the sending
         ends = [b.close, lambda n=number: a.reconfigure(generation=2 * n + 1, members={})]
         draw.shuffle(ends)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
-from bamboo.runtime.transport import RunKeys, ZmqTransport
+from bamboo.runtime.keys import RunKeys
+from bamboo.runtime.transport import ZmqTransport
 from bamboo.topology.slots import Slot
 
 HERE = Slot(pipeline=0, stage=0)

@@ -29,8 +29,8 @@ from bamboo.data.dataset import load_data
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.models import build_model
+from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.numerics import local_numerics
-from bamboo.runtime.transport import RunKeys
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
@@ -40,7 +40,7 @@ from tests.support import wait_until
 
 RUN = RunId("test")
 FRAME_BYTES = 1 << 32
-"""The largest letter, for models of any size: a longer one ends the connection that it came by."""
+"""The largest frame and letter, for models of any size: a larger frame ends its connection."""
 LEAVE_TIMEOUT_S = 15.0
 """How long after the end of a run its processes may still be there."""
 
@@ -249,10 +249,13 @@ class Cluster:
             f"the loss of {node}",
         )
 
-    def wait_step(self, step: int, timeout_s: float = 60.0) -> None:
+    def wait_step(self, step: int, timeout_s: float = 60.0, *, poll_s: float = 0.01) -> None:
         """Wait until the loss of that step was reported, or the run has ended."""
         self.wait(
-            lambda s: s.phase is Phase.FINISHED or step in self.losses(), timeout_s, f"step {step}"
+            lambda s: s.phase is Phase.FINISHED or step in self.losses(),
+            timeout_s,
+            f"step {step}",
+            poll_s=poll_s,
         )
 
     def finish(self, timeout_s: float = 60.0) -> State:

@@ -15,6 +15,7 @@ from bamboo.topology.slots import Slot
 
 A, B = NodeId("a"), NodeId("b")
 HERE = Slot(pipeline=0, stage=0)
+LIMIT = 1 << 10
 
 
 def frames(
@@ -54,7 +55,7 @@ def test_every_message_is_whole_however_the_connections_take_turns(data: st.Data
         for sender, kind in connections
     }
     sent = {connection: list(queue) for connection, queue in waiting.items()}
-    assembly = Assembly()
+    assembly = Assembly(LIMIT)
     came: dict[tuple[str, str], list[Delivered]] = {connection: [] for connection in waiting}
     while any(waiting.values()):
         turn = data.draw(st.sampled_from([c for c, queue in waiting.items() if queue]))
@@ -68,10 +69,6 @@ def test_every_message_is_whole_however_the_connections_take_turns(data: st.Data
     for connection, messages in came.items():
         ends = [f.message.key for f in sent[connection] if f.number == f.count - 1]
         assert [m.key for m in messages] == ends
-
-
-def as_sent(first: list[Frame], order: list[int]) -> list[Frame]:
-    return [first[number] for number in order]
 
 
 @pytest.mark.parametrize(
@@ -89,8 +86,8 @@ def as_sent(first: list[Frame], order: list[int]) -> list[Frame]:
 def test_any_but_the_next_frame_is_malformed_and_ends_its_message(
     order: list[int], malformed: int
 ) -> None:
-    assembly, refused = Assembly(), 0
-    for frame in as_sent(frames(3), order):
+    assembly, refused = Assembly(LIMIT), 0
+    for frame in [frames(3)[number] for number in order]:
         try:
             assert assembly.take(frame) is None
         except Malformed:
@@ -103,8 +100,8 @@ def test_any_but_the_next_frame_is_malformed_and_ends_its_message(
 
 
 def test_the_first_frame_begins_anew() -> None:
-    assembly = Assembly()
-    for frame in (*frames(3, step=1)[:2], *frames(3, step=2)[:2], *frames(1, step=3)[:0]):
+    assembly = Assembly(LIMIT)
+    for frame in (*frames(3, step=1)[:2], *frames(3, step=2)[:2]):
         assert assembly.take(frame) is None
     whole = assembly.take(frames(3, step=2)[2])
     assert whole is not None
@@ -121,22 +118,42 @@ def test_frames_of_two_messages_are_not_put_together() -> None:
         replace(second, count=3),
         replace(second, due=Due(2.0, 0.5)),
         replace(second, message=replace(second.message, generation=2)),
+        replace(second, message=replace(second.message, sender=B)),
         frames(2, step=2)[1],
     ]
     for other in others:
-        assembly = Assembly()
+        assembly = Assembly(LIMIT)
         assembly.take(frames(2)[0])
         with pytest.raises(Malformed, match="not the next one"):
             assembly.take(other)
-        with pytest.raises(Malformed):
-            assembly.take(second)
 
 
 def test_what_is_not_whole_goes_with_who_is_not_heard_any_more() -> None:
-    assembly = Assembly()
+    assembly = Assembly(LIMIT)
     for sender in (A, B):
         assembly.take(frames(2, sender=sender)[0])
     assembly.keep(lambda message: message.sender == B)
     with pytest.raises(Malformed):
         assembly.take(frames(2, sender=A)[1])
     assert assembly.take(frames(2, sender=B)[1]) is not None
+
+
+def test_a_sender_that_is_a_member_again_ends_nothing_that_is_still_on_its_way() -> None:
+    """Its old connection and its new one are read in turn."""
+    new = [replace(f, message=replace(f.message, generation=2)) for f in frames(3, step=2)]
+    assembly = Assembly(LIMIT)
+    turns = [one for pair in zip(frames(3), new, strict=True) for one in pair]
+    came = [message for frame in turns if (message := assembly.take(frame)) is not None]
+    assert [(m.key.step, numbers(m)) for m in came] == [(1, [0, 1, 2]), (2, [0, 1, 2])]
+
+
+def test_a_message_beyond_the_limit_is_refused_while_it_comes() -> None:
+    assembly = Assembly(limit_bytes=8)
+    whole = [assembly.take(frame) for frame in frames(2)]
+    assert whole[1] is not None
+    first, second, third, fourth = frames(4)
+    assert assembly.take(first) is assembly.take(second) is None
+    with pytest.raises(Malformed, match="a message of 12 bytes or more is beyond the limit"):
+        assembly.take(third)
+    with pytest.raises(Malformed):
+        assembly.take(fourth)
