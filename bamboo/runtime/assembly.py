@@ -1,11 +1,15 @@
 """Messages put together of their frames: delivered whole, or not at all."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, Buffer, Delivered
 from bamboo.runtime.wire import Frame, Malformed
+
+CONNECTIONS = 2
+"""Of a sender and a lane, that are read at once: one that it had, and the one that it has."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,20 +24,21 @@ class _Unfinished:
 
 class Assembly:
     """What has come of messages that are not whole yet, none larger than `limit_bytes`: of each
-    sender at most one on a connection, where its frames come one after the other. It has two, and
-    others from the generation on in which it was dropped and is a member again."""
+    sender one on a connection, where its frames come one after the other. It has two, each of which
+    another one follows when it was dropped and is a member again, in a later generation."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._unfinished: dict[tuple[NodeId, int, bool], _Unfinished] = {}
+        self._unfinished: dict[tuple[NodeId, bool], dict[int, _Unfinished]] = defaultdict(dict)
+        """By generation."""
 
     def take(self, frame: Frame) -> Delivered | None:
         """The message that is whole with this frame. The first frame of one begins anew. Raises
         Malformed for any other than the next one, or one beyond the limit, and forgets what it
         would have belonged to."""
         came = frame.message
-        connection = (came.sender, came.generation, came.key.kind in YIELDING)
-        begun = self._unfinished.pop(connection, None)
+        of_sender = self._unfinished[came.sender, came.key.kind in YIELDING]
+        begun = of_sender.pop(came.generation, None)
         if frame.count == 1:
             return came
         if frame.number == 0:
@@ -42,19 +47,22 @@ class Assembly:
             raise Malformed(f"frame {frame.number} of {frame.count} is not the next one")
         begun.frames += 1
         begun.buffers += came.buffers
-        begun.size_bytes += sum(buffer.data.nbytes for buffer in came.buffers)
+        begun.size_bytes += frame.size_bytes
         if begun.size_bytes > self._limit_bytes:
             raise Malformed(f"a message of {begun.size_bytes} bytes or more is beyond the limit")
         if begun.frames < frame.count:
-            self._unfinished[connection] = begun
+            of_sender[came.generation] = begun
+            if len(of_sender) > CONNECTIONS:
+                del of_sender[min(of_sender)]
             return None
         return replace(begun.first.message, buffers=tuple(begun.buffers))
 
     def keep(self, hears: Callable[[Delivered], bool]) -> None:
         """Forget what is not whole of those who are not heard any more."""
-        for connection, begun in list(self._unfinished.items()):
-            if not hears(begun.first.message):
-                del self._unfinished[connection]
+        for of_sender in self._unfinished.values():
+            for generation, begun in list(of_sender.items()):
+                if not hears(begun.first.message):
+                    del of_sender[generation]
 
 
 def _belong(frame: Frame, first: Frame) -> bool:

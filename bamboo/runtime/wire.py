@@ -59,6 +59,8 @@ class Frame:
     number: int
     """From 0, of `count`."""
     count: int
+    size_bytes: int
+    """All of it, which stays as long as one of its tensors does."""
 
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
@@ -167,6 +169,8 @@ def decode(frame: memoryview) -> Frame:
         number, count = int(place[0]), int(place[1])
         if not 0 <= number < count <= MOST_FRAMES:
             raise Malformed(f"frame {number} of {count}")
+        if len(shapes) > FRAME_TENSORS:
+            raise Malformed(f"{len(shapes)} tensors in a frame")
         buffers = _buffers([(str(d), tuple(int(n) for n in shape)) for d, shape in shapes], body)
         message = Delivered(
             key=key,
@@ -175,7 +179,9 @@ def decode(frame: memoryview) -> Frame:
             meta=meta,
             buffers=buffers,
         )
-        return Frame(message=message, due=arrives, number=number, count=count)
+        return Frame(
+            message=message, due=arrives, number=number, count=count, size_bytes=frame.nbytes
+        )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise Malformed(str(error)) from error
 

@@ -15,7 +15,8 @@ from bamboo.topology.slots import Slot
 
 A, B = NodeId("a"), NodeId("b")
 HERE = Slot(pipeline=0, stage=0)
-LIMIT = 1 << 10
+SIZE_BYTES = 100
+LIMIT = 10 * SIZE_BYTES
 
 
 def frames(
@@ -34,6 +35,7 @@ def frames(
             due=Due(1.0, 0.5),
             number=number,
             count=count,
+            size_bytes=SIZE_BYTES,
         )
         for number in range(count)
     ]
@@ -148,12 +150,27 @@ def test_a_sender_that_is_a_member_again_ends_nothing_that_is_still_on_its_way()
 
 
 def test_a_message_beyond_the_limit_is_refused_while_it_comes() -> None:
-    assembly = Assembly(limit_bytes=8)
+    assembly = Assembly(limit_bytes=2 * SIZE_BYTES)
     whole = [assembly.take(frame) for frame in frames(2)]
     assert whole[1] is not None
     first, second, third, fourth = frames(4)
     assert assembly.take(first) is assembly.take(second) is None
-    with pytest.raises(Malformed, match="a message of 12 bytes or more is beyond the limit"):
+    with pytest.raises(Malformed, match="a message of 300 bytes or more is beyond the limit"):
         assembly.take(third)
     with pytest.raises(Malformed):
         assembly.take(fourth)
+
+
+def test_halves_of_generations_that_somebody_made_up_do_not_stay() -> None:
+    assembly = Assembly(LIMIT)
+
+    def of(generation: int) -> list[Frame]:
+        return [replace(f, message=replace(f.message, generation=generation)) for f in frames(2)]
+
+    for generation in range(5, 9):
+        assert assembly.take(of(generation)[0]) is None
+    for gone in (5, 6):
+        with pytest.raises(Malformed):
+            assembly.take(of(gone)[1])
+    for there in (7, 8):
+        assert assembly.take(of(there)[1]) is not None

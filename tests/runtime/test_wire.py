@@ -227,3 +227,15 @@ def test_a_frame_of_no_place_is_malformed(place: list[int]) -> None:
     header = [*HEADER[:8], place, *HEADER[9:]]
     with pytest.raises(Malformed):
         decode(framed(header, b"12345678"))
+
+
+def test_a_frame_of_more_tensors_than_anybody_sends_is_malformed() -> None:
+    header = [*HEADER[:-1], [["f4", [0]]] * (FRAME_TENSORS + 1)]
+    with pytest.raises(Malformed, match="4097 tensors"):
+        decode(framed(header, b""))
+    assert len(decode(framed([*header[:-1], header[-1][1:]], b"")).message.buffers) == FRAME_TENSORS
+
+
+def test_a_frame_knows_how_much_memory_it_keeps() -> None:
+    frame = framed(HEADER, b"12345678")
+    assert decode(frame).size_bytes == frame.nbytes
