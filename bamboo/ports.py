@@ -172,6 +172,7 @@ MessageKind: TypeAlias = Literal[
     "ask",
     "copy",
     "follow",
+    "taken",
 ]
 YIELDING: frozenset[MessageKind] = frozenset({"ship"})
 """Large, and needed by nobody soon: these have a lane of their own between two nodes, so that what
@@ -189,8 +190,9 @@ class MessageKey:
     reduced: a whole reduced gradient, copied after a failover · ship: the reduced gradient for a
     shadow · ack: a shadow stands at `step` · pull, state, stand: the copy of a slot's state for a
     new replica, asked for and sent in chunks, and how far the replica has followed · want, part:
-    a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow: the same
-    ahead of it, and the layers' part of each reduced gradient since.
+    a layer's state for a new layout, asked for and sent in chunks · ask, copy, follow, taken: the
+    same ahead of it, the layers' part of each reduced gradient since, and the norm once its owner
+    takes the step.
     """
 
     kind: MessageKind

@@ -2,7 +2,9 @@
 
     receiver  ask 0, ask 1, ...      asks for the copy, some chunks at a time
     source    copy 0, copy 1, ...    parameters and moments at a step boundary
-    source    follow t, t+1, ...     their part of every gradient reduced since, and the norm
+    source    follow t, taken t, follow t+1, ...
+                                     their part of every gradient reduced since, and the norm when
+                                     the step is taken
     receiver  (event) Prepared       it has all of its feeds, and all gradients that came
     all       (event) Quiesced       what was followed is held, like all else
 
@@ -47,17 +49,19 @@ class Following:
     """That it is as it is before, once all of it is here."""
     gradients: dict[int, Letter] = field(default_factory=dict)
     """By step, those that came and have not been taken."""
+    total_squares: dict[int, float] = field(default_factory=dict)
+    """Of the steps that the owner has taken, or is about to, and this has not."""
     followed_bytes: int = 0
 
     @property
     def stands(self) -> bool:
         """Whether it has all that came."""
-        return self.gathering.whole and self.step not in self.gradients
+        return self.gathering.whole and self.step not in self.total_squares
 
     @property
     def can_follow(self) -> bool:
-        """Whether it is whole and its next gradient is here."""
-        return self.gathering.whole and self.step in self.gradients
+        """Whether it is whole and can take the owner's next step, whose gradient came before."""
+        return self.gathering.whole and self.step in self.total_squares
 
 
 class Ahead:
@@ -71,6 +75,8 @@ class Ahead:
         self.version = 0
         """Of the newest state that it follows."""
         self._out: dict[Feed, Copying] = {}
+        self._shared: dict[Feed, int] = {}
+        """The last step whose gradient was sent."""
         self._in: dict[Feed, Following] = {}
         self._wanted: frozenset[Feed] = frozenset()
         """Those of `_in` that go on."""
@@ -87,6 +93,7 @@ class Ahead:
         feeds = feeds_under_way(state)
         mine = [feed for feed in feeds if feed.source == self._me]
         self._out = {feed: self._out.get(feed) or Copying(LARGE_CHUNK) for feed in mine}
+        self._shared = {feed: step for feed, step in self._shared.items() if feed in self._out}
         for run in self._executor.owned.values():
             self.offer(run)
         self._wanted = frozenset(feed for feed in feeds if feed.receiver == self._me)
@@ -120,16 +127,30 @@ class Ahead:
             for chunk in copying.begin(tensors, run.step):
                 self._send_chunk(feed, copying, chunk)
 
-    def ship(self, run: SlotRun) -> None:
-        """The owner is about to take a step: so will whoever follows it."""
-        for feed, copying in self._out.items():
-            if feed.slot != run.slot or not copying.begun:
+    def share(self, run: SlotRun) -> None:
+        """The gradient is whole: whoever follows will need it. It goes while other slots have yet
+        to say their squares, and does not hold up the step."""
+        for feed in self._begun(run):
+            if self._shared.get(feed) == run.step:
                 continue
-            copying.freeze()
+            self._shared[feed] = run.step
             named = zip(run.stage.names, run.exchange.gradient, strict=True)
             part = [x for name, x in named if layer_of(f"{KINDS[0]}/{name}") in feed.layers]
+            self._tell(feed.receiver, "follow", feed, run.step, tensors=part)
+
+    def ship(self, run: SlotRun) -> None:
+        """The owner is about to take a step: so will whoever follows it."""
+        self.share(run)  # with those whose copy began since the gradient is whole
+        for feed in self._begun(run):
+            self._out[feed].freeze()
             about = {"total_square": run.history[run.step].total_square}
-            self._tell(feed.receiver, "follow", feed, run.step, about=about, tensors=part)
+            self._tell(feed.receiver, "taken", feed, run.step, about=about)
+
+    def _begun(self, run: SlotRun) -> list[Feed]:
+        """The feeds of this slot that have a state to copy."""
+        return [
+            feed for feed, copying in self._out.items() if feed.slot == run.slot and copying.begun
+        ]
 
     def _send_chunk(self, feed: Feed, copying: Copying, chunk: int) -> None:
         part = copying.chunk(chunk)
@@ -178,7 +199,7 @@ class Ahead:
                     letter.tensors,
                     stage=found.feed.slot.stage,
                     step=found.step,
-                    total_square=float(letter.meta["total_square"]),
+                    total_square=found.total_squares.pop(found.step),
                 )
                 found.step += 1
                 found.followed_bytes += letter.size_bytes()
@@ -244,6 +265,8 @@ class Ahead:
             return
         if key.kind == "copy":
             self._chunk_came(found, key.index, letter)
+        elif key.kind == "taken":
+            found.total_squares[key.index] = float(letter.meta["total_square"])
         else:
             found.gradients[key.index] = letter
 

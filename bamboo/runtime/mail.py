@@ -273,7 +273,7 @@ class Mail:
         if key.kind in ("pull", "state", "stand"):
             self.of_transfers.append((key, _as_it_lies(letter)))
             return
-        if key.kind in ("ask", "copy"):
+        if key.kind in ("ask", "copy", "taken"):
             self.of_feeds.append((key, _as_it_lies(letter)))
             return
         if key.kind == "follow":

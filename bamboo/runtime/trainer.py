@@ -382,6 +382,8 @@ class Trainer:
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
         """A listed preemption takes the owner of a slot, once."""
+        if phase == "exchange" and run.exchanged:
+            self.transfers.ahead.share(run)
         if phase == "ship":
             self.transfers.freeze(run)
         if run.owner:

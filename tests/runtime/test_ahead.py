@@ -121,6 +121,27 @@ def letters(world: World, kind: MessageKind, senders: Collection[NodeId]) -> lis
     return [one for one in found if one.key.kind == kind and one.sender in senders]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_gradient_goes_to_who_follows_before_its_owner_may_take_the_step(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw)
+    world = growing(draw, settings)
+    early: set[tuple[NodeId, int]] = set()
+
+    def is_laid_out() -> bool:
+        for letter in letters(world, "follow", list(world.nodes)):
+            trainer = world.nodes[letter.sender].trainer
+            run = trainer.executor.owned.get(letter.key.to)
+            waits = run is not None and not run.exchange.total_square_known(trainer.mail)
+            if waits and run is not None and run.step == letter.key.index:
+                early.add((letter.sender, run.step))
+        return world.state.grid.pipelines == 2 and world.state.reform is None
+
+    world.run(until=is_laid_out)
+    assert early, "each time it had waited for the squares of all"
+    to_the_end(world, settings)
+
+
 def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[Delivered]:
     """From now on every forward and backward lets chunks come and go before it ends, and decisions
     be read that are applied later. Filled with chunks that went out by these."""
