@@ -5,7 +5,7 @@
     source    follow t, taken t, follow t+1, ...
                                      their part of every gradient reduced since, and the norm when
                                      the step is taken
-    receiver  (event) Prepared       it has all of its feeds, and all gradients that came
+    receiver  (event) Prepared       it has all of its feeds, and has taken the steps that came
     all       (event) Quiesced       what was followed is held, like all else
 
 Rules. (1) What is followed takes the same steps as what a shadow has: each parameter's depends on
@@ -48,14 +48,14 @@ class Following:
     step: int = -1
     """That it is as it is before, once all of it is here."""
     gradients: dict[int, Letter] = field(default_factory=dict)
-    """By step, those that came and have not been taken."""
+    """By step, those that came and that no step was taken with here."""
     total_squares: dict[int, float] = field(default_factory=dict)
     """Of the steps that the owner has taken, or is about to, and this has not."""
     followed_bytes: int = 0
 
     @property
     def stands(self) -> bool:
-        """Whether it has all that came."""
+        """Whether it has taken all steps that its owner has, as far as it was told."""
         return self.gathering.whole and self.step not in self.total_squares
 
     @property
@@ -76,7 +76,7 @@ class Ahead:
         """Of the newest state that it follows."""
         self._out: dict[Feed, Copying] = {}
         self._shared: dict[Feed, int] = {}
-        """The last step whose gradient was sent."""
+        """The last step whose gradient was sent for a feed."""
         self._in: dict[Feed, Following] = {}
         self._wanted: frozenset[Feed] = frozenset()
         """Those of `_in` that go on."""
@@ -128,8 +128,8 @@ class Ahead:
                 self._send_chunk(feed, copying, chunk)
 
     def share(self, run: SlotRun) -> None:
-        """The gradient is whole: whoever follows will need it. It goes while other slots have yet
-        to say their squares, and does not hold up the step."""
+        """The gradient is whole: whoever follows will need it. Sent now it holds up no step where
+        other slots have yet to say their squares."""
         for feed in self._begun(run):
             if self._shared.get(feed) == run.step:
                 continue

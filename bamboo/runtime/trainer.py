@@ -381,7 +381,8 @@ class Trainer:
         return any((other.slot.pipeline, other.step) == here for other in others)
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:
-        """A listed preemption takes the owner of a slot, once."""
+        """Whoever is sent state hears of the gradient and of the step; and a listed preemption
+        takes the owner of a slot, once."""
         if phase == "exchange" and run.exchanged:
             self.transfers.ahead.share(run)
         if phase == "ship":

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+import zmq
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, MessageKind
@@ -43,6 +44,15 @@ def frames(step: int, kind: MessageKind = "ship", *, sender: NodeId = A) -> list
     """A message of three frames as its sender would send it."""
     buffers = [to_buffer(tensor) for tensor in large(step)]
     return list(encode(key(step, kind), sender=sender, generation=1, meta={}, buffers=buffers))
+
+
+def begun(sender: zmq.Socket[bytes], to: ZmqTransport) -> list[bytes]:
+    """Send the first frame of a message, see it in, and give back the others."""
+    first, *others = frames(1)
+    sender.send(first)
+    sender.send(SMALL)
+    assert steps(receive(to, 1)) == [3]
+    return others
 
 
 def same(buffers: tuple[Buffer, ...], tensors: list[torch.Tensor]) -> bool:
@@ -115,10 +125,7 @@ def test_the_frames_of_another_sender_and_of_the_other_connection_come_between(n
 def test_a_member_that_leaves_takes_an_unfinished_message_along(net: Net) -> None:
     a, b = net.pair()
     with raw_sender(b, with_keys(net)) as sender:
-        first, *others = frames(1)
-        sender.send(first)
-        sender.send(SMALL)
-        assert steps(receive(b, 1)) == [3], "so the first frame is here"
+        others = begun(sender, b)
         b.reconfigure(generation=2, members={B: b.endpoint})
         b.reconfigure(generation=3, members={A: a.endpoint, B: b.endpoint})
         for frame in others:
@@ -132,10 +139,7 @@ def test_a_member_that_leaves_takes_an_unfinished_message_along(net: Net) -> Non
 def test_nobody_counts_the_rest_of_what_a_fenced_member_said(net: Net) -> None:
     a, b = net.pair()
     with raw_sender(b, with_keys(net)) as sender:
-        first, *others = frames(1)
-        sender.send(first)
-        sender.send(SMALL)
-        assert steps(receive(b, 1)) == [3]
+        others = begun(sender, b)
         b.reconfigure(generation=2, members={B: b.endpoint, C: a.endpoint})
         for frame in others:
             sender.send(frame)
@@ -176,10 +180,7 @@ def test_a_large_message_of_a_later_generation_waits_for_it(net: Net) -> None:
 def test_a_generation_that_comes_between_two_frames_takes_nothing_away(net: Net) -> None:
     a, b = net.pair()
     with raw_sender(b, with_keys(net)) as sender:
-        first, *others = frames(1)
-        sender.send(first)
-        sender.send(SMALL)
-        assert steps(receive(b, 1)) == [3], "so the first frame is here"
+        others = begun(sender, b)
         b.reconfigure(generation=2, members={A: a.endpoint, B: b.endpoint})
         for frame in others:
             sender.send(frame)
