@@ -12,6 +12,9 @@ an operation is left to its host whatever the size; overruns are printed. Of eac
 - `grow`: 1 x 2 -> 2 x 2. Two new nodes are sent a stage each while the others train, and follow
   them; then all stop at a step's end, and go on.
 
+The pace is that of all that a new layout has sent ahead: the state, and the gradient of each step
+that ended meanwhile.
+
 A stall is what two commits are further apart than two of the same layout when nothing happens: in
 the old one while all finish their step, and between its last commit and the new one's first beyond
 a step of the new one. `copy` measures what the bytes are held against, `benchmarks.copy_bandwidth`:
@@ -62,8 +65,9 @@ from tests.e2e.cluster import Cluster, cluster
 
 STATE_BYTES = 12
 """Of a parameter: itself and two moments."""
-FULL_FIGURES_MB = 64
-"""Of state a stage: with more the arithmetic takes longer, and so do the device's operations."""
+FULL_FIGURES_MB = 32
+"""Of state a stage: with more the arithmetic takes longer, and so do the device's operations. It
+stands for that of a GPU, which leaves its host alone: an operation has several times as long."""
 COPIED_BYTES = 512 << 20
 """By each copy that a pace is held against."""
 AFTER = 4
@@ -250,6 +254,7 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
     said = [d.event for d in decisions if isinstance(d.event, Prepared)]
     ahead = begun.state.reform.ahead
     ahead_bytes = 0 if ahead is None else sum(size for _, size in ahead.prepared)
+    followed_bytes = sum(event.followed_bytes for event in said)
     ahead_s = begun.now_s - prepares_s
     old, new = [t for t in commits if t <= done_s], [t for t in commits if t > done_s]
     step_s, new_step_s = median_gap_s([t for t in old if t <= begun.now_s]), median_gap_s(new)
@@ -261,9 +266,9 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
         "sent_bytes": sent,
         "sent_s": done_s - based.now_s,
         "ahead_bytes": ahead_bytes,
-        "followed_bytes": sum(event.followed_bytes for event in said),
+        "followed_bytes": followed_bytes,
         "ahead_s": ahead_s,
-        "gb_per_s": ahead_bytes / ahead_s / 1e9,
+        "gb_per_s": (ahead_bytes + followed_bytes) / ahead_s / 1e9,
         **(
             {"copies": {way: rates + after[way] for way, rates in before.items()}} if before else {}
         ),

@@ -11,8 +11,11 @@ from bamboo.planner.profile import FLOAT_BYTES, TOKEN_BYTES, LayerFacts, gpt_fac
 from bamboo.planner.profiled import LayerProfile, Profile, Work
 
 SOURCE = "of the model's shape"
-UPDATE_BYTES = 84
-"""Of each parameter once a step: the squares for the norm, clipping, and AdamW, each its own."""
+UPDATE_BYTES = 40
+"""Of each parameter once a step: clipping and AdamW, each its own."""
+SQUARES_BYTES = 44
+"""For the norm, of each number whose square is added in float64: a parameter that is no matrix's,
+or the norm of a matrix's row."""
 ATTENTION_BACK = 2.5
 """Products of its backward over those of its forward, which it does once again."""
 
@@ -92,7 +95,9 @@ def _embedding(facts: LayerFacts, size: _Size) -> LayerProfile:
         index=0,
         forward=_moved(forward, 5 if drops else 2),
         backward=_moved(backward, 6 if drops else 5),
-        kernels=13,
+        rows=size.table + size.context,
+        vectors=0,
+        kernels=15,
     )
 
 
@@ -123,7 +128,9 @@ def _block(facts: LayerFacts, size: _Size) -> LayerProfile:
             ),
             kernels=34 if drops else 32,
         ),
-        kernels=66,
+        rows=9 * width,
+        vectors=13 * width,
+        kernels=70,
     )
 
 
@@ -148,7 +155,9 @@ def _head(facts: LayerFacts, size: _Size) -> LayerProfile:
             other_bytes=float(3 * state + 5 * logits + 3 * weights + 16 * tokens + 40 * width),
             kernels=10,
         ),
-        kernels=21,
+        rows=vocabulary,
+        vectors=2 * size.width,
+        kernels=22,
     )
 
 
@@ -158,9 +167,19 @@ def _moved(size: int, kernels: int) -> Work:
 
 
 def _layer(
-    facts: LayerFacts, *, name: str, index: int, forward: Work, backward: Work, kernels: int
+    facts: LayerFacts,
+    *,
+    name: str,
+    index: int,
+    forward: Work,
+    backward: Work,
+    rows: int,
+    vectors: int,
+    kernels: int,
 ) -> LayerProfile:
-    """`kernels`: of the optimizer."""
+    """`rows`: of all its matrices; `vectors`: parameters of none; `kernels`: of the optimizer."""
+    norms = FLOAT_BYTES * (facts.parameters - vectors + rows)
+    squares = norms + SQUARES_BYTES * (rows + vectors)
     return LayerProfile(
         name=name,
         measured_as=index,
@@ -175,5 +194,5 @@ def _layer(
         activation_bytes=facts.activation_bytes,
         forward=forward,
         backward=backward,
-        optimizer=_moved(UPDATE_BYTES * facts.parameters, kernels),
+        optimizer=_moved(UPDATE_BYTES * facts.parameters + squares, kernels),
     )

@@ -60,8 +60,10 @@ class Following:
 
     @property
     def can_follow(self) -> bool:
-        """Whether it is whole and can take the owner's next step, whose gradient came before."""
-        return self.gathering.whole and self.step in self.total_squares
+        """Whether it is whole and can take its owner's next step: gradient and norm are here."""
+        return (
+            self.gathering.whole and self.step in self.total_squares and self.step in self.gradients
+        )
 
 
 class Ahead:
@@ -128,8 +130,9 @@ class Ahead:
                 self._send_chunk(feed, copying, chunk)
 
     def share(self, run: SlotRun) -> None:
-        """The gradient is whole: whoever follows will need it. Sent now it holds up no step where
-        other slots have yet to say their squares."""
+        """The gradient is whole: whoever follows will need it. Sent now it goes while other slots
+        have yet to say their squares. (A node that owns two slots may have it before the backward
+        of the other, which then waits for its copy into frames.)"""
         for feed in self._begun(run):
             if self._shared.get(feed) == run.step:
                 continue

@@ -7,16 +7,22 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.ahead import feeds_under_way
 from bamboo.core.events import Event, LayoutBuilt, Reconsider
+from bamboo.core.state import Feed
 from bamboo.ids import NodeId
 from bamboo.ports import Delivered, MessageKind
 from bamboo.runtime import ahead
+from bamboo.runtime.ahead import Following
+from bamboo.runtime.chunks import Gathering
 from bamboo.runtime.device import COMPUTING, Cpu
+from bamboo.runtime.mail import Letter
 from bamboo.runtime.trainer import Trainer
 from bamboo.topology.grid import Grid
+from bamboo.topology.slots import Slot
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
 from tests.runtime.test_layouts import policy_of, to_the_end
@@ -119,6 +125,28 @@ def letters(world: World, kind: MessageKind, senders: Collection[NodeId]) -> lis
     queues += [node.transport.arrived for node in world.nodes.values()]
     found = (one for queue in queues for one in queue)
     return [one for one in found if one.key.kind == kind and one.sender in senders]
+
+
+def test_a_step_is_followed_with_its_gradient_and_its_norm() -> None:
+    feed = Feed(
+        slot=Slot(pipeline=0, stage=0),
+        source=NodeId("a.1"),
+        receiver=NodeId("b.1"),
+        first=0,
+        stop=1,
+        since=1,
+    )
+    room = torch.zeros(2)
+    found = Following(feed=feed, room={"0": room}, gathering=Gathering(1, (room,), 2))
+    assert found.gathering.take(0, torch.ones(2), elements=2)
+    found.step = 3
+    assert found.stands
+    assert not found.can_follow
+    found.total_squares[3] = 1.0
+    assert not found.stands
+    assert not found.can_follow, "its gradient is not here"
+    found.gradients[3] = Letter(tensors=(torch.ones(2),))
+    assert found.can_follow
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -17,6 +17,7 @@ from bamboo.ids import NodeId
 from bamboo.ports import MessageKey
 from bamboo.runtime.exchange import Exchange, ExchangePlan, Stand, Tie, tie_index
 from bamboo.runtime.mail import Mail
+from bamboo.runtime.optimizer import squares
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.reduction import split
@@ -172,7 +173,7 @@ class Columns:
         assert total == self.norm()
 
     def norm(self) -> float:
-        """Squares in float64, added parameter by parameter in global order, tied ones once."""
+        """Squares added parameter by parameter in global order, tied ones once."""
         total = 0.0
         for stage in range(self.grid.stages):
             exchange = self.exchanges[Slot(pipeline=0, stage=stage)]
@@ -180,7 +181,7 @@ class Columns:
                 exchange.gradient, exchange.plan.counts_in_norm, strict=True
             ):
                 if counts:
-                    total += float((gradient.double() * gradient.double()).sum())
+                    total += squares([gradient])[0]
         return total
 
 
