@@ -7,7 +7,7 @@ A GPT of 8 blocks, width 256, and one of 16 blocks, width 512; 128 tokens, dropo
 batch of 8 microbatches of 4 sequences, so of 4 in each of two pipelines. One thread a process,
 AdamW fused, decay for matrices alone. Ours has one microbatch more in flight on each stage but the
 last than Schedule1F1B has (bamboo/schedule/README.md). Everybody clips the global norm at 1: ours
-by float64 squares per parameter that go to all slots, torch by its own norm of each stage and a
+by the squares of each parameter, which go to all slots, torch by its own norm of each stage and a
 number by Gloo. Ours pays for the promise beside: keyed randomness, the loss record, contiguous
 boundaries, and in `stash` (the default) the gradient to the shadow and the replica's step. Two
 pipelines of torch's add their gradients in one bucket by Gloo, as DistributedDataParallel does.

@@ -259,10 +259,13 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
     old, new = [t for t in commits if t <= done_s], [t for t in commits if t > done_s]
     step_s, new_step_s = median_gap_s([t for t in old if t <= begun.now_s]), median_gap_s(new)
     finishing_s = longest_gap_s(old, begun.now_s, done_s)
+    first_s = new[0] - old[-1]
     return {
         "step_s": step_s,
         "new_step_s": new_step_s,
-        "stall_s": max(finishing_s - step_s, new[0] - old[-1] - new_step_s),
+        "finishing_more_s": finishing_s - step_s,
+        "first_more_s": first_s - new_step_s,
+        "stall_s": max(finishing_s - step_s, first_s - new_step_s),
         "sent_bytes": sent,
         "sent_s": done_s - based.now_s,
         "ahead_bytes": ahead_bytes,
