@@ -3,7 +3,7 @@
     python -m benchmarks.recovery_at_size [--parts copy,sizes,nodes] [--mb 1,8,64,512] [--rounds 1]
 
 Real processes, two stages, one wide block in each: a stage's state is 12 bytes a parameter. The
-virtual device gives operations their figures, longer ones from 64 MB on, so that about as much of
+virtual device gives operations their figures, longer ones from 32 MB on, so that about as much of
 an operation is left to its host whatever the size; overruns are printed. Of each size:
 
 - `replace`: a standby waits; the owner of stage 1 is killed. The parts of the pause (the end of
