@@ -40,7 +40,7 @@ class FormerFleet:
         self._journal, self._kills = journal, kills
         self._on_demand = on_demand_usd_per_hour
 
-    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
         """Nothing can be started."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
@@ -112,11 +112,12 @@ class RunFleet:
         self._ask_at_s = -math.inf
         self._gave_up = False
 
-    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
         """Keep as many nodes as the run may have until it is to end, and those that the core
         wants beyond, for who is advised to leave or slow: what is lost or has a notice is replaced
         at once. One that then goes leaves its place to the node that was started for it. `nodes`:
-        so many instead, as a trace or the autoscaler has them."""
+        so many instead, as a trace or the autoscaler has them; `new`: no more are started now, as
+        no more were held against the budget."""
         began_s = self._now()
         if began_s < self._ask_at_s:
             return
@@ -136,6 +137,7 @@ class RunFleet:
                     anchors=self._anchors,
                     gang=self._gang if state.phase is Phase.FORMING else None,
                     most=self._most,
+                    new=new,
                     lasts_until_s=lasts_until_s(
                         self.rented(),
                         max_usd=self._max_usd,

@@ -32,7 +32,7 @@ from cli.playing import nodes_wanted, order_chaos
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.spending import LEAVING_S, Spending, short_of
-from cli.stopping import stop_event
+from cli.stopping import not_formed, stop_event
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -174,7 +174,8 @@ class Launcher:
         if changed:
             self._due_at_s.pop("fleet", None)
         if self._due("fleet", FLEET_EVERY_S):
-            self._ports.fleet.reconcile(self.progress.state, nodes=self._within_limit(nodes))
+            nodes, new = self._within_limit(nodes)
+            self._ports.fleet.reconcile(self.progress.state, nodes=nodes, new=new)
             self._spent()
             self._miss_nodes()
         if self._due("ledger", LEDGER_EVERY_S):
@@ -275,14 +276,16 @@ class Launcher:
         progress = replace(self.progress, crossed_bytes=self._accounts.crossed_bytes)
         self.progress = self._spending.at(progress, rented, missing=self._missing, now_s=now_s)
 
-    def _within_limit(self, nodes: int | None) -> int | None:
-        """Nothing more is rented by a run that is to stop, or has to for what that would cost."""
+    def _within_limit(self, nodes: int | None) -> tuple[int | None, int | None]:
+        """(Nodes to keep, how many to start at most.) Nothing more is rented by a run that is to
+        stop, or has to for what that would cost; one lost after this look waits for the next."""
         rented, state = self._ports.fleet.rented(), self.progress.state
         here, self._missing = short_of(self._job, state, rented, wanted=nodes)
-        if state.assignment is not None:
+        new = None if state.assignment is None else self._missing
+        if new is not None:
             self._spent()
             self._ask_to_stop()
-        return here if self._asked_to_stop else nodes
+        return (here, 0) if self._asked_to_stop else (nodes, new)
 
     def _miss_nodes(self) -> None:
         state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
@@ -324,14 +327,8 @@ class Launcher:
         if parked(state):
             self._moved_at_s = now_s
         if state.phase is Phase.FORMING:
-            waited_s = now_s - self._began_at_s
-            if waited_s > cluster.forming_timeout_s:
-                here = len(state.live_nodes())
-                self._fail(
-                    f"{here} of {state.grid.size} nodes joined within "
-                    f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "
-                    "see the nodes' logs, raise it, or take other cloud.zones"
-                )
+            if now_s - self._began_at_s > cluster.forming_timeout_s:
+                self._fail(not_formed(state, cluster))
         elif (stood_s := now_s - self._moved_at_s) > PATIENCE_S + stands_for_s(
             state, step_timeout_s=cluster.step_timeout_s
         ):

@@ -19,9 +19,10 @@ from cli.progress import Progress
 class Fleet(Protocol):
     """The instances of the run, as the launcher may change and see them."""
 
-    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
         """Start what is missing, end what is not wanted; within seconds. `nodes`: how many to keep,
-        where that is not as the job says."""
+        where that is not as the job says; `new`: at most so many are started, where that is
+        limited."""
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance; safe when it is gone already."""

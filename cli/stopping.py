@@ -1,11 +1,11 @@
-"""Why a launcher ends its run in order: the user, the budget, or the end of its trace.
+"""Why a launcher ends its run: the user, the budget, the end of its trace, nodes that never came.
 
 Rule: only what to say is found here; saying it once, and where, is the launcher's.
 """
 
-from bamboo.config.tree import BudgetConfig
+from bamboo.config.tree import BudgetConfig, ClusterConfig
 from bamboo.core.events import StopRequested
-from bamboo.core.state import Outcome
+from bamboo.core.state import Outcome, State
 from cli.market import Market
 from cli.progress import Progress
 
@@ -51,3 +51,12 @@ def _reason(
     if market is not None and (over := market.over(now_s)):
         return over, Outcome.STOPPED
     return None
+
+
+def not_formed(state: State, cluster: ClusterConfig) -> str:
+    """What is said of a cluster that did not come together in its time."""
+    return (
+        f"{len(state.live_nodes())} of {state.grid.size} nodes joined within "
+        f"cluster.forming_timeout_s = {cluster.forming_timeout_s:g}; "
+        "see the nodes' logs, raise it, or take other cloud.zones"
+    )

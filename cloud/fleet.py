@@ -115,14 +115,15 @@ class Fleet:
         anchors: int = 0,
         gang: Gang | None = None,
         most: int = 0,
+        new: int | None = None,
         lasts_until_s: float = math.inf,
     ) -> Report:
         """Bring the fleet to `count` wanted instances as far as the cloud gives them now, `anchors`
         of them on demand, and so many in each zone as `zones` says where it has them. Those
         `leaving` do not count and are left to the cloud, which may take them free of charge; with
-        them there are never more than `most` at once (0: no limit). A `gang` that does not come
-        together is given up. `lasts_until_s` (Unix) is how long the money lasts: without a launcher
-        no instance is to go on much longer.
+        them there are never more than `most` at once (0: no limit), and at most `new` are started
+        now (None: no limit). A `gang` that does not come together is given up. `lasts_until_s`
+        (Unix) is how long the money lasts: without a launcher no instance is to go on much longer.
 
         Goes through the offers until satisfied or until none is left; it never waits, neither for
         capacity nor when the cloud asks for fewer calls: call it again. Raises CloudRefused when
@@ -143,7 +144,7 @@ class Fleet:
             gang=gang,
         )
         try:
-            self._bring(desired, done, leaving=leaving, most=most)
+            self._bring(desired, done, leaving=leaving, budget=Budget(instances=most, new=new))
             done.reasons += self._expiry.move(self._sight.wanted, now_s=self._now())
         except CloudThrottled:
             self._backoff.refused(now_s=self._now())
@@ -189,10 +190,10 @@ class Fleet:
             self._intents.all_gone("seen to have ended")
 
     def _bring(
-        self, desired: Desired, done: _Round, *, leaving: Collection[InstanceId], most: int
+        self, desired: Desired, done: _Round, *, leaving: Collection[InstanceId], budget: Budget
     ) -> None:
         observed, paid = self._sight.observe(leaving)
-        budget = Budget(instances=most, leaving=paid)
+        budget = replace(budget, leaving=paid)
         if self._is_as_desired(observed, desired, budget):
             self._short_since_s = None
             return
@@ -208,7 +209,7 @@ class Fleet:
                 desired=replace(desired, gang=self._timed(desired.gang)),
                 observed=observed,
                 offers=offers,
-                budget=replace(budget, leaving=paid),
+                budget=replace(budget, leaving=paid, new=_still(budget.new, done)),
                 memory=self._memory,
                 now_s=self._now(),
                 several=self._provider.several_pools,
@@ -356,3 +357,8 @@ class Fleet:
                 f"no pool takes the launch, the first being {first.pool}: "
                 f"{first.code}: {first.message}; correct the [cloud] keys of the job"
             )
+
+
+def _still(new: int | None, done: _Round) -> int | None:
+    """How many of `new` may be started after what was."""
+    return None if new is None else max(0, new - len(done.launched))

@@ -8,6 +8,7 @@ between them. Anchors, the nodes on demand beside those on spot, are reconciled 
 themselves: neither market stands in for the other, as the price would not be the promised one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,10 +105,12 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """At most so many instances at once; 0: no limit. Those that are `leaving` are paid too."""
+    """At most so many instances at once; 0: no limit. Those that are `leaving` are paid too. And at
+    most `new` are started now; None: no limit."""
 
     instances: int = 0
     leaving: int = 0
+    new: int | None = None
 
     def allows(self, count: int) -> int:
         """As many of `count` as there is room for."""
@@ -132,7 +135,8 @@ def reconcile(
     Unwanted instances end first and do not count. A gang that did not come together ends as a
     whole. Surplus ends youngest first, in zones that have too many before others. What is missing
     is asked of the first offer (they come cheapest first) that is not remembered as out, of one in
-    each zone that lacks nodes before any other; with `several`, of those as good as it as well.
+    each zone that lacks nodes before any other; with `several`, of those as good as it as well. Of
+    what the budget lets nobody start now, nothing is said.
     """
     live = [o for o in observed if o.state.live]
     wanted = sorted(
@@ -158,9 +162,11 @@ def reconcile(
             have[one.pool.zone] -= 1
             reason = f"surplus: {len(mine)} run, {share} wanted"
             actions.append(Terminate(instance=one.instance, reason=reason))
+    may_start = math.inf if budget.new is None else budget.new
     for market, share, mine in shares:
         lacking = {zone: number - have[zone] for zone, number in desired.zones.items()}
-        missing = share - len(mine)
+        missing = int(min(share - len(mine), may_start))
+        may_start -= max(0, missing)
         open_to = [o for o in usable if market in (None, o.pool.market)]
         for start in _by_zone(missing, lacking, open_to, several=several):
             have[start.pool.zone] += start.count

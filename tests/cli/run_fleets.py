@@ -28,6 +28,7 @@ class FakeCloudFleet:
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.limits: list[tuple[int, Gang | None]] = []
+        self.may_start: list[int | None] = []
         self.trouble: Exception | None = None
         self.on_call: Callable[[], None] = lambda: None
 
@@ -46,11 +47,13 @@ class FakeCloudFleet:
         anchors: int,
         gang: Gang | None,
         most: int,
+        new: int | None,
         lasts_until_s: float,
     ) -> Report:
         assert (zones, anchors) == (ZONES, 1)
         self.lasts_until_s = lasts_until_s
         self.limits.append((most, gang))
+        self.may_start.append(new)
         self._call("ensure", (count, *sorted(leaving)))
         return Report(live=count, launched=(), terminated=(), refusals=(), reasons=("one", "two"))
 

@@ -46,6 +46,13 @@ def test_what_is_lost_or_has_a_notice_is_replaced_at_once(parts: Parts) -> None:
     assert parts.fleet.calls == [("ensure", (5, *gone))]
 
 
+def test_no_more_are_started_than_it_is_told(parts: Parts) -> None:
+    lost = PeerLost(node=state().nodes[1].id, reporter="test", cause="disconnect")
+    for new in (None, 1, 0):
+        parts.made.reconcile(state(lost), new=new)
+    assert parts.fleet.may_start == [None, 1, 0]
+
+
 def test_a_notice_that_the_cloud_does_not_keep_ends_the_instance_once(parts: Parts) -> None:
     node = state().nodes[2]
     noticed = NoticeReceived(node=node.id, deadline_s=1000.0)

@@ -242,6 +242,29 @@ def test_the_budget_ends_the_run(budget: BudgetConfig, word: str) -> None:
     assert word in end.sentence
 
 
+@pytest.mark.parametrize(("max_usd", "then"), [(1.0, (None, 1)), (0.029, (3, 0))])
+def test_one_lost_after_the_look_at_the_budget_is_not_replaced_unseen(
+    max_usd: float, then: tuple[int | None, int]
+) -> None:
+    """Four cost $0.024 at least, and a fifth $0.006 more: the next look finds it, or too dear."""
+    world = World(job(steps=100, budget=BudgetConfig(max_usd=max_usd)))
+
+    def lose_one() -> None:
+        if len(world.fleet.wanted) == 2:
+            world.fleet.ended_at_s["i-3"] = world.clock_s
+
+    def end() -> None:
+        world.interrupts = 2
+
+    world.fleet.on_reconcile = lose_one
+    world._script = [joined(), step(0), [], end]
+    world.launcher.run()
+    told = list(zip(world.fleet.wanted, world.fleet.may_start, strict=True))
+    # While it forms, as many as it takes.
+    assert told == [(None, None), (None, 0), (None, 0), then]
+    assert ("budget.max_usd" in (world.driver.state().stop_reason or "")) == (max_usd < 1)
+
+
 def test_a_cluster_that_does_not_form_is_given_up() -> None:
     world = World(job(), [joined(3), *[[] for _ in range(60)]])
     end = world.launcher.run()

@@ -1,7 +1,7 @@
 """A run in memory for the command line's tests: store, members that speak, fleet, screen, books."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bamboo.config.tree import BudgetConfig, ChaosConfig, ClusterConfig, JobConfig, TrainConfig
@@ -35,7 +35,11 @@ def job(
     return JobConfig(
         train=TrainConfig(steps=steps, virtual_nodes=1),
         cluster=ClusterConfig(
-            stages=stages, redundancy="stash", forming_timeout_s=50.0, step_timeout_s=40.0
+            max_pipelines=1,
+            stages=stages,
+            redundancy="stash",
+            forming_timeout_s=50.0,
+            step_timeout_s=40.0,
         ),
         chaos=chaos or ChaosConfig(),
         budget=budget or BudgetConfig(),
@@ -50,6 +54,8 @@ class FakeFleet:
         self._world = world
         self.reconciled = 0
         self.wanted: list[int | None] = []
+        self.may_start: list[int | None] = []
+        self.on_reconcile: Callable[[], None] = lambda: None
         self.versions: list[int] = []
         self.terminated: list[str] = []
         self.all_terminated = 0
@@ -57,9 +63,11 @@ class FakeFleet:
         self.is_alive = True
         self.ended_at_s: dict[str, float] = {}
 
-    def reconcile(self, state: State, *, nodes: int | None = None) -> None:
+    def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
+        self.on_reconcile()
         self.reconciled += 1
         self.wanted.append(nodes)
+        self.may_start.append(new)
         self.versions.append(state.version)
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:

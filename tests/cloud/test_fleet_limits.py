@@ -53,6 +53,15 @@ def test_anchors_are_on_demand_and_each_market_replaces_its_own(fleet, provider)
     assert live(provider) == sorted([D, A])
 
 
+def test_no_more_are_started_than_may_be_however_often_pools_refuse(fleet, provider) -> None:
+    provider.script = [out("us-east-1a", grant=1)]
+    assert fleet.ensure(4, new=3).live == 3
+    assert live(provider) == [A, B, B]
+    report = fleet.ensure(4, new=0)
+    assert (report.live, report.reasons) == (3, ())
+    assert fleet.ensure(4, new=2).live == 4
+
+
 def test_spot_does_not_stand_in_for_an_anchor(fleet, provider) -> None:
     provider.script = [out("us-east-1a")]  # the anchor's pool is asked first
     report = fleet.ensure(3, anchors=1)

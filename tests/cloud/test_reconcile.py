@@ -5,10 +5,20 @@ from hypothesis import strategies as st
 
 from bamboo.ids import InstanceId, ZoneId
 from cloud.provider import InstanceState, Market, Observed, Offer, Pool
-from cloud.reconcile import POOL_OUT_S, Desired, PoolMemory, Start, Terminate, Wait, reconcile
+from cloud.reconcile import (
+    POOL_OUT_S,
+    Budget,
+    Desired,
+    PoolMemory,
+    Start,
+    Terminate,
+    Wait,
+    reconcile,
+)
 
 A = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 B = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)
+D = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.ON_DEMAND)
 OFFERS = (Offer(pool=A, usd_per_hour=0.4), Offer(pool=B, usd_per_hour=0.5))
 
 
@@ -37,6 +47,32 @@ def planned(count, observed=(), *, memory=None, unwanted=(), offers=OFFERS, now_
 
 def test_nothing_to_do_when_all_are_there() -> None:
     assert planned(2, [instance(1), instance(2, state=InstanceState.PENDING)]) == ()
+
+
+@given(
+    count=st.integers(0, 8),
+    here=st.lists(st.sampled_from((A, B, D)), max_size=8),
+    lacking=st.integers(0, 3),
+    anchors=st.integers(0, 3),
+    new=st.integers(0, 8),
+)
+def test_no_more_are_started_than_may_be(count, here, lacking, anchors, new) -> None:
+    """And what may not be changes nothing else: the same ones end."""
+    plans = [
+        reconcile(
+            desired=Desired(count=count, zones={B.zone: lacking}, anchors=anchors),
+            observed=[instance(n, pool=pool) for n, pool in enumerate(here)],
+            offers=(*OFFERS, Offer(pool=D, usd_per_hour=1.0)),
+            budget=Budget(new=limit),
+            memory=PoolMemory(),
+            now_s=100.0,
+        )
+        for limit in (new, None)
+    ]
+    few, all_ = (sum(a.count for a in plan if isinstance(a, Start)) for plan in plans)
+    assert few == min(new, all_)
+    ends = [[a for a in plan if isinstance(a, Terminate)] for plan in plans]
+    assert ends[0] == ends[1]
 
 
 def test_all_that_is_missing_is_asked_of_the_cheapest_pool() -> None:
