@@ -278,14 +278,17 @@ class Launcher:
 
     def _within_limit(self, nodes: int | None) -> tuple[int | None, int | None]:
         """(Nodes to keep, how many to start at most.) Nothing more is rented by a run that is to
-        stop, or has to for what that would cost; one lost after this look waits for the next."""
+        stop, or has to for what that would cost; where dollars are limited, one lost after this
+        look waits for the next."""
         rented, state = self._ports.fleet.rented(), self.progress.state
         here, self._missing = short_of(self._job, state, rented, wanted=nodes)
-        new = None if state.assignment is None else self._missing
-        if new is not None:
+        trains, limited = state.assignment is not None, self._job.budget.max_usd > 0
+        if trains:
             self._spent()
             self._ask_to_stop()
-        return (here, 0) if self._asked_to_stop else (nodes, new)
+        if self._asked_to_stop:
+            return here, 0
+        return nodes, self._missing if trains and limited else None
 
     def _miss_nodes(self) -> None:
         state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()

@@ -149,6 +149,18 @@ def test_a_step_is_followed_with_its_gradient_and_its_norm() -> None:
     assert found.can_follow
 
 
+def followed_before_the_norm(world: World) -> list[tuple[NodeId, int]]:
+    """Of gradients that who follows was sent, whose owner lacks the norm: the owner, and the step."""
+    found = []
+    for letter in letters(world, "follow", list(world.nodes)):
+        trainer = world.nodes[letter.sender].trainer
+        run = trainer.executor.owned.get(letter.key.to)
+        waits = run is not None and not run.exchange.total_square_known(trainer.mail)
+        if waits and run is not None and run.step == letter.key.index:
+            found.append((letter.sender, run.step))
+    return found
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_gradient_goes_to_who_follows_before_its_owner_may_take_the_step(seed: int) -> None:
     draw = random.Random(SEED + seed)
@@ -157,16 +169,23 @@ def test_a_gradient_goes_to_who_follows_before_its_owner_may_take_the_step(seed:
     early: set[tuple[NodeId, int]] = set()
 
     def is_laid_out() -> bool:
-        for letter in letters(world, "follow", list(world.nodes)):
-            trainer = world.nodes[letter.sender].trainer
-            run = trainer.executor.owned.get(letter.key.to)
-            waits = run is not None and not run.exchange.total_square_known(trainer.mail)
-            if waits and run is not None and run.step == letter.key.index:
-                early.add((letter.sender, run.step))
+        early.update(followed_before_the_norm(world))
         return world.state.grid.pipelines == 2 and world.state.reform is None
 
     world.run(until=is_laid_out)
     assert early, "each time it had waited for the squares of all"
+    to_the_end(world, settings)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_owner_is_lost_between_its_gradient_and_the_norm(seed: int) -> None:
+    """Who follows has a gradient then whose step its source never took."""
+    draw = random.Random(SEED + seed)
+    settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
+    world = growing(draw, settings)
+    world.run(until=lambda: bool(followed_before_the_norm(world)))
+    owner, _ = draw.choice(followed_before_the_norm(world))
+    world.kill(owner)
     to_the_end(world, settings)
 
 
