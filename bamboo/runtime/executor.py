@@ -145,6 +145,8 @@ class Executor:
         kind, local = head.kind, head.microbatch
         if kind == "X":
             return run.exchange.can_advance(self.mail)
+        if kind == "S" and run.shipped:
+            return not self.operations.shadows_first.waits(run)
         if kind == "S":
             return run.exchange.total_square_known(self.mail)
         assert local is not None, "F and B have a microbatch"

@@ -14,6 +14,7 @@ from bamboo.ports import MessageKey
 from bamboo.runtime.device import Device
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.optimizer import AdamW, Moments, clip_factor
+from bamboo.runtime.shadows_first import ShadowsFirst
 from bamboo.runtime.slot_run import Reduced, SlotRun
 from bamboo.schedule.instruction import Instruction
 from bamboo.topology.strategy import stage_modes
@@ -59,6 +60,7 @@ class Operations:
     ) -> None:
         self._mail, self._device, self._optimizer = mail, device, optimizer
         self._listener, self._redundancy, self._clip_norm = listener, redundancy, clip_norm
+        self.shadows_first = ShadowsFirst(mail)
         self.counts: dict[str, int] = dict.fromkeys(("F", "B", "FR", "BR", "X", "S", "R"), 0)
         self._table: dict[str, Callable[[SlotRun, Instruction], bool]] = {
             "F": self._forward,
@@ -86,8 +88,10 @@ class Operations:
 
     @staticmethod
     def _adopted(run: SlotRun, instruction: Instruction) -> bool:
-        """Whether the operation was computed ahead, by the shadow that this owner was."""
+        """Whether the operation was computed ahead, by the shadow that this owner was, or begun."""
         local = instruction.microbatch
+        if instruction.kind == "S":
+            return run.shipped
         if instruction.kind == "F":
             return local in run.pending
         return instruction.kind == "B" and local in run.backed
@@ -142,16 +146,21 @@ class Operations:
         return True
 
     def _step(self, run: SlotRun, op: Instruction) -> bool:
-        total = run.exchange.total_square(self._mail)
-        if not math.isfinite(total):
-            return False
-        losses = run.exchange.losses
-        done = run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
-        meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
-        more = self._listener.more_to_ship(run)
-        self._mail.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
-        self._listener.at("ship", run, 0)
-        factor = clip_factor([total], self._clip_norm)
+        if not run.shipped:
+            total = run.exchange.total_square(self._mail)
+            if not math.isfinite(total):
+                return False
+            losses = run.exchange.losses
+            run.reduced(total, losses, keep=run.plan.grid.pipelines > 1)
+            meta = {"total_square": total, "losses": [[m, x] for m, x in losses.items()]}
+            more = self._listener.more_to_ship(run)
+            self._mail.ship(run.slot, run.step, run.exchange.gradient, meta, more=more)
+            run.shipped = True
+            self._listener.at("ship", run, 0)
+            if self.shadows_first.waits(run):
+                return True  # the executor asks again
+        done = run.history[run.step]
+        factor = clip_factor([done.total_square], self._clip_norm)
         self._device.run("S", op.stage, lambda: self._update(run, run.exchange.gradient, factor))
         self._listener.at("step", run, 0)
         run.next_step()

@@ -105,7 +105,7 @@ class Rebuild:
     def stop_after(self, since: int, step: int) -> None:
         """Finish `step`, then stop."""
         self.since, self.holding, self._stopping = since, False, True
-        self._executor.boundary = step
+        self._executor.boundary = self._executor.operations.shadows_first.step = step
 
     def stop(self, since: int) -> None:
         """Stop with what is here, but take the steps that only need to be taken."""
@@ -145,9 +145,9 @@ class Rebuild:
     def _holdings(self) -> tuple[Holding, ...]:
         out = []
         for run in self._stopped:
-            layers = [index for index, _ in run.stage.layers]
+            first, last = run.stage.layers[0][0], run.stage.layers[-1][0]
             reach = run.step + 1 if run.owner and run.exchanged else run.step
-            out.append(Holding(first=layers[0], stop=layers[-1] + 1, step=run.step, reach=reach))
+            out.append(Holding(first=first, stop=last + 1, step=run.step, reach=reach))
         known = {(h.step, layer) for h in out for layer in range(h.first, h.stop)}
         for step, layer in sorted(self._held.keys() - known):
             out.append(Holding(first=layer, stop=layer + 1, step=step, reach=step))
@@ -173,14 +173,14 @@ class Rebuild:
         self._building, self._state = reform.since, state
         self._reach(reform)
         self._mail.begin_era(state.era, state.assignment, reform.base)
-        self.owned, self.shadowed, self._coming = {}, {}, {}
-        self._views, self._given = {}, set()
-        self._bytes = 0
+        self.owned, self.shadowed = {}, {}
+        self._coming, self._views, self._given, self._bytes = {}, {}, set(), 0
         self._fetch(reform, state.assignment)
         self._build_if_whole()
 
     def _reach(self, reform: Reform) -> None:
         """Take the step that only lacked the norm of the whole model."""
+        self._executor.operations.shadows_first.step = None
         if reform.total_square is None or reform.base is None:
             return
         for run in self._stopped:
@@ -336,10 +336,10 @@ class Rebuild:
         self.since = self._building = -1
         self.holding = self._stopping = False
         self._executor.frozen, self._executor.boundary = False, None
+        self._executor.operations.shadows_first.step = None
         self._end_reading()
         self._stopped, self._held, self._coming, self._state = [], {}, {}, None
-        self._views, self._given = {}, set()
-        self.owned, self.shadowed = {}, {}
+        self._views, self._given, self.owned, self.shadowed = {}, set(), {}, {}
 
     # ------------------------------------------------------------------ letters
 

@@ -107,6 +107,8 @@ class SlotRun:
         self.backed: dict[int, Tensor | None] = {}
         """Input gradients of the redundant backwards that the shadow has run."""
         self.exchange = Exchange(self.plan, self.step)
+        self.shipped = False
+        """Whether the gradient went to the shadow, of this step that has yet to be taken."""
         self._losses: dict[int, Tensor] = {}
 
     def tensors_of(self, layer: int) -> dict[str, Tensor]:
@@ -164,8 +166,8 @@ class SlotRun:
         return found
 
     def forget(self, step: int) -> None:
-        """Nobody will ask for what the steps before this one came to."""
-        for old in [s for s in self.history if s < step]:
+        """Nobody will ask for what the steps before this one came to, but for the one it is in."""
+        for old in [s for s in self.history if s < min(step, self.step)]:
             del self.history[old]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -375,9 +375,9 @@ class Trainer:
         run.recovery.first_operation_s = time.monotonic()
 
     def more_to_ship(self, run: SlotRun) -> bool:
-        """Whether another slot of this node and pipeline is still in the step of `run`."""
+        """Whether another slot of this node and pipeline has yet to ship in the step of `run`."""
         here = (run.slot.pipeline, run.step)
-        others = (other for other in self.executor.owned.values() if other is not run)
+        others = (x for x in self.executor.owned.values() if x is not run and not x.shipped)
         return any((other.slot.pipeline, other.step) == here for other in others)
 
     def at(self, phase: str, run: SlotRun, microbatch: int) -> None:

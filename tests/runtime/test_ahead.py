@@ -104,15 +104,14 @@ def test_stages_are_cut_anew_from_what_was_followed(seed: int) -> None:
 @pytest.mark.parametrize("of", ["source", "receiver"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_loss_while_it_is_sent(seed: int, of: str) -> None:
-    """Of a source as long as it is sent; of a receiver also while all stop for the new layout."""
+    """And also while all stop for the new layout."""
     draw = random.Random(SEED + seed)
     settings = settings_of(draw, redundancy=draw.choice(("stash", "eager")))
     world = growing(draw, settings)
     assert world.state.preparing is not None
     feed = draw.choice(world.state.preparing.feeds)
     for _ in range(draw.randint(0, 900)):
-        under_way = feeds_under_way(world.state)
-        if feed in under_way and (of == "receiver" or world.state.reform is None):
+        if feed in feeds_under_way(world.state):
             world.step()
     if not world.over:
         world.kill(feed.source if of == "source" else feed.receiver)
@@ -150,7 +149,7 @@ def test_a_step_is_followed_with_its_gradient_and_its_norm() -> None:
 
 
 def followed_before_the_norm(world: World) -> list[tuple[NodeId, int]]:
-    """Of gradients that who follows was sent, whose owner lacks the norm: the owner, and the step."""
+    """The owner and the step of each gradient that was sent to who follows before its norm."""
     found = []
     for letter in letters(world, "follow", list(world.nodes)):
         trainer = world.nodes[letter.sender].trainer

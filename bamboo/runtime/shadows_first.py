@@ -1,0 +1,27 @@
+"""In the last step before all stop for a new layout, owners take the step when every shadow has.
+
+Rule: whoever is lost then, a step is left that every slot has. After a loss all stop where they are
+and nobody computes. Did owners take the step as they can, a slot that only its owner has left could
+be a step ahead of one that only its shadow has: what its owner sent was lost with it. So gradients
+are shipped first, and who owns a slot that has a shadow waits. Until all shadows have stepped every
+owner stands before the step, and so does, or has its gradient, whoever shadows the slot of the one
+who is lost; from then on every shadow is beyond it, and an owner that is not has its gradient and
+the norm. A slot without a shadow is safe only when its owner has stepped: it does not wait.
+"""
+
+from bamboo.runtime.mail import Mail
+from bamboo.runtime.slot_run import SlotRun
+
+
+class ShadowsFirst:
+    """Which step of a node's slots is such a one."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+        self.step: int | None = None
+
+    def waits(self, run: SlotRun) -> bool:
+        """Whether the owner may ship its gradient, and not take the step yet."""
+        if run.step != self.step or self._mail.assignment.shadow(run.slot) is None:
+            return False
+        return self._mail.safe_step <= run.step
