@@ -99,13 +99,13 @@ class Rebuild:
 
     def agree(self, since: int, begun: int) -> None:
         """Begin no step, and say which was begun last."""
-        self.since, self.holding = since, True
+        self.since, self.holding, self._executor.operations.shadows_first.wanted = since, True, True
         self._outbox.event(BoundaryReady(node=self._me, since=since, step=begun))
 
     def stop_after(self, since: int, step: int) -> None:
         """Finish `step`, then stop."""
         self.since, self.holding, self._stopping = since, False, True
-        self._executor.boundary = self._executor.operations.shadows_first.step = step
+        self._executor.boundary = step
 
     def stop(self, since: int) -> None:
         """Stop with what is here, but take the steps that only need to be taken."""
@@ -180,7 +180,7 @@ class Rebuild:
 
     def _reach(self, reform: Reform) -> None:
         """Take the step that only lacked the norm of the whole model."""
-        self._executor.operations.shadows_first.step = None
+        self._executor.operations.shadows_first.wanted = False
         if reform.total_square is None or reform.base is None:
             return
         for run in self._stopped:
@@ -336,7 +336,7 @@ class Rebuild:
         self.since = self._building = -1
         self.holding = self._stopping = False
         self._executor.frozen, self._executor.boundary = False, None
-        self._executor.operations.shadows_first.step = None
+        self._executor.operations.shadows_first.wanted = False
         self._end_reading()
         self._stopped, self._held, self._coming, self._state = [], {}, {}, None
         self._views, self._given, self.owned, self.shadowed = {}, set(), {}, {}

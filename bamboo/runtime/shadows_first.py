@@ -1,4 +1,4 @@
-"""In the last step before all stop for a new layout, owners take the step when every shadow has.
+"""From the moment that all are to stop for a new layout, owners take a step when every shadow has.
 
 Rule: whoever is lost then, a step is left that every slot has. After a loss all stop where they are
 and nobody computes. Did owners take the step as they can, a slot that only its owner has left could
@@ -14,14 +14,15 @@ from bamboo.runtime.slot_run import SlotRun
 
 
 class ShadowsFirst:
-    """Which step of a node's slots is such a one."""
+    """Whether a node's owners wait so."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
-        self.step: int | None = None
+        self.wanted = False
+        """From the question which step is begun on: the last one may be in hand already."""
 
     def waits(self, run: SlotRun) -> bool:
         """Whether the owner may ship its gradient, and not take the step yet."""
-        if run.step != self.step or self._mail.assignment.shadow(run.slot) is None:
+        if not self.wanted or self._mail.assignment.shadow(run.slot) is None:
             return False
         return self._mail.safe_step <= run.step

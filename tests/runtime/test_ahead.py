@@ -188,6 +188,36 @@ def test_an_owner_is_lost_between_its_gradient_and_the_norm(seed: int) -> None:
     to_the_end(world, settings)
 
 
+def stops(world: World) -> bool:
+    """Whether all are to stop for a planned layout, and where they go on from is not decided."""
+    reform = world.state.reform
+    return reform is not None and reform.planned and reform.base is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_owner_is_lost_while_all_stop(seed: int) -> None:
+    draw = random.Random(SEED + seed)
+    mode = draw.choice(("stash", "eager", "gap", "full"))
+    if draw.random() < 0.5:
+        settings = settings_of(draw, redundancy=mode)
+        world = growing(draw, settings)
+    else:
+        settings = settings_of(draw, redundancy=mode, stages=4)
+        world = Watched(settings, draw, standbys=1, policy=policy_of(settings, 1))
+        world.kill(NodeId("n01"))
+        world.run(until=lambda: not world.unreported)
+        world.run(until=lambda: not (world.state.failovers or world.state.transfers))
+        world.commit(Reconsider(reporter="fleet", reason="no replacement came"))
+    world.run(until=lambda: stops(world))
+    for _ in range(draw.randint(0, 250)):
+        if stops(world):
+            world.step()
+    if stops(world) and world.state.assignment is not None:
+        owners = sorted(world.state.assignment.members())
+        world.kill(draw.choice([node for node in owners if world.nodes[node].running]))
+    to_the_end(world, settings)
+
+
 def serving_within_operations(world: World, patch: pytest.MonkeyPatch) -> list[Delivered]:
     """From now on every forward and backward lets chunks come and go before it ends, and decisions
     be read that are applied later. Filled with chunks that went out by these."""
