@@ -179,7 +179,7 @@ class Rebuild:
         self._build_if_whole()
 
     def _reach(self, reform: Reform) -> None:
-        """Take the step that only lacked the norm of the whole model."""
+        """Take the step that only lacked the norm of the whole model, or waited for shadows."""
         self._executor.operations.shadows_first.wanted = False
         if reform.total_square is None or reform.base is None:
             return

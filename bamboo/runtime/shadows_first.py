@@ -1,12 +1,13 @@
 """From the moment that all are to stop for a new layout, owners take a step when every shadow has.
 
-Rule: whoever is lost then, a step is left that every slot has. After a loss all stop where they are
-and nobody computes. Did owners take the step as they can, a slot that only its owner has left could
-be a step ahead of one that only its shadow has: what its owner sent was lost with it. So gradients
-are shipped first, and who owns a slot that has a shadow waits. Until all shadows have stepped every
-owner stands before the step, and so does, or has its gradient, whoever shadows the slot of the one
-who is lost; from then on every shadow is beyond it, and an owner that is not has its gradient and
-the norm. A slot without a shadow is safe only when its owner has stepped: it does not wait.
+Rule: whoever is lost in a step so taken, a step is left that every slot has. After a loss all stop
+where they are and nobody computes. Did owners take the step as they can, a slot that only its owner
+has left could be a step ahead of one that only its shadow has: what its owner sent was lost with
+it. So gradients are shipped first, and who owns a slot that has a shadow waits. Until all shadows
+have stepped every owner stands before the step, and so does, or has its gradient, whoever shadows
+the slot of the one who is lost; from then on every shadow is beyond it, and an owner that is not
+has its gradient and the norm. A slot without a shadow is safe only when its owner has stepped: it
+does not wait. What was taken before the question is not so (README, How all stop).
 """
 
 from bamboo.runtime.mail import Mail
