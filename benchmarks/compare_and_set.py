@@ -50,7 +50,7 @@ RUN = RunId("bench")
 SEEN_WITHIN_S = 10.0
 STORMS = 3
 STORM_S = 120.0
-"""The longest that one may take."""
+"""The longest that any of its threads is waited for."""
 
 
 class Told(Run):

@@ -3,14 +3,15 @@
     python -m benchmarks.elastic [--parts grow,cut,shares,checkpoints] [--rounds 5]
 
 All on the virtual device: the arithmetic is real, each operation takes its figure. `grow`: D
-1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. A stall is the time between two
-commits beyond a step's median on the grid that the run comes to, in such steps. `shares`: two
-pipelines, one of half the speed, with equal and with uneven shares. `checkpoints`: one every five
+1 -> 2 -> 3 -> 1, four virtual nodes. `cut`: stages 4 -> 2 -> 4. What a stall is,
+`benchmarks.commit_gaps` says. `shares`: two pipelines, one of half the speed, with equal and with
+uneven shares. `checkpoints`: one every five
 steps against none, interleaved.
 """
 
 import argparse
 import itertools
+import math
 import statistics
 import sys
 import time
@@ -32,6 +33,7 @@ from bamboo.core.state import State
 from bamboo.ids import NodeId
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from benchmarks.commit_gaps import layout_gaps
 from benchmarks.local_run import step_times_s
 from benchmarks.options import at_least, chosen, parsed
 from benchmarks.report import (
@@ -44,6 +46,8 @@ from tests.e2e.calm import difference
 from tests.e2e.cluster import Cluster, cluster
 
 FAST, SLOW = "us-east-1a", "us-east-1b"
+BASED = "all go on from step"
+"""What the log says when the old layout has had its last step."""
 
 
 def job(**cluster_keys: Any) -> JobConfig:
@@ -72,25 +76,32 @@ def on_grid(run: Cluster, grid: Grid) -> State:
 
 
 def stalls(run: Cluster) -> list[float]:
-    """Of each reconfiguration: its longest gap between two commits, in steps of the new grid."""
-    stamps = [(r["step"], r["t_s"]) for r in run.metrics("step")]
-    times = {}
-    for step, at_s in stamps:
-        times.setdefault(step, at_s)
-    ordered = sorted(times.items())
-    begun = [d.now_s for d in run.decisions() if "all go on from step" in d.reason]
-    out = []
-    for at_s in begun:
-        after = [s for s in ordered if s[1] > at_s]
-        before = [s for s in ordered if s[1] <= at_s]
-        gaps = [b[1] - a[1] for a, b in itertools.pairwise(after[:6])]
-        out.append((after[0][1] - before[-1][1]) / statistics.median(gaps) - 1)
-    return out
+    """Of each reconfiguration, in steps; each is seen among the commits of its two layouts."""
+    times_s: dict[int, float] = {}
+    for record in run.metrics("step"):
+        times_s.setdefault(record["step"], record["t_s"])
+    spans: list[tuple[float, float]] = []  # from the decision to lay out anew until its last step
+    begun_s: float | None = None
+    for decision in run.decisions():
+        if begun_s is None and decision.state.reform is not None:
+            begun_s = decision.now_s
+        if begun_s is not None and BASED in decision.reason:
+            spans.append((begun_s, decision.now_s))
+        if decision.state.reform is None:
+            begun_s = None
+    since = [0.0, *(last_s for _, last_s in spans)]
+    until = [*(begun_s for begun_s, _ in spans[1:]), math.inf]
+    return [
+        layout_gaps(
+            [t for t in times_s.values() if after_s < t <= before_s], begun_s=at_s, last_s=last_s
+        ).stall_steps
+        for (at_s, last_s), after_s, before_s in zip(spans, since, until, strict=False)
+    ]
 
 
 def told(run: Cluster, name: str, body: dict[str, Any]) -> None:
     """Print and keep what a run of reconfigurations came to."""
-    sent = [d.reason for d in run.decisions() if "all go on from step" in d.reason]
+    sent = [d.reason for d in run.decisions() if BASED in d.reason]
     found = [round(stall, 2) for stall in stalls(run)]
     wrong = difference(run)
     for reason, stall in zip(sent, found, strict=True):
@@ -171,7 +182,7 @@ def shares(body: dict[str, Any], rounds: int) -> None:
                 wrong.append(difference(run))
         print(f"round {number}: {times['equal'][-1]:.3f} s equal, {times['uneven'][-1]:.3f} uneven")
     middle, low, high = median_and_quartiles(paired_ratios(times["equal"], times["uneven"]))
-    print(f"uneven shares are {middle:.2f} x as fast ({low:.2f} to {high:.2f})")
+    print(f"uneven shares are {middle:.2f} x as fast (quartiles {low:.2f} to {high:.2f})")
     body["shares"] = {"times_s": times, "ratio": [middle, low, high], "equal_bits": not any(wrong)}
 
 
@@ -183,11 +194,12 @@ def checkpoints(body: dict[str, Any], rounds: int) -> None:
             settings = replace(job(), checkpoint=CheckpointConfig(every_steps=every))
             settings = replace(settings, train=replace(settings.train, steps=27, batch=8))
             found, _ = step_times_s(settings)
-            times[name].append(statistics.fmean(found[:25]))
+            times[name].append(statistics.fmean(found))
         print(f"round {number}: {times['none'][-1]:.4f} s none, {times['every 5'][-1]:.4f} every 5")
     ratios = paired_ratios(times["every 5"], times["none"])
     middle, low, high = median_and_quartiles(ratios)
-    print(f"checkpoints every 5 steps: {middle - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})")
+    spread = f"quartiles {low - 1:+.2%} to {high - 1:+.2%}"
+    print(f"checkpoints every 5 steps: {middle - 1:+.2%} ({spread})")
     body["checkpoints"] = {"times_s": times, "ratio": [middle, low, high]}
 
 

@@ -11,6 +11,8 @@ from tests.e2e.cluster import cluster
 
 SKIPPED_STEPS = 2
 """The first steps pay for connections and caches."""
+LEAST_STEPS = SKIPPED_STEPS + 2
+"""Of a job, for one time between two commits to be left."""
 
 
 def step_times_s(job: JobConfig) -> tuple[list[float], list[dict[str, object]]]:

@@ -15,18 +15,16 @@ an operation is left to its host whatever the size; overruns are printed. Of eac
 The pace is that of all that a new layout has sent ahead: the state, and the gradient of each step
 that ended meanwhile.
 
-A stall is what two commits are further apart than two of the same layout when nothing happens: in
-the old one while all finish their step, and between its last commit and the new one's first beyond
-a step of the new one. `copy` measures what the bytes are held against, `benchmarks.copy_bandwidth`:
-once by itself, and before and after each play that is judged by it, some 15 s from what is judged:
-a machine that others use copies twice as fast at one time as at another.
+What a stall is, `benchmarks.commit_gaps` says. `copy` measures what the bytes are held against,
+`benchmarks.copy_bandwidth`: once by itself, and before and after each play that is judged by it,
+some 15 s from what is judged: a machine that others use copies twice as fast at one time as at
+another.
 `nodes` does both with little state on 4 to 32 processes. Every run's losses and final bits are
 compared with the calm run's.
 """
 
 import argparse
 import itertools
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -46,6 +44,7 @@ from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
+from benchmarks.commit_gaps import layout_gaps, longest_gap_s, median_gap_s
 from benchmarks.copy_bandwidth import shown, yardstick
 from benchmarks.failover_ours import commits_of, stop
 from benchmarks.options import at_least, chosen, parsed
@@ -111,20 +110,6 @@ def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
 
 
 # ---------------------------------------------------------------- what a run says of itself
-
-
-def longest_gap_s(commits_s: Sequence[float], since_s: float, until_s: float) -> float:
-    """Between two commits, of those gaps that any of [since, until] falls into."""
-    gaps = [
-        after - before
-        for before, after in itertools.pairwise(sorted(commits_s))
-        if after >= since_s and before <= until_s
-    ]
-    return max(gaps, default=0.0)
-
-
-def median_gap_s(commits: Sequence[float]) -> float:
-    return statistics.median(after - before for before, after in itertools.pairwise(commits))
 
 
 def bits_differ(run: Cluster) -> str:
@@ -256,16 +241,13 @@ def grown(job: JobConfig, *, beside_copies: bool = False) -> dict[str, Any]:
     ahead_bytes = 0 if ahead is None else sum(size for _, size in ahead.prepared)
     followed_bytes = sum(event.followed_bytes for event in said)
     ahead_s = begun.now_s - prepares_s
-    old, new = [t for t in commits if t <= done_s], [t for t in commits if t > done_s]
-    step_s, new_step_s = median_gap_s([t for t in old if t <= begun.now_s]), median_gap_s(new)
-    finishing_s = longest_gap_s(old, begun.now_s, done_s)
-    first_s = new[0] - old[-1]
+    gaps = layout_gaps(commits, begun_s=begun.now_s, last_s=done_s)
     return {
-        "step_s": step_s,
-        "new_step_s": new_step_s,
-        "finishing_more_s": finishing_s - step_s,
-        "first_more_s": first_s - new_step_s,
-        "stall_s": max(finishing_s - step_s, first_s - new_step_s),
+        "step_s": gaps.step_s,
+        "new_step_s": gaps.new_step_s,
+        "finishing_more_s": gaps.finishing_more_s,
+        "first_more_s": gaps.first_more_s,
+        "stall_s": gaps.stall_s,
         "sent_bytes": sent,
         "sent_s": done_s - based.now_s,
         "ahead_bytes": ahead_bytes,

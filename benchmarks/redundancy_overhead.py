@@ -35,7 +35,7 @@ from bamboo.schedule.layout import Costs, layout_of
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from benchmarks.claim import Claim
-from benchmarks.local_run import step_times_s
+from benchmarks.local_run import LEAST_STEPS, step_times_s
 from benchmarks.options import at_least, chosen, parsed
 from benchmarks.report import (
     command_of,
@@ -304,7 +304,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=at_least(1), default=6, help="of `fast`")
     parser.add_argument("--more", type=at_least(1), default=1, help="rounds of the others")
-    parser.add_argument("--steps", type=at_least(1), default=8)
+    parser.add_argument("--steps", type=at_least(LEAST_STEPS), default=8)
     parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parsed(parser)
     parts = chosen(parser, "part", arguments.parts, PARTS)

@@ -13,8 +13,8 @@ newest checkpoint, or from the boundary that they agreed on. Its processes stay 
 are as many, its checkpoints are written behind its back, and its own time to stop and go on counts
 once. Upon that each restart is charged a constant, in seconds of the trace (`CONSTANTS_S`).
 
-torchft (where `benchmarks/peers/setup.sh` was run), with its best settings: a replica is a pipeline
-that lives while all of its nodes do (`benchmarks.trace_torchft`).
+torchft (where `benchmarks/peers/setup.sh` was run), with the settings of most goodput: a replica is
+a pipeline that lives while all of its nodes do (`benchmarks.trace_torchft`).
 
 Dollars are modelled, and the same for all systems of a setting: the node hours of the trace, at the
 price of an hour that stands in our receipt.

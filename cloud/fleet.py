@@ -222,7 +222,8 @@ class Fleet:
         self._timed(desired.gang)
 
     def _ask_again(self, count: int, done: _Round, leaving: Collection[InstanceId]) -> None:
-        """Make the wishes again that may have been heard, unless that might be too many by now."""
+        """Make the wishes again that may have been heard, unless that might be too many by now;
+        whatever may be new: they were counted as new when they were made."""
         for spec, unshown in self._sight.still_open():
             if self._sight.live + unshown <= count and not done.throttled:
                 self._call(spec, done)

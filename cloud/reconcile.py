@@ -166,7 +166,6 @@ def reconcile(
     for market, share, mine in shares:
         lacking = {zone: number - have[zone] for zone, number in desired.zones.items()}
         missing = int(min(share - len(mine), may_start))
-        may_start -= max(0, missing)
         open_to = [o for o in usable if market in (None, o.pool.market)]
         for start in _by_zone(missing, lacking, open_to, several=several):
             have[start.pool.zone] += start.count
@@ -175,6 +174,9 @@ def reconcile(
         if missing > 0:
             known = [o for o in offers if market in (None, o.pool.market)]
             actions.append(_start_or_wait(missing, share, known, memory, now_s, several=several))
+        # Only what is asked for counts: a market that has nothing leaves the other its share.
+        started = sum(one.count for one in actions if isinstance(one, Start))
+        may_start = math.inf if budget.new is None else budget.new - started
     return tuple(actions)
 
 

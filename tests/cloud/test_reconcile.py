@@ -1,6 +1,6 @@
 """The pure plan: what is missing, what is surplus, which pool is asked, and the sentences."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bamboo.ids import InstanceId, ZoneId
@@ -50,21 +50,28 @@ def test_nothing_to_do_when_all_are_there() -> None:
 
 
 @given(
-    count=st.integers(0, 8),
+    desired=st.builds(
+        lambda count, zone_b, anchors: Desired(
+            count=count, zones={B.zone: zone_b}, anchors=anchors
+        ),
+        st.integers(0, 8),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
     here=st.lists(st.sampled_from((A, B, D)), max_size=8),
-    lacking=st.integers(0, 3),
-    anchors=st.integers(0, 3),
     new=st.integers(0, 8),
+    out=st.sets(st.sampled_from((A, B, D))),
 )
-def test_no_more_are_started_than_may_be(count, here, lacking, anchors, new) -> None:
+@example(desired=Desired(count=3, anchors=2), here=[], new=2, out={D})
+def test_no_more_are_started_than_may_be(desired, here, new, out) -> None:
     """And what may not be changes nothing else: the same ones end."""
     plans = [
         reconcile(
-            desired=Desired(count=count, zones={B.zone: lacking}, anchors=anchors),
+            desired=desired,
             observed=[instance(n, pool=pool) for n, pool in enumerate(here)],
             offers=(*OFFERS, Offer(pool=D, usd_per_hour=1.0)),
             budget=Budget(new=limit),
-            memory=PoolMemory(),
+            memory=PoolMemory(out_until_s=tuple((pool, 200.0) for pool in sorted(out, key=str))),
             now_s=100.0,
         )
         for limit in (new, None)
