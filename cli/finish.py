@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.checkpoint.final import write_manifest
+from bamboo.checkpoint.final import stage_file, write_manifest
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
@@ -34,6 +34,14 @@ def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
     stages, step = progress.state.grid.stages, progress.steps_done
     if _of_the_part_before(folder, step):
         return ""
+    if job.cloud.provider == "local" and progress.outcome is Outcome.STOPPED:
+        files = {f"stage {n}": folder.final / stage_file(n) for n in range(stages)}
+        lacking = [name for name, file in files.items() if not file.exists()]
+        if lacking:
+            return (
+                f"no final state: stopped at once, before {', '.join(lacking)} had written it; "
+                f"`bamboo resume {folder.id}` goes on from its newest checkpoint, if any"
+            )
     return _brought(folder, job, stages=stages, step=step)
 
 

@@ -21,7 +21,7 @@ from cli.finish import receipt_body
 from cli.live import live_store
 from cli.look import LOST, job_of, progress_from_store, status_of
 from cli.money import Rented, bill
-from cli.run_cost import cost_of_run
+from cli.run_cost import NOT_TOLD, cost_of_run
 from cli.runs import RunFolder, parts_before, started_at_s
 from cli.spent import rented_of
 from cli.views.receipt import relaid_line
@@ -93,7 +93,8 @@ def report_of(folder: RunFolder, *, now_s: float) -> Report:
         report.entropy_nats = next(
             (one["unigram_entropy_nats"] for one in reversed(report.receipts)), None
         )
-    report.dollars = list(_dollars(report.rented, report.until_s))
+    if not report.cost.get("unspent"):  # else they are of a log that is not to be trusted
+        report.dollars = list(_dollars(report.rented, report.until_s))
     report.missing += _lacking(report)
     return report
 
@@ -198,7 +199,7 @@ def _lacking(report: Report) -> Iterator[str]:
         yield "the cloud's log has no instance: no nodes by zone, no cumulative dollars"
     spent = report.cost.get("spent")
     if report.cost and not spent:
-        yield "neither the cloud's log nor a ledger says where the money went"
+        yield report.cost.get("unspent") or NOT_TOLD
     elif spent and not spent["uses"]:
         yield f"where the money went: {spent['unknown']}"
 

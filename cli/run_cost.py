@@ -21,7 +21,9 @@ from cli.resizes import resizes_of
 from cli.runs import RunFolder, part_of
 from cli.spent import spent_on
 from cli.terms import promised
+from cli.views.spent import micro_text
 
+NOT_TOLD = "neither the cloud's log nor a ledger says where the money went"
 STALE_S = 15.0
 """A ledger that nobody wrote to for so long has no launcher."""
 
@@ -45,6 +47,7 @@ def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, A
 def _of_receipt(folder: RunFolder) -> dict[str, Any]:
     body = folder.read_json(folder.receipt)
     spent = spent_on(folder, store=None, steps=int(body["step"]), now_s=float(body["ended_s"]))
+    unspent = _unlike(folder, spent, usd=float(body["bill"]["usd"]))
     return {
         "run": folder.id,
         "ended": True,
@@ -55,8 +58,23 @@ def _of_receipt(folder: RunFolder) -> dict[str, Any]:
         "samples_per_s": body["samples_per_s"],
         "samples_per_usd": body["samples_per_usd"],
         "tokens_per_usd": body["tokens_per_usd"],
-        "spent": spent,
+        "spent": None if unspent else spent,
+        "unspent": unspent,
     }
+
+
+def _unlike(folder: RunFolder, spent: Mapping[str, Any] | None, *, usd: float) -> str:
+    """Why it is not known where the money of a receipt went, or ""."""
+    if spent is None:
+        return NOT_TOLD
+    found = int(spent["bill_micro_usd"])
+    # Each instance is rounded to a micro-dollar.
+    if abs(round(usd * MICRO) - found) <= len(spent["instances"]):
+        return ""
+    return (
+        f"where the money went is not shown: {folder.cloud} comes to {micro_text(found)}, and the "
+        f"receipt to {micro_text(round(usd * MICRO))}; one of the two is damaged"
+    )
 
 
 def _is_lost(folder: RunFolder) -> bool:

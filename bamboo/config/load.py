@@ -3,6 +3,7 @@
 Rule: nothing half-checked leaves this file, and an error is one line with file, key, value, remedy.
 """
 
+import difflib
 import json
 import tomllib
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_job, check_values
-from bamboo.config.parse import parse_job
+from bamboo.config.parse import parse_job, sections
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -36,13 +37,13 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
         # What stands in one region is of no use in another.
         if there.cloud.region == account.get("region", there.cloud.region):
             job = there
-    return _finish(job)
+    return _finish(job, overrides)
 
 
 def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
     """A resolved job with other values, as `load_job` takes them. A figure for each stage must be
     given anew for another number of stages. Raises InputError."""
-    return _finish(_with_overrides(job, overrides))
+    return _finish(_with_overrides(job, overrides), overrides)
 
 
 def checked(job: JobConfig) -> JobConfig:
@@ -92,14 +93,26 @@ def _override(job: JobConfig, override: str) -> JobConfig:
         raise InputError(f"--set {key}: cannot be read: {error}; give another value") from error
     if others:
         raise InputError(f"--set {override!r}: is more than one value; write a --set for each")
+    if section not in (known := list(sections())):
+        near = difflib.get_close_matches(section, known, n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"the sections are {', '.join(known)}"
+        raise InputError(f"--set {key.strip()}: there is no section {section!r}; {remedy}")
     # Parsed alone first, so that a message names `--set` and not the file.
     parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
     changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
     return replace(job, **{section: changed})
 
 
-def _finish(job: JobConfig) -> JobConfig:
-    check_values(job)
-    job = resolve(job)
-    check_job(job)
-    return job
+def _finish(job: JobConfig, overrides: Sequence[str] = ()) -> JobConfig:
+    try:
+        check_values(job)
+        resolved = resolve(job)
+        check_job(resolved)
+    except InputError as error:
+        for override in overrides:
+            key = override.partition("=")[0].strip()
+            of_file, here, what = str(error).partition(f"{job.file}: {key} = ")
+            if here and not of_file:  # the file has another value, or none
+                raise InputError(f"--set: {key} = {what}") from None
+        raise
+    return resolved

@@ -78,7 +78,7 @@ def _check_ended(folder: runs.RunFolder) -> None:
         return
     raise InputError(
         f"run {folder.id} ended {outcome} without a final state; only a run that ended in order "
-        "(done, stopped, budget) can be verified"
+        "(done, stopped at a step boundary, budget) can be verified"
     )
 
 

@@ -36,6 +36,8 @@ def run_cost_text(body: Mapping[str, Any]) -> str:
     spent = body.get("spent")
     if spent is not None:
         lines += spent_lines(spent, ended=body["ended"])
+    elif body.get("unspent"):
+        lines += paragraph(body["unspent"])
     for resize in body.get("resizes", ()):
         lines += paragraph(f"after step {resize['step']}: {resize['reason']}")
     return "\n".join(lines)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.telemetry.reader import read_events
+from cli.books import DUTY
 from cloud.local.session import members
 from tests.cli.test_launch import Bench
 from tests.support import wait_until
@@ -20,10 +22,17 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+def uses_are_told(folder: Path) -> bool:
+    log = folder / "events" / "launcher.jsonl"
+    return log.exists() and any(event.kind == DUTY for event in read_events(log))
+
+
 def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
     with bench.launched("live") as launched:
         page = launched.folder / "report.html"
-        # The first record of the ledger comes some seconds after the first step.
+        # What each instance does is written down some seconds after the last of them joined, and
+        # by nobody once the launcher is killed.
+        wait_until(lambda: uses_are_told(launched.folder), what="a word of all uses", timeout_s=60)
         wait_until(
             lambda: bench.run("cost", "live").returncode == 0, what="a ledger", timeout_s=60.0
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from cli import lock, main, runs
 from cli.books import FileBooks, read_booked
 from cli.decisions import save_decisions
 from cli.look import status_by_books
+from cli.report import report_of
 from cli.run_cost import cost_of_run
 from cli.spent import spent_on
 from tests.cli.test_reading import folder_of, live
@@ -272,6 +274,33 @@ def test_a_real_run_as_it_was_kept(home: Path, capsys: pytest.CaptureFixture[str
     assert sum(one["micro_usd"] for one in spent["uses"]) == spent["bill_micro_usd"]
     whole_s = sum(one["seconds"] for one in spent["uses"])
     assert whole_s == pytest.approx(receipt["bill"]["instance_seconds"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kept_lines", "said"),
+    [
+        (2, "where the money went is not shown: .*cloud.jsonl comes to .* and the receipt to "),
+        (0, "the cloud's log nor a ledger says where the money went"),
+    ],
+)
+def test_a_log_that_lost_its_end_does_not_stand_beside_the_receipt(
+    kept_lines: int, said: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(KEPT / "spent", home / "spent")
+    log = home / "spent" / "cloud.jsonl"
+    lines = log.read_text().splitlines(keepends=True)[:kept_lines]
+    log.write_text("".join(lines)) if lines else log.unlink()
+    assert main.run(["cost", "spent", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["spent"] is None
+    assert re.search(said, body["unspent"])
+    assert main.run(["cost", "spent"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(said, text)
+    assert "the bill" not in text
+    report = report_of(runs.find(home, "spent"), now_s=START_S)
+    assert re.search(said, " ".join(report.missing))
+    assert not report.dollars
 
 
 def check_golden(name: str, text: str) -> None:

@@ -124,7 +124,7 @@ def test_a_part_that_was_stopped_before_it_went_on_ends_as_the_part_before_it(
     end = world.launcher.run()
     folder = RunFolder(id=folder_of(tmp_path).id, path=tmp_path / "r")
     before = folder.path / "parts" / "1" / "final"
-    for of_step, said in ((EVERY + 1, "stage-00.safetensors"), (EVERY, "")):
+    for of_step, said in ((EVERY + 1, "before stage 0, stage 1 had"), (EVERY, "")):
         for stage in (0, 1, 2):  # on another grid
             write_stage(before, stage, {f"param/{stage}.w": torch.ones(2)}, of_step)
         write_manifest(before, stages=3, step=of_step)

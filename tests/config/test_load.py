@@ -19,7 +19,7 @@ NUMERICS = {"torch": "1", "threads": 1}
 
 REFUSED = [
     ("train.stps=3", "--set: train.stps = 3: is unknown; did you mean 'steps'?"),
-    ("trian.steps=3", "trian = {'steps': 3}: is unknown; did you mean 'train'?"),
+    ("trian.steps=3", "--set trian.steps: there is no section 'trian'; did you mean 'train'?"),
     ("train.zzz=3", "the keys of train are steps, batch"),
     ("train.steps=x", "train.steps = 'x': must be a whole number; write it in digits, such as 4"),
     ("train.steps=1.5", "train.steps = 1.5: must be a whole number"),
@@ -32,7 +32,7 @@ REFUSED = [
     ("chaos.kill=[1]", "chaos.kill[0] = 1: must be a table"),
     ("chaos.kill=[{stage=1}]", "chaos.kill[0] = {'stage': 1}: lacks step"),
     ("chaos.kill=[{step=1,stage=1,faze=1}]", "chaos.kill[0].faze = 1: is unknown"),
-    ("train.steps=0", "train.steps = 0: is out of range; give a number at least 1"),
+    ("train.steps=0", "--set: train.steps = 0: is out of range; give a number at least 1"),
     ("model.dropout=1", "model.dropout = 1.0: is out of range; give a number at least 0 and below"),
     ("chaos.notice_share=1.5", "give a number at least 0 and at most 1"),
     ("train.learning_rate=0", "give a number above 0"),
