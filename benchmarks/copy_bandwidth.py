@@ -174,7 +174,7 @@ class Yardstick:
 
 
 def shown(found: dict[str, list[float]]) -> dict[str, Yardstick]:
-    """Print all the ways; the fastest of those over TCP, as state goes, and of all."""
+    """Print all the ways; the fastest of those over TCP, and of all."""
     print(f"copies on one machine in chunks of {CHUNK_BYTES >> 10} KiB, GB/s")
     for way, rates in found.items():
         middle, low, high = median_and_quartiles(rates)

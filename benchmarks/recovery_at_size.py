@@ -13,7 +13,7 @@ an operation is left to its host whatever the size; overruns are printed. Of eac
   them; then all stop at a step's end, and go on.
 
 The pace is that of all that a new layout has sent ahead: the state, and the gradient of each step
-that ended meanwhile.
+that ended meanwhile. Frames go over TCP on loopback, without encryption, as the copies do.
 
 What a stall is, `benchmarks.commit_gaps` says. `copy` measures what the bytes are held against,
 `benchmarks.copy_bandwidth`: once by itself, and before and after each play that is judged by it,
@@ -101,6 +101,8 @@ def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
             stages=SENT_AT_ONCE,
             max_pipelines=2 if redundancy == "peer" else 0,
             redundancy=redundancy,
+            transport="tcp",
+            encrypt=False,
             device="virtual",
             virtual_forward_ms=(20.0 * slow,),
             virtual_backward_ms=(40.0 * slow,),
