@@ -33,11 +33,18 @@ class InputError(BambooError):
     """What the user gave cannot be used: one line naming file, key, value and remedy."""
 
     exit_code: ClassVar[int] = 2
+    key = ""
+    """The key that is wrong, of a job file's; "" where it is something else."""
+    of_key = ""
+    """The line without the file: `key = value: problem; remedy`."""
 
     @classmethod
     def at(cls, *, file: str, key: str, value: object, problem: str, remedy: str) -> "InputError":
         """Build the one-line form used for job files: `file: key = value: problem; remedy`."""
-        return cls(f"{file}: {key} = {value!r}: {problem}; {remedy}")
+        of_key = f"{key} = {value!r}: {problem}; {remedy}"
+        error = cls(f"{file}: {of_key}")
+        error.key, error.of_key = key, of_key
+        return error
 
 
 class StoreRefused(InputError):

@@ -34,14 +34,6 @@ def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
     stages, step = progress.state.grid.stages, progress.steps_done
     if _of_the_part_before(folder, step):
         return ""
-    if job.cloud.provider == "local" and progress.outcome is Outcome.STOPPED:
-        files = {f"stage {n}": folder.final / stage_file(n) for n in range(stages)}
-        lacking = [name for name, file in files.items() if not file.exists()]
-        if lacking:
-            return (
-                f"no final state: stopped at once, before {', '.join(lacking)} had written it; "
-                f"`bamboo resume {folder.id}` goes on from its newest checkpoint, if any"
-            )
     return _brought(folder, job, stages=stages, step=step)
 
 
@@ -60,6 +52,13 @@ def _of_the_part_before(folder: RunFolder, step: int) -> bool:
 def _brought(folder: RunFolder, job: JobConfig, *, stages: int, step: int) -> str:
     try:
         sites.bring_final(folder, job, stages=stages)
+        lacking = [n for n in range(stages) if not (folder.final / stage_file(n)).exists()]
+        if lacking:
+            return (
+                "no final state: the run ended before "
+                f"{', '.join(f'stage {n}' for n in lacking)} had written it; "
+                f"`bamboo resume {folder.id}` goes on from its newest checkpoint, if any"
+            )
         write_manifest(folder.final, stages=stages, step=step)
     except StorageUnavailable as error:
         later = "" if job.cloud.provider == "local" else f"; `bamboo verify {folder.id}` fetches it"

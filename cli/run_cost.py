@@ -67,13 +67,12 @@ def _unlike(folder: RunFolder, spent: Mapping[str, Any] | None, *, usd: float) -
     """Why it is not known where the money of a receipt went, or ""."""
     if spent is None:
         return NOT_TOLD
-    found = int(spent["bill_micro_usd"])
-    # Each instance is rounded to a micro-dollar.
-    if abs(round(usd * MICRO) - found) <= len(spent["instances"]):
+    found, paid = int(spent["bill_micro_usd"]), round(usd * MICRO)
+    if found == paid:
         return ""
     return (
         f"where the money went is not shown: {folder.cloud} comes to {micro_text(found)}, and the "
-        f"receipt to {micro_text(round(usd * MICRO))}; one of the two is damaged"
+        f"receipt to {micro_text(paid)}: one of them is damaged, or was written to since"
     )
 
 

@@ -3,7 +3,6 @@
 Rule: nothing half-checked leaves this file, and an error is one line with file, key, value, remedy.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_job, check_values
-from bamboo.config.parse import parse_job, sections
+from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -93,10 +92,6 @@ def _override(job: JobConfig, override: str) -> JobConfig:
         raise InputError(f"--set {key}: cannot be read: {error}; give another value") from error
     if others:
         raise InputError(f"--set {override!r}: is more than one value; write a --set for each")
-    if section not in (known := list(sections())):
-        near = difflib.get_close_matches(section, known, n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"the sections are {', '.join(known)}"
-        raise InputError(f"--set {key.strip()}: there is no section {section!r}; {remedy}")
     # Parsed alone first, so that a message names `--set` and not the file.
     parsed = getattr(parse_job({section: {name: value}}, file="--set"), section)
     changed = replace(getattr(job, section), **{name: getattr(parsed, name)})
@@ -109,10 +104,7 @@ def _finish(job: JobConfig, overrides: Sequence[str] = ()) -> JobConfig:
         resolved = resolve(job)
         check_job(resolved)
     except InputError as error:
-        for override in overrides:
-            key = override.partition("=")[0].strip()
-            of_file, here, what = str(error).partition(f"{job.file}: {key} = ")
-            if here and not of_file:  # the file has another value, or none
-                raise InputError(f"--set: {key} = {what}") from None
+        if error.key in {override.partition("=")[0].strip() for override in overrides}:
+            raise InputError(f"--set: {error.of_key}") from None  # the file has another, or none
         raise
     return resolved

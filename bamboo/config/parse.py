@@ -114,4 +114,6 @@ def _unknown(file: str, key: str, value: object, known: list[str], what: str) ->
     name = key.rpartition(".")[2]
     near = difflib.get_close_matches(name, known, n=1)
     remedy = f"did you mean {near[0]!r}?" if near else f"the {what} are {', '.join(known)}"
+    if isinstance(value, Mapping):  # a section: its keys are not what is wrong
+        return InputError(f"{file}: [{key}]: is unknown; {remedy}")
     return InputError.at(file=file, key=key, value=value, problem="is unknown", remedy=remedy)

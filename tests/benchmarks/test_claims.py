@@ -56,26 +56,16 @@ def test_redundancy_is_held_on_a_fast_link_and_its_bytes_everywhere() -> None:
 
 
 def test_recovery_is_held_against_copies_beside_it_and_for_its_stall() -> None:
-    def played(pace: float, stall_s: float = 0.0, **copies: list[float]) -> dict[str, Any]:
-        ways = {name.replace("_", " "): rates for name, rates in copies.items()}
-        return {"gb_per_s": pace, "stall_s": stall_s, "copies": ways}
+    ways = ("tcp 1 at once", "tcp 2 at once", "zmq tcp 2 at once")
+
+    def played(pace: float, stall_s: float = 0.0, *copies: list[float]) -> dict[str, Any]:
+        beside = dict(zip(ways, copies, strict=False))
+        return {"gb_per_s": pace, "stall_s": stall_s, "copies": beside}
 
     judged = [
         # Twice as fast a machine in the second play: the share is the same.
-        played(
-            1.3,
-            0.3,
-            tcp_1_at_once=[1.5, 2.5],
-            tcp_2_at_once=[1.6, 1.8],
-            zmq_tcp_2_at_once=[1.5, 1.7],
-        ),
-        played(
-            2.6,
-            0.3,
-            tcp_1_at_once=[4.0, 4.0],
-            tcp_2_at_once=[3.4, 3.4],
-            zmq_tcp_2_at_once=[3.2, 3.2],
-        ),
+        played(1.3, 0.3, [1.5, 2.5], [1.6, 1.8], [1.5, 1.7]),
+        played(2.6, 0.3, [4.0, 4.0], [3.4, 3.4], [3.2, 3.2]),
     ]
     grow = {"1": [played(0.1, 0.02)], "512": judged}
     fastest_tcp, as_many, by_zmq, stall = of_recovery({"grow": grow})

@@ -19,7 +19,7 @@ NUMERICS = {"torch": "1", "threads": 1}
 
 REFUSED = [
     ("train.stps=3", "--set: train.stps = 3: is unknown; did you mean 'steps'?"),
-    ("trian.steps=3", "--set trian.steps: there is no section 'trian'; did you mean 'train'?"),
+    ("trian.steps=3", "--set: [trian]: is unknown; did you mean 'train'?"),
     ("train.zzz=3", "the keys of train are steps, batch"),
     ("train.steps=x", "train.steps = 'x': must be a whole number; write it in digits, such as 4"),
     ("train.steps=1.5", "train.steps = 1.5: must be a whole number"),
