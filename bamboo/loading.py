@@ -9,6 +9,7 @@ the exit status.
 import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,12 @@ def for_good() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def steady_environment() -> dict[str, str]:
+    """For a process that runs a user's model: this process's environment, but text hashes to the
+    same numbers everywhere, so that a set of names has one order on every node and in `verify`."""
+    return os.environ | {"PYTHONHASHSEED": "0"}
 
 
 def until_the_end() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from bamboo.errors import BambooError, InputError
+from bamboo.loading import steady_environment
 
 KILLED = -9
 
@@ -39,6 +40,7 @@ def answer(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=steady_environment(),
     )
     late = threading.Event()
 

@@ -1,20 +1,22 @@
 """From a job's `[model]` to a ModelSpec: the GPT of the house, or a user's own list of layers.
 
 A user's file has a function `build(job)` that returns a ModelSpec, or a list whose items are
-layers (nn.Module) or functions that make one. It may draw from torch's default generator only.
+layers (nn.Module) or functions that make one. Its own lines, `build` and each function begin with
+the numbers of a key of their own (`draws`), whoever runs them and whatever ran before.
 """
 
 import copy
+import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-import torch
 from torch import nn
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.models.draws import keyed_draws
 from bamboo.models.gpt import gpt_spec, token_loss
 from bamboo.models.spec import ModelSpec
 from bamboo.topology.keys import keyed_seed
@@ -34,11 +36,12 @@ def build_model(job: JobConfig) -> ModelSpec:
         return gpt_spec(job.model)
     name, _, function = job.model.model.partition(":")
     path = Path(job.file).parent / name
+    importlib.import_module("numpy.random")  # else the file may, and draw from what has no key
     try:
-        build = getattr(_load(path), function or "build")
-        with torch.random.fork_rng(devices=[]):
+        with keyed_draws(keyed_seed(job.train.seed, "load")):
+            build = getattr(_load(path), function or "build")
+        with keyed_draws(keyed_seed(job.train.seed, "init")):
             # Layers that come ready made take their initial values from here.
-            torch.manual_seed(keyed_seed(job.train.seed, "init"))
             built = build(job)
     except USER_ERRORS as error:
         raise _refuse(job, f"{type(error).__name__}: {error}", f"correct {path}") from error

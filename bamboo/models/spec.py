@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bamboo.errors import InputError
+from bamboo.models.draws import keyed_draws
 from bamboo.topology.keys import keyed_seed
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -39,7 +40,7 @@ class TiedParameter:
 class ModelSpec:
     """One factory a layer, in order; the output of a layer is the input of the next one.
 
-    A factory draws initial values from torch's default generator only, which `build_layer` seeds.
+    A factory draws initial values from the generators that `draws` keys, and no others.
     """
 
     factories: tuple[Callable[[], nn.Module], ...]
@@ -53,7 +54,7 @@ class ModelSpec:
 def build_layer(spec: ModelSpec, index: int, seed: int) -> nn.Module:
     """Layer `index` with its keyed initial values, the same on every machine that builds it.
 
-    A tied user's copy gets the owner's initial value. Torch's generator is left as it was.
+    A tied user's copy gets the owner's initial value. All generators are left as they were.
     Raises InputError when a tied parameter does not exist or has another shape than its owner.
     """
     layer = _build_alone(spec, index, seed)
@@ -160,8 +161,7 @@ def tied_names(spec: ModelSpec) -> dict[str, str]:
 
 
 def _build_alone(spec: ModelSpec, index: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(keyed_seed(seed, "init", index))
+    with keyed_draws(keyed_seed(seed, "init", index)):
         layer = spec.factories[index]()
     for parameter in layer.parameters():
         # Sums over a parameter run in memory order: one layout everywhere.

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 
 from bamboo.errors import BambooError
+from bamboo.loading import steady_environment
 
 MODULE = "cli.worker"
 """The worker that can open a bucket, too."""
@@ -41,7 +42,9 @@ class ProcessStarter:
         """Raises BambooError when it cannot be started at all."""
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bamboo.loading", self._module], stdin=subprocess.PIPE
+                [sys.executable, "-P", "-m", "bamboo.loading", self._module],
+                stdin=subprocess.PIPE,
+                env=steady_environment(),
             )
         except OSError as error:
             raise BambooError(f"cannot start a worker: {error}") from error

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bamboo.errors import BambooError
+from bamboo.loading import steady_environment
 
 ZYGOTE_READY_DEADLINE_S = 90.0
 _STOP_DEADLINE_S = 2.0
@@ -43,6 +44,7 @@ def start_zygote(
             stdout=subprocess.PIPE,
             stderr=output,
             process_group=0,
+            env=steady_environment(),
         )
 
 

@@ -49,6 +49,14 @@ def test_a_long_request_and_a_long_answer_pass(monkeypatch: pytest.MonkeyPatch) 
     assert torch_process.answer(("m",), request, what="it") == {"text": request}
 
 
+def test_text_hashes_alike_in_every_process_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    speaks("import json; print(json.dumps({'hash': hash('text')}))", monkeypatch)
+    asked = torch_process.answer(("m",), "", what="it")["hash"]
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert torch_process.answer(("m",), "", what="it")["hash"] == asked
+
+
 def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     speaks("import sys; sys.stdin.read(); import threading; threading.Event().wait()", monkeypatch)
     with pytest.raises(BambooError, match=r"^it took longer than .3 s; take less$"):

@@ -13,7 +13,7 @@ import pytest
 from bamboo.errors import BambooError
 from cloud.ec2.process_starter import ProcessStarter
 from cloud.local.fork_starter import ForkedWorker, ForkStarter
-from cloud.local.services import python_command
+from cloud.local.services import python_command, start_zygote
 from cloud.local.zygote import Request, run_entry
 from tests.cloud.local_world import ACTORS, alive, lines
 from tests.support import wait_until
@@ -150,6 +150,32 @@ def test_a_missing_server_is_a_clear_error(tmp_path) -> None:
         starter.start(config={})
 
 
+def test_text_hashes_alike_in_every_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "says.py").write_text("print(hash('text'), flush=True)\n", encoding="utf-8")
+    said = []
+    for _ in range(2):
+        with subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            zygote = start_zygote(
+                socket_path=tmp_path / "z.sock",
+                preload=("says",),
+                lifeline=holder.stdout.fileno(),
+                log=tmp_path / "log",
+            )
+            assert zygote.stdout is not None
+            with zygote.stdout as output:
+                said.append(output.readline())
+            holder.kill()
+        zygote.wait(timeout=10)
+        monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert said[0].strip()
+    assert said[0] == said[1]
+
+
 def test_an_entry_may_return_a_status_or_nothing_or_leave_with_words(monkeypatch, capsys) -> None:
     monkeypatch.syspath_prepend(str(ACTORS))
     assert run_entry("forked:exits", {"status": "3"}) == 3
@@ -165,6 +191,7 @@ def test_a_process_starter_hands_the_configuration_over_by_standard_input(
         "import json, sys\n"
         "def main(arguments):\n"
         "    assert arguments == []\n"
+        "    assert not sys.flags.hash_randomization, 'text hashes alike in every worker'\n"
         "    return int(json.loads(sys.stdin.readline())['status'])\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -146,7 +146,7 @@ class Odd(Good):
 class Odd(Good):
     def __init__(self):
         super().__init__()
-        self.linear.bias.data.fill_(random.random())
+        self.linear.bias.data.fill_(random.SystemRandom().random())
 """,
         "layer 2 (Odd) has other initial values of 'linear.bias' each time",
     ),

@@ -1,0 +1,36 @@
+"""Chance for the user's code: every generator that it draws from without thinking begins at a key.
+
+Rule: each block begins and ends for itself. What was drawn before it changes nothing in it, and it
+changes nothing after it, so the order in which layers are made is of no matter.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+NUMPY_SEEDS = 1 << 32
+"""NumPy takes none from here on."""
+
+
+@contextmanager
+def keyed_draws(seed: int) -> Iterator[None]:
+    """Within the block torch's default generator, Python's `random` and, where it is loaded,
+    `numpy.random` give the numbers of `seed`; afterwards they go on as though it had not been."""
+    numpy: Any = sys.modules.get("numpy.random")
+    python_state = random.getstate()
+    numpy_state = None if numpy is None else numpy.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy is not None:
+            numpy.seed(seed % NUMPY_SEEDS)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy is not None:
+                numpy.set_state(numpy_state)
