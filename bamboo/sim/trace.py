@@ -3,6 +3,7 @@
 Formats, told apart by their content:
     event CSV       `ms,add|remove,node[,zone]` a line; last `ms,end`, where it ends later
     alive counts    `YYYY-MM-DD, HH:MM:SS, alive` a line
+                    (both: header, letter case, `;`, tabs, further columns as in `trace_rows`)
     availability    JSON {"metadata": {"gap_seconds": n}, "data": [alive, …]}
 
 Rule: every format becomes the same value; a line that cannot be meant is an error that names file,
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.lines import read_bounded
+from bamboo.sim.trace_rows import END, Format, Row, malformed, rows_of, shown
 
 FORMATS = (
     "`ms,add|remove,node[,zone]` lines, `YYYY-MM-DD, HH:MM:SS, alive` lines, or JSON "
@@ -36,7 +38,6 @@ LEAST_GAP_S = 0.001
 """Of an availability series: traces go to the millisecond."""
 WHO_GOES = 0
 """The seed of who it is that a smaller count takes."""
-VERBS = ("add", "remove")
 LONGEST_FILE = 2**26
 """Characters that no recorded market has."""
 LONGEST_S = 100 * 365 * 86_400.0
@@ -106,88 +107,81 @@ def parse_trace(text: str, path: Path) -> Trace:
         raise InputError(f"{path}: is empty; give a trace with at least one line")
     if text.lstrip().startswith("{"):
         return _from_counts(path, _availability(path, text))
-    lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    fields = [(number, [part.strip() for part in line.split(",")]) for number, line in lines]
-    if len(fields[0][1]) in (3, 4) and fields[0][1][1] in VERBS:
-        return _from_events(path, fields)
-    if len(fields[0][1]) != 3:
-        raise _malformed(path, *fields[0], f"is a line of no known trace; give {FORMATS}")
-    return _from_counts(path, _alive_counts(path, fields))
+    kind, rows = rows_of(path, text, formats=FORMATS)
+    if kind is Format.COUNTS:
+        return _from_counts(path, _alive_counts(path, rows))
+    return _from_events(path, rows)
 
 
-def _from_events(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Trace:
+def _from_events(path: Path, rows: Iterable[Row]) -> Trace:
     events: list[TraceEvent] = []
     zone_of: dict[str, str] = {}
     before_s, ended = 0.0, False
-    for number, parts in lines:
+    for row in rows:
         if ended:
-            raise _malformed(path, number, parts, "the line before is the end; remove one of them")
-        ended = len(parts) == 2 and parts[1] == "end"
-        at_s = _milliseconds(path, number, parts, before_s=before_s, ended=ended)
+            raise malformed(path, row, "the line before is the end; remove one of them")
+        ended = row.fields[1] == END
+        at_s = _milliseconds(path, row, before_s=before_s)
         if not ended:
-            events.append(_event(path, number, parts, at_s=at_s, zone_of=zone_of))
+            events.append(_event(path, row, at_s=at_s, zone_of=zone_of))
         before_s = at_s
     return Trace(source=str(path), events=tuple(events), length_s=before_s)
 
 
-def _milliseconds(
-    path: Path, number: int, parts: Sequence[str], *, before_s: float, ended: bool
-) -> float:
-    if not ended and (len(parts) not in (3, 4) or parts[1] not in VERBS or not parts[2]):
-        raise _malformed(path, number, parts, "write `ms,add|remove,node[,zone]`")
+def _milliseconds(path: Path, row: Row, *, before_s: float) -> float:
     try:
-        at_s = int(parts[0]) / 1e3
+        at_s = int(row.fields[0]) / 1e3
     except (ValueError, OverflowError) as error:
-        raise _malformed(path, number, parts, "the time is no whole milliseconds") from error
+        raise malformed(
+            path, row, "the time is no whole milliseconds; write such as 1500"
+        ) from error
     if at_s > LONGEST_S:
-        raise _malformed(path, number, parts, _too_long())
+        raise malformed(path, row, _too_long())
     if at_s < before_s:
-        raise _malformed(path, number, parts, "it goes back in time")
+        raise malformed(path, row, "it goes back in time; put the lines in order")
     return at_s
 
 
-def _event(
-    path: Path, number: int, parts: Sequence[str], *, at_s: float, zone_of: dict[str, str]
-) -> TraceEvent:
+def _event(path: Path, row: Row, *, at_s: float, zone_of: dict[str, str]) -> TraceEvent:
     """What the line says; `zone_of` has those who are there, and is brought up to date."""
-    node, comes = parts[2], parts[1] == "add"
-    zone = parts[3] if len(parts) == 4 else ""
+    node, comes = row.fields[2], row.fields[1] == "add"
+    zone = row.fields[3] if len(row.fields) == 4 else ""
     if comes == (node in zone_of):
         what = "is there already" if comes else "is not there"
-        raise _malformed(path, number, parts, f"{_shown(node)} {what}")
+        raise malformed(path, row, f"{_name(node)} {what}")
     if comes:
         zone_of[node] = zone
     elif zone not in ("", came := zone_of.pop(node)):
-        raise _malformed(path, number, parts, f"{_shown(node)} came in zone {came or 'unnamed'!r}")
+        raise malformed(path, row, f"{_name(node)} came in zone {came or 'unnamed'!r}")
     else:
         zone = came
     return TraceEvent(at_s=at_s, node=node, comes=comes, zone=zone)
 
 
-def _alive_counts(path: Path, lines: Iterable[tuple[int, Sequence[str]]]) -> Sequence[_Count]:
+def _alive_counts(path: Path, rows: Iterable[Row]) -> Sequence[_Count]:
     out: list[_Count] = []
     first: datetime | None = None
-    for number, parts in lines:
+    for row in rows:
         try:
-            date, time, alive = parts
+            date, time, alive = row.fields
             stamp = datetime.fromisoformat(f"{date} {time}")
             count = int(alive)
         except ValueError as error:
-            raise _malformed(path, number, parts, "write `YYYY-MM-DD, HH:MM:SS, alive`") from error
+            raise malformed(path, row, f"write {Format.COUNTS}") from error
         if stamp.tzinfo is not None:
-            raise _malformed(path, number, parts, "times have no offset here; take one time zone")
+            raise malformed(path, row, "times have no offset here; take one time zone")
         stamp = stamp.replace(tzinfo=UTC)
         if count < 0:
-            raise _malformed(path, number, parts, "fewer than no nodes are alive")
+            raise malformed(path, row, "fewer than no nodes are alive")
         first = first or stamp
         since_s = (stamp - first).total_seconds()
         before_s = out[-1].at_s if out else 0.0
         if since_s < before_s - BACK_S:
-            raise _malformed(path, number, parts, "it goes back in time")
+            raise malformed(path, row, "it goes back in time; put the lines in order")
         if since_s > LONGEST_S:
-            raise _malformed(path, number, parts, _too_long())
+            raise malformed(path, row, _too_long())
         at_s = max(before_s, since_s)
-        out.append(_Count(at_s=at_s, alive=count, place=_place(number, parts)))
+        out.append(_Count(at_s=at_s, alive=count, place=row.place))
     return out
 
 
@@ -212,14 +206,14 @@ def _availability(path: Path, text: str) -> Sequence[_Count]:
             f"{LONGEST_S / 3600:,.0f} h; correct the gap"
         )
     return [
-        _Count(at_s=index * gap_s, alive=count, place=f"data[{index}] = {_short(str(count))}")
+        _Count(at_s=index * gap_s, alive=count, place=f"data[{index}] = {shown(str(count))}")
         for index, count in enumerate(counts)
     ]
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{_short(repr(value))} is no number")
+        raise TypeError(f"{shown(repr(value))} is no number")
     return float(value)
 
 
@@ -232,7 +226,7 @@ def _whole(value: object) -> int:
 
 def _listed(value: object) -> Sequence[object]:
     if not isinstance(value, list):
-        raise TypeError(f"{_short(repr(value))} is no list")
+        raise TypeError(f"{shown(repr(value))} is no list")
     return value
 
 
@@ -265,17 +259,5 @@ def _too_long() -> str:
     return f"it is more than {LONGEST_S / 3600:,.0f} h after the begin; correct the time"
 
 
-def _place(number: int, parts: Sequence[str]) -> str:
-    return f"line {number}: {_short(','.join(parts))!r}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:80]}..."
-
-
-def _shown(node: str) -> str:
-    return _short(node if node.isprintable() else repr(node))
-
-
-def _malformed(path: Path, number: int, parts: Sequence[str], reason: str) -> InputError:
-    return InputError(f"{path}: {_place(number, parts)}: {reason}")
+def _name(node: str) -> str:
+    return shown(node if node.isprintable() else repr(node))

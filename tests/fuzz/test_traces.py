@@ -11,6 +11,7 @@ from tests.fuzz.cases import Cases, fuzzed
 from tests.fuzz.odd import bent_bytes, bent_json
 
 EVENTS = b"0,add,node1\n0,add,node2,us-east-1a\n1500,remove,node1\n1500,add,node3\n9000,end\n"
+TABLE = b"ms;event;node;zone;type\n0;ADD;node1;a;p3\n1500;remove;node1;;p3\n9000;end\n"
 COUNTS = b"2023-02-15, 00:01:00, 4\n2023-02-15, 00:02:00, 2\n2023-02-15, 01:00:00, 7\n"
 SERIES = '{"metadata": {"gap_seconds": 600}, "data": [4, 4, 2, 0, 7]}'
 
@@ -32,7 +33,7 @@ def is_in_order(trace: Trace | None) -> None:
 
 
 @fuzzed
-@given(bent_bytes([EVENTS, EVENTS.replace(b"\n", b"\r\n"), COUNTS, SERIES.encode()]))
+@given(bent_bytes([EVENTS, EVENTS.replace(b"\n", b"\r\n"), TABLE, COUNTS, SERIES.encode()]))
 def test_traces_as_bytes(tmp_path: Path, cases: Cases, data: bytes) -> None:
     path = tmp_path / "trace"
     path.write_bytes(data)
