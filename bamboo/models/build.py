@@ -13,9 +13,11 @@ from pathlib import Path
 from types import ModuleType
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.models.contract import flaw_of
 from bamboo.models.draws import keyed_draws
 from bamboo.models.gpt import gpt_spec, token_loss
 from bamboo.models.spec import ModelSpec
@@ -46,6 +48,9 @@ def build_model(job: JobConfig) -> ModelSpec:
     except USER_ERRORS as error:
         raise _refuse(job, f"{type(error).__name__}: {error}", f"correct {path}") from error
     if isinstance(built, ModelSpec):
+        flaw = flaw_of(built)
+        if flaw is not None:
+            raise _refuse(job, *flaw)
         return built
     if not isinstance(built, Sequence) or not built:
         raise _refuse(
@@ -71,15 +76,19 @@ def _refuse_shared(job: JobConfig, layers: Sequence[nn.Module]) -> None:
     """Layers are copied apart, so a parameter that two of them share would silently become two."""
     seen: dict[int, str] = {}
     for layer in layers:
-        for name, parameter in layer.named_parameters():
-            place = f"{type(layer).__name__}.{name}"
-            if id(parameter) in seen:
+        places = {
+            parameter.untyped_storage().data_ptr(): f"{type(layer).__name__}.{name}"
+            for name, parameter in layer.named_parameters()
+            if not is_lazy(parameter) and parameter.numel()
+        }
+        for memory, place in places.items():
+            if memory in seen:
                 raise _refuse(
                     job,
-                    f"{seen[id(parameter)]} and {place} are one parameter",
+                    f"{seen[memory]} and {place} are one parameter",
                     "return a bamboo.models.ModelSpec that names it in `tied`",
                 )
-        seen |= {id(p): f"{type(layer).__name__}.{n}" for n, p in layer.named_parameters()}
+        seen |= places
 
 
 def _factory(job: JobConfig, index: int, item: object) -> Callable[[], nn.Module]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from bamboo.errors import InputError
@@ -163,7 +164,12 @@ def tied_names(spec: ModelSpec) -> dict[str, str]:
 def _build_alone(spec: ModelSpec, index: int, seed: int) -> nn.Module:
     with keyed_draws(keyed_seed(seed, "init", index)):
         layer = spec.factories[index]()
-    for parameter in layer.parameters():
+    for name, parameter in layer.named_parameters():
+        if is_lazy(parameter):
+            raise InputError(
+                f"layer {index} ({type(layer).__name__}) has a parameter {name!r} whose shape "
+                "follows from the first input; give its shape, as nn.Linear for nn.LazyLinear"
+            )
         # Sums over a parameter run in memory order: one layout everywhere.
         parameter.data = parameter.data.contiguous()
     return layer.train()
@@ -173,8 +179,9 @@ def _parameter(layer: nn.Module, tie: TiedParameter, name: str) -> nn.Parameter:
     found = dict(layer.named_parameters()).get(name)
     if found is None:
         raise InputError(
-            f"{tie} names no parameter: {type(layer).__name__} has no {name!r}; "
-            f"it has {', '.join(n for n, _ in layer.named_parameters())}"
+            f"the tie of {tie.user_layer}.{tie.user_name} to {tie.owner_layer}.{tie.owner_name} "
+            f"names no parameter: {type(layer).__name__} has no {name!r}; "
+            f"it has {', '.join(n for n, _ in layer.named_parameters()) or 'none at all'}"
         )
     return found
 

@@ -91,6 +91,11 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
             "    h.weight = e.weight\n    return [e, h]\n",
             "Embedding.weight and Linear.weight are one parameter",
         ),
+        (
+            HEAD + "def build(job):\n    e = embed(job)\n    h = nn.Linear(16, 256)\n"
+            "    h.weight = nn.Parameter(e.weight.data)\n    return [e, h]\n",
+            "Embedding.weight and Linear.weight are one parameter",
+        ),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:

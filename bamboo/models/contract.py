@@ -1,0 +1,96 @@
+"""What a ModelSpec must be before a layer of it is made: the part of the contract that needs none.
+
+Rule: what is wrong is said as (problem, remedy), with the place in the spec. What only shows once
+layers are made and run is the preflight's.
+"""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from bamboo.models.spec import ModelSpec, TiedParameter
+
+MOST_USES = 1000
+"""Of one tied parameter, its owner's among them: a use's position is in the number of a letter."""
+
+Flaw = tuple[str, str]
+"""(problem, remedy)"""
+
+
+def flaw_of(spec: ModelSpec) -> Flaw | None:
+    """The first thing that makes `spec` no model; None when it is one."""
+    if not isinstance(spec.factories, Sequence) or not spec.factories:
+        return f"factories is {spec.factories!r}", "give a tuple with one function a layer"
+    for index, factory in enumerate(spec.factories):
+        if isinstance(factory, nn.Module):
+            return (
+                f"factories[{index}] is a {type(factory).__name__}, which is a layer already",
+                "give a function that makes one, or return a plain list of layers",
+            )
+        if not callable(factory):
+            return f"factories[{index}] is {factory!r}", "give a function that makes a layer"
+    if not callable(spec.loss):
+        return f"loss is {spec.loss!r}", "give a function of (output, targets)"
+    if not isinstance(spec.plain, bool):
+        return f"plain is {spec.plain!r}", "give True or False, or leave it out"
+    if not isinstance(spec.tied, Sequence) or not all(
+        isinstance(tie, TiedParameter) for tie in spec.tied
+    ):
+        return f"tied is {spec.tied!r}", "give a tuple of bamboo.models.TiedParameter"
+    return _flaw_of_ties(spec.tied, len(spec.factories))
+
+
+def _flaw_of_ties(tied: Sequence[TiedParameter], layers: int) -> Flaw | None:
+    owner_of: dict[tuple[int, str], tuple[int, str]] = {}
+    for tie in tied:
+        owner, user = (tie.owner_layer, tie.owner_name), (tie.user_layer, tie.user_name)
+        for layer, name in (owner, user):
+            if type(layer) is not int or not 0 <= layer < layers or not isinstance(name, str):
+                return (
+                    f"{_said(tie)} names layer {layer!r}, parameter {name!r}, of a model with "
+                    f"the layers 0 to {layers - 1}",
+                    "give the number of a layer and the name of a parameter of it",
+                )
+        if owner == user:
+            return f"{_said(tie)} ties a parameter to itself", "leave it out"
+        if user in owner_of:
+            return (
+                f"{_said(tie)}, but {_place(user)} is tied to {_place(owner_of[user])} already",
+                "tie each parameter once, all uses of one to the same owner",
+            )
+        owner_of[user] = owner
+    return _flaw_of_uses(tied, owner_of)
+
+
+def _flaw_of_uses(
+    tied: Sequence[TiedParameter], owner_of: dict[tuple[int, str], tuple[int, str]]
+) -> Flaw | None:
+    """Of ties that are each in order: what they are together."""
+    uses: dict[tuple[int, str], dict[int, str]] = {}
+    for tie in tied:
+        owner = (tie.owner_layer, tie.owner_name)
+        if owner in owner_of:
+            return (
+                f"{_said(tie)}, but {_place(owner)} is itself tied to {_place(owner_of[owner])}",
+                f"name {_place(owner_of[owner])} as the owner: ties form no chains",
+            )
+        of_layer = uses.setdefault(owner, {tie.owner_layer: tie.owner_name})
+        if tie.user_layer in of_layer:
+            return (
+                f"{_said(tie)}, but layer {tie.user_layer} has a use of it already, "
+                f"{of_layer[tie.user_layer]!r}",
+                "give one nn.Parameter both names within the layer, and tie it once",
+            )
+        of_layer[tie.user_layer] = tie.user_name
+        if len(of_layer) > MOST_USES:
+            return f"{_place(owner)} has more than {MOST_USES} uses", "tie fewer layers"
+    return None
+
+
+def _said(tie: TiedParameter) -> str:
+    user, owner = (tie.user_layer, tie.user_name), (tie.owner_layer, tie.owner_name)
+    return f"tied: {_place(user)} to {_place(owner)}"
+
+
+def _place(place: tuple[int, str]) -> str:
+    return f"{place[0]}.{place[1]}"
