@@ -80,6 +80,8 @@ class Planned:
     layers: tuple[int, ...]
     """Those that have parameters: what a checkpoint is to hold."""
     unigram_entropy_nats: float
+    data: Mapping[str, Any]
+    """What the data are, as `bamboo.data.described.Description.body` has it."""
 
     def promised(self) -> dict[str, Any]:
         """What the plan says that calm steps take and are worth, with the largest grid that the
@@ -162,6 +164,7 @@ def plan_job(
         too_large=too_large,
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
+        data=seen["data"],
     )
 
 

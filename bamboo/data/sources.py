@@ -8,8 +8,10 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from os.path import isdir, isfile
 from pathlib import Path
+from typing import Any
 
 from bamboo.config.tree import JobConfig
+from bamboo.data.described import Description
 from bamboo.errors import InputError
 
 LEFT_OUT = frozenset(
@@ -21,14 +23,26 @@ LEFT_OUT = frozenset(
 def read_source(job: JobConfig) -> bytearray:
     """At most `data.max_bytes` bytes of the job's text. Raises InputError when there is none, or
     what may not be looked into."""
+    return _source(job, None)
+
+
+def read_described(job: JobConfig) -> tuple[bytearray, dict[str, Any]]:
+    """The same, and what it is: `Description.body`. Raises as `read_source` does."""
+    said = Description(max_bytes=job.data.max_bytes)
+    return _source(job, said), said.body()
+
+
+def _source(job: JobConfig, said: Description | None) -> bytearray:
     try:
         if job.data.source == "python-stdlib":
-            files = stdlib_files(Path(sysconfig.get_path("stdlib")))
+            root = Path(sysconfig.get_path("stdlib"))
+            files = stdlib_files(root)
         else:
-            files = _user_files(job)
+            root = Path(job.file).parent / job.data.path
+            files = _user_files(job, said)
     except OSError as error:
         raise _unreadable(error.filename, error) from error
-    return _read(files, job)
+    return _read(files, job, root, said)
 
 
 def stdlib_files(root: Path) -> list[Path]:
@@ -37,10 +51,10 @@ def stdlib_files(root: Path) -> list[Path]:
     return sorted(found, key=lambda p: p.relative_to(root).as_posix())
 
 
-def _user_files(job: JobConfig) -> list[Path]:
+def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
     path = Path(job.file).parent / job.data.path
     if isdir(path):  # of a name that nothing can have, pathlib raises
-        found = _walk(path, frozenset({"__pycache__"}))
+        found = _walk(path, frozenset({"__pycache__"}), said)
         return sorted(found, key=lambda p: p.relative_to(path).as_posix())
     if isfile(path):
         return [path]
@@ -53,31 +67,62 @@ def _user_files(job: JobConfig) -> list[Path]:
     )
 
 
-def _walk(folder: Path, left_out: frozenset[str]) -> Iterator[Path]:
+def _walk(
+    folder: Path, left_out: frozenset[str], said: Description | None = None
+) -> Iterator[Path]:
     """Files below a folder, without hidden ones, links to folders and folders of these names."""
     for entry in folder.iterdir():
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            if entry.name not in left_out and not entry.is_symlink():
-                yield from _walk(entry, left_out)
-        elif entry.is_file():
+        if why := _not_looked_at(entry, left_out):
+            if said is not None:
+                said.left_out(why)
+        elif entry.is_dir():
+            yield from _walk(entry, left_out, said)
+        else:
             yield entry
 
 
-def _read(files: Iterable[Path], job: JobConfig) -> bytearray:
+def _not_looked_at(entry: Path, left_out: frozenset[str]) -> str:
+    """Why, as `Description.left_out` takes it; "" for what is a part of the data."""
+    if entry.name.startswith("."):
+        return "hidden"
+    if entry.is_dir():
+        if entry.name in left_out:
+            return f"{entry.name} folder"
+        return "link to a folder" if entry.is_symlink() else ""
+    if entry.is_file():
+        return ""
+    return "broken link" if entry.is_symlink() else "no regular file"
+
+
+def _read(files: Iterable[Path], job: JobConfig, root: Path, said: Description | None) -> bytearray:
     text = bytearray()
     for path in files:
         room = job.data.max_bytes - len(text)
         if room <= 0:
-            break
+            if said is None:
+                break
+            said.there(_size_bytes(path))
+            continue
         try:
             with path.open("rb") as file:
+                size_bytes = os.fstat(file.fileno()).st_size
                 # A read makes room for all that it may bring.
-                text += file.read(min(room, os.fstat(file.fileno()).st_size))
+                part = file.read(min(room, size_bytes))
         except OSError as error:
             raise _unreadable(path, error) from error
+        text += part
+        if said is not None:
+            said.there(size_bytes)
+            said.read(path.name if path == root else path.relative_to(root).as_posix(), part)
     return text
+
+
+def _size_bytes(path: Path) -> int:
+    """Of a file that is not read: if it is gone by now, nothing is missing."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _unreadable(path: Path | str, error: OSError) -> InputError:

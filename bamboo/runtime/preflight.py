@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import ModelSpec, build_layer, build_model, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
@@ -61,7 +62,8 @@ def preflight(job: JobConfig) -> dict[str, Any]:
     missing or empty data.
     """
     prepare(job.cluster)
-    data = load_data(job)
+    text, described = read_described(job)
+    data = load_data(job, text)
     spec = build_model(job)
     _check_cut(job, spec)
     layers = [_build_twice(job, spec, i) for i in range(len(spec.factories))]
@@ -84,7 +86,7 @@ def preflight(job: JobConfig) -> dict[str, Any]:
             for index, layer in enumerate(layers)
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in spec.tied],
-        **_facts(job, data),
+        **_facts(job, data, described),
     }
 
 
@@ -92,16 +94,18 @@ def of_data(job: JobConfig) -> dict[str, Any]:
     """The same of a resolved job's data and numerics alone, without a layer. Raises InputError for
     missing or empty data."""
     prepare(job.cluster)
+    text, described = read_described(job)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [],
         "tied": [],
-        **_facts(job, load_data(job)),
+        **_facts(job, load_data(job, text), described),
     }
 
 
-def _facts(job: JobConfig, data: Dataset) -> dict[str, Any]:
+def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str, Any]:
     return {
+        "data": described,
         "data_digest": data.digest,
         "samples": data.samples,
         "unigram_entropy_nats": data.unigram_entropy_nats,

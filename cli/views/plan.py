@@ -16,6 +16,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
 from cli.planning import Planned
+from cli.views.data import data_lines
 from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.quota import quota_lines
 
@@ -37,6 +38,7 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         f"redundancy {plan.mode}",
         f"  {plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}, "
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
+        *data_lines(planned.data),
         *paragraph(planned.redundancy_why),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
@@ -267,6 +269,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "modelled_gpu": planned.modelled.gpu if planned.modelled is not None else None,
         "tokens_per_sample": planned.strategy.semantics.model["context"],
         "semantic_hash": planned.strategy.semantics.hash(),
+        "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],
         "autoscale": {"sizes": list(sizes_of(planned))} if planned.job.autoscale.enabled else None,
         "spread": plan.spread,

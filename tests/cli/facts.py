@@ -5,6 +5,16 @@ from typing import Any
 
 from bamboo.config.tree import JobConfig
 
+DATA = {
+    "files": 2,
+    "bytes": 100_000,
+    "all_files": 2,
+    "all_bytes": 100_000,
+    "max_bytes": 16_000_000,
+    "left_out": {},
+    "not_text": {"files": 0, "named": []},
+    "syntax": {},
+}
 NUMERICS = {"torch": "2.13.0", "device": "cpu", "cpu_capability": "AVX2", "threads": 1}
 
 
@@ -37,4 +47,5 @@ def seen(
         "samples": 1000,
         "unigram_entropy_nats": 3.25,
         "numerics": NUMERICS,
+        "data": DATA,
     }

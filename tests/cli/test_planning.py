@@ -107,7 +107,8 @@ def test_the_plan_on_paper() -> None:
     lines = plan_text("r", plan(), cores=2).splitlines()
     assert lines[0] == "r: 10 steps of 8 samples, 1 pipeline of 4 stages, redundancy eager"
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
-    assert lines[2:8] == [
+    assert lines[2] == "  data: 2 files, 97.7 KiB of UTF-8 text"
+    assert lines[3:9] == [
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         "    stage  layers  shadowed by      state  activations     stash    replica      ahead"
         "       total",
@@ -175,6 +176,7 @@ def test_the_plan_as_json() -> None:
     planned = plan()
     body = plan_body("r", planned)
     assert body["instances"] == 4
+    assert body["data"]["files"] == 2
     assert body["usd_per_hour"] == planned.usd_per_hour
     assert body["requests"] == list(planned.requests)
     assert body["spread"] == "one"

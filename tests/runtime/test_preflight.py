@@ -253,7 +253,7 @@ def test_data_alone_is_looked_at_for_the_same_training(tmp_path: Path) -> None:
     whole, data = preflight(job), of_data(job)
     assert whole.keys() == data.keys()
     assert data["layers"] == []
-    for name in ("data_digest", "numerics", "samples", "unigram_entropy_nats"):
+    for name in ("data", "data_digest", "numerics", "samples", "unigram_entropy_nats"):
         assert data[name] == whole[name]
 
 
