@@ -11,7 +11,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
 from bamboo.planner.catalogue import Catalogue
+from bamboo.user_code.bundle import write_bundle
 from cli import attempt, lock, runs, wiring
 from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
@@ -177,10 +178,12 @@ def cores_of(job: JobConfig) -> int | None:
 def claim(
     prepared: Prepared, *, source: Path, started_s: float, detached: bool
 ) -> tuple[RunFolder, Lock]:
-    """Make the run's folder with its fixed files, and be its launcher. Raises RunExists."""
+    """Make the run's folder with its fixed files, the user's code among them, and be its launcher.
+    Raises RunExists, and InputError when that code has changed since it was looked at."""
     folder = runs.create(runs.home(), prepared.run)
     held = lock.take(folder)
     assert held is not None, "a folder made just now has no launcher"
+    job = _with_code(folder, prepared)
     shutil.copyfile(source, folder.job)
     folder.events.mkdir()
     played = prepared.trace
@@ -188,13 +191,26 @@ def claim(
         shutil.copyfile(played.trace.source, folder.trace)
     save_terms(
         folder,
-        prepared.job,
+        job,
         prepared.planned,
         trace=None if played is None else played.terms,
         started_s=started_s,
         detached=detached,
     )
     return folder, held
+
+
+def _with_code(folder: RunFolder, prepared: Prepared) -> JobConfig:
+    """The job that trains with the run's own copy of the user's code, once that is made."""
+    code = prepared.planned.code
+    if code is None:
+        return prepared.job
+    try:
+        write_bundle(code, folder.code)
+    except InputError:
+        shutil.rmtree(folder.path)  # it never became a run
+        raise
+    return replace(prepared.job, code=str(folder.code))
 
 
 def run_attached(folder: RunFolder, screen: Screen) -> dict[str, Any]:

@@ -6,6 +6,7 @@ together with its launcher: it is called `lost`, and its metrics say how far it 
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ DAMAGED = "damaged"
 def job_of(folder: RunFolder) -> JobConfig:
     """The resolved job of a run."""
     body = folder.read_json(folder.resolved)
-    return job_from_json(json.dumps(body), name=str(folder.resolved))
+    job = job_from_json(json.dumps(body), name=str(folder.resolved))
+    return replace(job, code=str(folder.code)) if job.code else job
 
 
 def strategy_of(folder: RunFolder) -> Strategy:

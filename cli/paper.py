@@ -11,7 +11,6 @@ from typing import Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
-from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
 from bamboo.ids import RunId
@@ -40,6 +39,7 @@ from cli.workload import (
     costs_of,
     cuts_by_flops,
     layer_facts,
+    semantics_of,
     workload_of,
 )
 
@@ -181,7 +181,7 @@ def _best(
         )
         best, why = chosen.taken, chosen.why
     strategy = Strategy(
-        semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
+        semantics=semantics_of(job, seen),
         placement=Placement(
             cut=best.choice.cut, grid=best.choice.grid, redundancy=best.choice.mode
         ),

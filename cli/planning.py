@@ -24,11 +24,13 @@ from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
+from bamboo.user_code.manifest import Manifest
 from cli.settling import grid_of, settle
 from cli.strategies import Given
 from cli.workload import (
     MODELLED,
     Modelled,
+    code_of,
     cuts_of,
     grids_of,
     most_bytes,
@@ -82,6 +84,8 @@ class Planned:
     unigram_entropy_nats: float
     data: Mapping[str, Any]
     """What the data are, as `bamboo.data.described.Description.body` has it."""
+    code: Manifest | None
+    """What the run takes along of the user's code; None: the built-in model needs none."""
 
     def promised(self) -> dict[str, Any]:
         """What the plan says that calm steps take and are worth, with the largest grid that the
@@ -165,6 +169,7 @@ def plan_job(
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
         data=seen["data"],
+        code=code_of(seen),
     )
 
 

@@ -26,6 +26,7 @@ from bamboo.errors import InputError
 from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.topology.strategy import canonical_json
+from bamboo.user_code.bundle import read_manifest
 from cli import wiring
 from cli.bar import Told
 from cli.new_file import write_new
@@ -162,13 +163,32 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
     content = {
         "schema": SCHEMA_VERSION,
         "release": __version__,
-        "semantics": asdict(semantics(job, data_digest="", numerics={})),
+        "semantics": asdict(semantics(job, data_digest="", numerics={}, code=_code_of(job))),
         "threads": job.cluster.threads,
         "device": device,
         "machine": machine,
         "torch": torch_version,
     }
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:24]
+
+
+def _code_of(job: JobConfig) -> dict[str, str] | None:
+    """What a user's own model is told by here: its file alone, for times need no more."""
+    if job.model.model == "gpt":
+        return None
+    file = Path(job.file).parent / job.model.model.partition(":")[0]
+    if job.code:
+        file = Path(job.code) / read_manifest(Path(job.code)).entry_path
+    try:
+        return {"file": hashlib.sha256(file.read_bytes()).hexdigest()}
+    except OSError as error:
+        raise InputError.at(
+            file=job.file,
+            key="model.model",
+            value=job.model.model,
+            problem=f"cannot be read ({error.strerror})",
+            remedy="correct the path",
+        ) from error
 
 
 def this_machine(*, with_gpus: bool) -> str:

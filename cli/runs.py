@@ -20,6 +20,7 @@ from bamboo.config.home import home as home_folder
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
 from bamboo.lines import unwritable
+from bamboo.user_code.bundle import CODE_FOLDER
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
 STARTING_S = 60.0
@@ -68,6 +69,11 @@ class RunFolder:
     def trace(self) -> Path:
         """The run's own copy of the trace that it is played on, if it is."""
         return self.path / "trace"
+
+    @property
+    def code(self) -> Path:
+        """The run's own copy of the user's code, as an absolute path; not of the built-in model."""
+        return self.path.absolute() / CODE_FOLDER
 
     @property
     def endpoint(self) -> Path:

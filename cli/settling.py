@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from bamboo.config.load import checked
-from bamboo.config.resolve import semantics
 from bamboo.config.tree import ClusterConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.candidates import Candidates, Choice, Room
@@ -23,7 +22,7 @@ from bamboo.planner.profile import LayerFacts
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, Placement, Strategy
 from cli.strategies import Given, placed, refuse_another_training
-from cli.workload import by_layer, costs_of, layer_facts, workload_of
+from cli.workload import by_layer, costs_of, layer_facts, semantics_of, workload_of
 
 GIB = 2**30
 
@@ -53,7 +52,7 @@ def settle(
     the bytes and the nearest plans, and InputError for a strategy or a cut that cannot be."""
     facts = layer_facts(job, seen)
     costs = costs_of(facts, seen)
-    meant = semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"])
+    meant = semantics_of(job, seen)
     if given is not None:
         refuse_another_training(given, meant)
         job = _moved(job, given, facts, costs)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.resolve import batch_shape, shape_facts
+from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.planner.catalogue import InstanceType
@@ -23,6 +23,8 @@ from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
+from bamboo.topology.strategy import Semantics
+from bamboo.user_code.manifest import Manifest
 
 PROFILED = "profiled"
 """In what was seen of a job: its times are those of a profile, which this says in words."""
@@ -41,6 +43,22 @@ class Modelled:
     """Of all that an instance sends together."""
     why: str
     """One sentence; empty where it was asked for."""
+
+
+def code_of(seen: Mapping[str, Any]) -> Manifest | None:
+    """What a run of this model takes along of the user's code; None: the model is built in."""
+    return Manifest.from_dict(seen["code"]) if seen.get("code") else None
+
+
+def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
+    """What a resolved job means, with the data, the code and the numerics that were seen."""
+    code = code_of(seen)
+    return semantics(
+        job,
+        data_digest=seen["data_digest"],
+        numerics=seen["numerics"],
+        code=None if code is None else code.identity(),
+    )
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:

@@ -20,6 +20,7 @@ from bamboo.planner.fleet_size import UTILITIES
 from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
 from bamboo.topology.virtual_nodes import BatchShape, blocks
 
+NAME_TEXT = 'name your text, or take data.source = "python-stdlib"'
 PHASES = ("forward", "backward", "exchange", "ship", "step")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.source": ("python-stdlib", "path"),
@@ -161,6 +162,19 @@ def check_job(job: JobConfig) -> None:
         check(job)
 
 
+def check_inputs(job: JobConfig) -> None:
+    """Check that what a job names is there: needed to train it, never to read of a run or to stop
+    one. Raises InputError with the first that is not."""
+    folder = Path(job.file).parent
+    name = job.model.model.partition(":")[0]
+    # Also of a name that is too long for any file.
+    if job.model.model != "gpt" and name.endswith(".py") and not os.path.isfile(folder / name):
+        raise _at(job, "model.model", f"there is no file {folder / name}", "correct the path")
+    data = job.data
+    if data.source == "path" and data.path and not os.path.exists(folder / data.path):
+        raise _at(job, "data.path", f"there is no file or folder {folder / data.path}", NAME_TEXT)
+
+
 def layer_count(job: JobConfig) -> int | None:
     """Layers of the model, or None for a user's own, whose count only its file knows."""
     return job.model.layers + 2 if job.model.model == "gpt" else None
@@ -179,9 +193,6 @@ def _model(job: JobConfig) -> None:
         name, _, function = model.model.partition(":")
         if not name.endswith(".py") or not function.isidentifier():
             raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
-        path = Path(job.file).parent / name
-        if not os.path.isfile(path):  # also of a name that is too long for any
-            raise _at(job, "model.model", f"there is no file {path}", "correct the path")
     elif model.width % model.heads:
         raise _at(
             job, "model.heads", f"does not divide model.width = {model.width}", "take a divisor"
@@ -191,14 +202,8 @@ def _model(job: JobConfig) -> None:
 def _data(job: JobConfig) -> None:
     data = job.data
     if data.source == "path":
-        path = Path(job.file).parent / data.path
-        if not data.path or not os.path.exists(path):
-            raise _at(
-                job,
-                "data.path",
-                f"there is no file or folder {path}" if data.path else "names no file or folder",
-                'name your text, or take data.source = "python-stdlib"',
-            )
+        if not data.path:
+            raise _at(job, "data.path", "names no file or folder", NAME_TEXT)
     elif data.path:
         raise _at(job, "data.path", f"is not read from {data.source}", 'set data.source = "path"')
 

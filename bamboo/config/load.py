@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.config.account import account_defaults, read_toml
-from bamboo.config.check import check_job, check_values
+from bamboo.config.check import check_inputs, check_job, check_values
 from bamboo.config.parse import parse_job
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
@@ -36,7 +36,7 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
         # What stands in one region is of no use in another.
         if there.cloud.region == account.get("region", there.cloud.region):
             job = there
-    return _finish(job, overrides)
+    return _finish(job, overrides, inputs=True)
 
 
 def job_with(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
@@ -69,8 +69,8 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     tables = raw.get("job")
     if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
         raise InputError(f"{name}: holds no job; write it anew with launch")
-    file = tables.pop("file")
-    return _finish(replace(parse_job(tables, file=name), file=file))
+    file, code = tables.pop("file"), str(tables.pop("code", ""))
+    return _finish(replace(parse_job(tables, file=name), file=file, code=code))
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:
@@ -98,11 +98,14 @@ def _override(job: JobConfig, override: str) -> JobConfig:
     return replace(job, **{section: changed})
 
 
-def _finish(job: JobConfig, overrides: Sequence[str] = ()) -> JobConfig:
+def _finish(job: JobConfig, overrides: Sequence[str] = (), *, inputs: bool = False) -> JobConfig:
+    """`inputs`: what the job names must be there, too. Of a run that exists it need not be."""
     try:
         check_values(job)
         resolved = resolve(job)
         check_job(resolved)
+        if inputs:
+            check_inputs(resolved)
     except InputError as error:
         if error.key in {override.partition("=")[0].strip() for override in overrides}:
             raise InputError(f"--set: {error.of_key}") from None  # the file has another, or none

@@ -1,13 +1,10 @@
 """What a job means once defaults that depend on other keys are filled in, and its semantics."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError
 from bamboo.planner.profile import LayerFacts, gpt_facts
 from bamboo.topology.strategy import Semantics
 from bamboo.topology.virtual_nodes import BatchShape
@@ -56,27 +53,22 @@ def batch_shape(job: JobConfig) -> BatchShape:
     )
 
 
-def semantics(job: JobConfig, *, data_digest: str, numerics: Mapping[str, Any]) -> Semantics:
-    """All that the losses and weights of a resolved job depend on.
-
-    A user's own model counts by the content of its file, not by its path.
-    Raises InputError when that file cannot be read.
-    """
+def semantics(
+    job: JobConfig,
+    *,
+    data_digest: str,
+    numerics: Mapping[str, Any],
+    code: Mapping[str, Any] | None = None,
+) -> Semantics:
+    """All that the losses and weights of a resolved job depend on. `code`: what identifies a user's
+    own model (`Manifest.identity`): it counts by its content, not by where it lies. Raises
+    ValueError for such a model without it."""
     train = job.train
     model = asdict(job.model)
     if job.model.model != "gpt":
-        name, _, function = job.model.model.partition(":")
-        try:
-            source = (Path(job.file).parent / name).read_bytes()
-        except OSError as error:
-            raise InputError.at(
-                file=job.file,
-                key="model.model",
-                value=job.model.model,
-                problem=f"cannot be read ({error.strerror})",
-                remedy="correct the path",
-            ) from error
-        model |= {"model": function, "file_sha256": hashlib.sha256(source).hexdigest()}
+        if code is None:
+            raise ValueError(f"{job.model.model} means nothing without its code")
+        model |= {"model": job.model.model.partition(":")[2], "code": dict(code)}
     return Semantics(
         model=model,
         data_digest=data_digest,

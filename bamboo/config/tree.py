@@ -256,3 +256,6 @@ class JobConfig:
     autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""
+    code: str = ""
+    """Folder with the code that a run took along at launch (`bamboo/user_code`); empty: the model
+    is loaded from the file that the job names."""

@@ -7,10 +7,9 @@ the numbers of a key of their own (`draws`), whoever runs them and whatever ran 
 
 import copy
 import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -22,6 +21,10 @@ from bamboo.models.draws import keyed_draws
 from bamboo.models.gpt import gpt_spec, token_loss
 from bamboo.models.spec import ModelSpec
 from bamboo.topology.keys import keyed_seed
+from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, read_manifest
+from bamboo.user_code.guard import NotTakenAlong
+from bamboo.user_code.loading import entry_of, load_entry
+from bamboo.user_code.recording import Recorder
 
 USER_ERRORS = (Exception, SystemExit)
 """What code of the user's may raise, exceptions of its own included: reported as wrong input, with
@@ -36,15 +39,17 @@ def build_model(job: JobConfig) -> ModelSpec:
     """
     if job.model.model == "gpt":
         return gpt_spec(job.model)
-    name, _, function = job.model.model.partition(":")
-    path = Path(job.file).parent / name
+    path, function = model_file(job)
     importlib.import_module("numpy.random")  # else the file may, and draw from what has no key
     try:
         with keyed_draws(keyed_seed(job.train.seed, "load")):
-            build = getattr(_load(path), function or "build")
+            module = load_bundle(Path(job.code)) if job.code else load_entry(entry_of(path))
+            build = getattr(module, function)
         with keyed_draws(keyed_seed(job.train.seed, "init")):
             # Layers that come ready made take their initial values from here.
             built = build(job)
+    except (NotTakenAlong, DamagedCode):
+        raise  # says all that there is to say
     except USER_ERRORS as error:
         raise _refuse(job, f"{type(error).__name__}: {error}", f"correct {path}") from error
     if isinstance(built, ModelSpec):
@@ -63,13 +68,22 @@ def build_model(job: JobConfig) -> ModelSpec:
     return ModelSpec(factories=tuple(factories), loss=token_loss)
 
 
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"bamboo_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def model_file(job: JobConfig) -> tuple[Path, str]:
+    """The file of a user's model where the job names it, and the function in it."""
+    name, _, function = job.model.model.partition(":")
+    return Path(job.file).parent / name, function or "build"
+
+
+def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
+    """{"code": manifest} of all that a user's own model was built and run from just now, {} for the
+    built-in one. Raises InputError for what a run cannot take along."""
+    if job.model.model == "gpt":
+        return {}
+    if not job.code:
+        return {"code": recorder.manifest(entry_of(model_file(job)[0])).to_dict()}
+    manifest = read_manifest(Path(job.code))
+    check_identity(Path(job.code), manifest.identity())
+    return {"code": manifest.to_dict()}
 
 
 def _refuse_shared(job: JobConfig, layers: Sequence[nn.Module]) -> None:

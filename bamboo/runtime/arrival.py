@@ -18,6 +18,7 @@ from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
+from bamboo.user_code.bundle import check_identity
 
 RETRY_S = 0.1
 COPIES = 4
@@ -82,6 +83,8 @@ def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = No
             f"this node computes as {numerics}, the run was made for {semantics.numerics}; "
             "use instances of one kind"
         )
+    if job.code:
+        check_identity(Path(job.code), semantics.model.get("code", {}))
     return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
 
 

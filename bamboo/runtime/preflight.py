@@ -26,10 +26,11 @@ from bamboo.data.dataset import Dataset, load_data
 from bamboo.data.sources import read_described
 from bamboo.errors import InputError
 from bamboo.models import ModelSpec, build_layer, build_model, run_back, run_layers
-from bamboo.models.build import USER_ERRORS
+from bamboo.models.build import USER_ERRORS, code_taken_along
 from bamboo.runtime.answer import one_answer, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.user_code.recording import recording
 
 SCHEMA_VERSION = 1
 REPEATS = 8
@@ -64,11 +65,13 @@ def preflight(job: JobConfig) -> dict[str, Any]:
     prepare(job.cluster)
     text, described = read_described(job)
     data = load_data(job, text)
-    spec = build_model(job)
-    _check_cut(job, spec)
-    layers = [_build_twice(job, spec, i) for i in range(len(spec.factories))]
-    passes = _run(job, spec, layers, data)
-    _repeat_all(job, spec, layers, passes)
+    with recording() as recorder:
+        spec = build_model(job)
+        _check_cut(job, spec)
+        layers = [_build_twice(job, spec, i) for i in range(len(spec.factories))]
+        passes = _run(job, spec, layers, data)
+        _repeat_all(job, spec, layers, passes)
+        code = code_taken_along(job, recorder)
     return {
         "schema_version": SCHEMA_VERSION,
         "layers": [
@@ -87,6 +90,7 @@ def preflight(job: JobConfig) -> dict[str, Any]:
         ],
         "tied": [[t.owner_layer, t.owner_name, t.user_layer, t.user_name] for t in spec.tied],
         **_facts(job, data, described),
+        **code,
     }
 
 

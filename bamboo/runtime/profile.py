@@ -94,7 +94,9 @@ class Profiler:
             )
         numerics = local_numerics(job.cluster)
         self._strategy = Strategy(
-            semantics=semantics(job, data_digest=data.digest, numerics=numerics),
+            semantics=semantics(
+                job, data_digest=data.digest, numerics=numerics, code={"profiled": job.model.model}
+            ),
             placement=Placement(
                 cut=tuple(range(count + 1)),
                 grid=Grid(pipelines=1, stages=count),

@@ -8,7 +8,7 @@ error: one JSON line a step {step, steps, loss}. Exit codes: 0 equal, 5 differen
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.strategy import Semantics, Strategy
+from bamboo.user_code.bundle import CODE_FOLDER, check_identity, identity_here
 
 Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
@@ -35,7 +36,7 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     else the first tensor, in name order, after the last step.
     Raises InputError when the run has not ended in order, or this machine cannot repeat its bits.
     """
-    job = job_from_json(read_text(run / "resolved.json"))
+    job = job_of_run(run)
     final = read_final(run / "final")
     losses = recorded_losses(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
@@ -58,6 +59,13 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
         if not found or any(one.hex() != loss.hex() for one in found):
             return result | difference(step, "loss", loss.hex(), [one.hex() for one in found])
     return result | compare_tensors(calm, final.tensors)
+
+
+def job_of_run(run: Path) -> JobConfig:
+    """The resolved job of the run in this folder, with the code that it took along. Raises
+    InputError when it cannot be read."""
+    job = job_from_json(read_text(run / "resolved.json"))
+    return replace(job, code=str(run / CODE_FOLDER)) if job.code else job
 
 
 def compare_tensors(calm: CalmRun, found: Mapping[str, str]) -> dict[str, Any]:
@@ -98,7 +106,14 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
         of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
-    here = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
+    if job.code:
+        check_identity(Path(job.code), of_run.model.get("code", {}))
+    here = semantics(
+        job,
+        data_digest=data.digest,
+        numerics=local_numerics(job.cluster),
+        code=identity_here(Path(job.code)) if job.code else None,
+    )
     if here.hash() != of_run.hash():
         raise InputError(
             f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "

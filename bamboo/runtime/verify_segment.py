@@ -20,7 +20,6 @@ from bamboo.checkpoint.catalogue import examine, load_tensors, steps
 from bamboo.checkpoint.final import MANIFEST, read_final, tensor_sha256
 from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
 from bamboo.checkpoint.manifest import Manifest, folder_of
-from bamboo.config.load import job_from_json
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
@@ -33,6 +32,7 @@ from bamboo.runtime.verify import (
     Progress,
     compare_tensors,
     difference,
+    job_of_run,
     read_text,
     recorded_losses,
     same_semantics,
@@ -55,7 +55,7 @@ def verify_segment(
     """
     if not 0 <= first < stop:
         raise InputError(f"{first}:{stop} is no segment; give A:B with A < B for steps A to B-1")
-    job = job_from_json(read_text(run / "resolved.json"))
+    job = job_of_run(run)
     losses = recorded_losses(_whole_lines(run / "metrics.jsonl"))
     done = _steps_done(run, losses)
     if stop > done:

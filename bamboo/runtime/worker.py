@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +61,7 @@ from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.trainer import Trainer
 from bamboo.runtime.transport import ZmqTransport
 from bamboo.topology.strategy import Strategy
+from bamboo.user_code.bundle import CODE_FOLDER
 
 LEAVE_DEADLINE_S = 5.0
 JOIN_DEADLINE_S = 300.0
@@ -159,6 +161,8 @@ class _Worker:
         self._job = job_from_json(documents["job"])
         run_dir = config.get("run_dir", "")
         self._run_dir = Path(run_dir) if run_dir else None
+        if self._job.code and self._run_dir is not None:
+            self._job = replace(self._job, code=str(self._run_dir.absolute() / CODE_FOLDER))
         self._objects, self._text = objects, text
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []

@@ -233,15 +233,28 @@ def test_semantics_follow_the_numbers_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_users_model_counts_by_its_content(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text("a = 1\n", encoding="utf-8")
+    (tmp_path / "mine.py").write_text("a = 1\n", encoding="utf-8")
     job = tiny_job(tmp_path, ["model.model=mine.py:build"])
-    one = semantics(job, data_digest="d", numerics=NUMERICS)
-    mine.write_text("a = 2\n", encoding="utf-8")
-    assert semantics(job, data_digest="d", numerics=NUMERICS).hash() != one.hash()
-    mine.unlink()
-    with pytest.raises(InputError, match="cannot be read"):
+
+    def hash_of(digest: str, file: Path = tmp_path) -> str:
+        code = {"files": {"0/mine.py": digest}, "requires": {}}
+        moved = replace(job, file=str(file / "job.toml"))
+        return semantics(moved, data_digest="d", numerics=NUMERICS, code=code).hash()
+
+    assert hash_of("1") != hash_of("2")
+    assert hash_of("1") == hash_of("1", tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="means nothing without its code"):
         semantics(job, data_digest="d", numerics=NUMERICS)
+
+
+def test_what_a_job_names_is_needed_to_train_it_and_not_to_read_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("a = 1\n", encoding="utf-8")
+    job = tiny_job(tmp_path, ["model.model=mine.py:build"])
+    (tmp_path / "mine.py").unlink()
+    (tmp_path / "text.txt").unlink()
+    assert job_from_json(job_to_json(job)) == job
+    with pytest.raises(InputError, match="there is no file"):
+        load_job(job.file)
 
 
 def test_the_reference_lists_every_key_with_its_default() -> None:

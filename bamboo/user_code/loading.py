@@ -1,0 +1,128 @@
+"""A model file, imported as Python would import it: under its own name, registered, with its folder
+on the path, as part of its package where it is in one.
+
+Rule: in one process a model file is executed anew each time that it is loaded, together with all
+local modules that came with it: nobody gets what an earlier load left behind.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from bamboo.user_code.local import is_local
+
+PACKAGE_FILE = "__init__.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A model file as a module."""
+
+    name: str
+    """`model`, or `package.model` where its folder is a package."""
+    file: Path
+    search: tuple[Path, ...]
+    """What is put in front of `sys.path`: its folder, and the one that its package lies in."""
+
+
+def entry_of(file: Path) -> Entry:
+    """How Python would import this file."""
+    file = Path(os.path.abspath(file))
+    parts, root = [file.stem], file.parent
+    while (root / PACKAGE_FILE).is_file() and root.parent != root:
+        parts.insert(0, root.name)
+        root = root.parent
+    return Entry(name=".".join(parts), file=file, search=tuple(dict.fromkeys((file.parent, root))))
+
+
+def load_entry(entry: Entry) -> ModuleType:
+    """Execute the file as the module that it is. Raises what its code raises, and ImportError when
+    it is no Python file, OSError when it is not there."""
+    entry.file.stat()
+    forget_loaded()
+    _put_on_path(entry.search)
+    if _may_be_named(entry):
+        module = importlib.import_module(entry.name)
+        if _is_file_of(module, entry.file):
+            return module
+    # Python has another module of this name, say one of its own library.
+    name = f"bamboo_user_{entry.file.stem}"
+    spec = importlib.util.spec_from_file_location(name, entry.file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{entry.file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _may_be_named(entry: Entry) -> bool:
+    there = sys.modules.get(entry.name)
+    return "." not in entry.file.stem and (there is None or _is_file_of(there, entry.file))
+
+
+def local_modules(before: frozenset[str]) -> dict[str, ModuleType]:
+    """Name -> module, of the user's that were imported since these names were all."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name not in before and is_local(file_of(module) or "")
+    }
+
+
+def file_of(module: object) -> str | None:
+    """The absolute path of a module's source; None: it has none."""
+    file = getattr(module, "__file__", None)
+    return os.path.abspath(file) if isinstance(file, str) else None
+
+
+def forget_loaded() -> None:
+    """Take back what the last load put into `sys.path` and `sys.modules`."""
+    folders = tuple(path + os.sep for path in _on_path)
+    if folders:
+        drop_modules(folders)
+    for path in _on_path:
+        if path in sys.path:
+            sys.path.remove(path)
+    _on_path.clear()
+    importlib.invalidate_caches()
+
+
+def drop_modules(folders: tuple[str, ...]) -> None:
+    """Forget every module below these folders."""
+    found = {
+        name
+        for name, module in list(sys.modules.items())
+        if any(place.startswith(folders) for place in _places_of(module))
+    }
+    for name in found:
+        sys.modules.pop(name, None)
+
+
+def _places_of(module: ModuleType) -> list[str]:
+    """Its file, or the folders of a package that has none."""
+    file = file_of(module)
+    return [file] if file else [str(path) for path in getattr(module, "__path__", None) or ()]
+
+
+_on_path: list[str] = []
+
+
+def _put_on_path(folders: Sequence[Path]) -> None:
+    for folder in reversed(folders):
+        sys.path.insert(0, str(folder))
+        _on_path.append(str(folder))
+
+
+def _is_file_of(module: ModuleType, file: Path) -> bool:
+    found = file_of(module)
+    return found is not None and os.path.realpath(found) == os.path.realpath(file)

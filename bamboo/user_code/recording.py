@@ -1,0 +1,245 @@
+"""What a model is built from: the local modules that are imported and the files that are opened
+while it is built and run, seen by an audit hook.
+
+Rule: only what the user's code opens counts, told by the frames that lead to it; a file that it
+wrote itself before is no part of the model.
+"""
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bamboo.errors import InputError
+from bamboo.user_code.imports import imported_names, specs_along
+from bamboo.user_code.loading import Entry, file_of, local_modules
+from bamboo.user_code.local import is_local, user_frame
+from bamboo.user_code.manifest import CodeFile, Manifest
+
+MOST_BYTES = 2 << 30
+"""Of one file that a run takes along."""
+_WRITES = os.O_WRONLY | os.O_RDWR
+_BLOCK = 1 << 20
+_NUMERICS = frozenset({"torch"})
+"""Distributions whose version stands in the numerics of a run already."""
+
+
+class Recorder:
+    """What was seen since it began."""
+
+    def __init__(self) -> None:
+        self._before = frozenset(sys.modules)
+        self._read: dict[str, None] = {}
+        self._written: set[str] = set()
+
+    def saw_open(self, path: object, flags: int) -> None:
+        """The audit hook's part, before a file is opened."""
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        full = os.path.abspath(os.fsdecode(path))
+        if not is_local(full) or user_frame(sys._getframe(2)) is None:
+            return
+        if flags & (_WRITES | os.O_CREAT):
+            self._written.add(full)
+        elif full not in self._written:
+            self._read[full] = None
+
+    def manifest(self, entry: Entry) -> Manifest:
+        """All that the model in this file was built from, read now. Raises InputError for what
+        cannot be taken along."""
+        modules = local_modules(self._before)
+        places = _Places(entry)
+        for name, module in modules.items():
+            places.module(name, file_of(module) or "")
+        for name, file in _imported_later(modules):
+            places.module(name, file)
+        for path in self._read:
+            if os.path.isfile(path):
+                places.opened(path)
+        files = sorted(places.files.items())
+        return Manifest(
+            entry=entry.name,
+            entry_path=places.files[str(entry.file)],
+            search=places.search(),
+            folder=os.getcwd(),
+            files=tuple(sorted((_read(o, p) for o, p in files), key=lambda file: file.path)),
+            requires=_requires(modules, self._before),
+        )
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recorder]:
+    """See what is imported and opened in this block, in this process. Blocks do not nest."""
+    global _active
+    recorder = Recorder()
+    _hook_once()
+    _active = recorder
+    try:
+        yield recorder
+    finally:
+        _active = None
+
+
+_active: Recorder | None = None
+_hooked = False
+
+
+def _hook_once() -> None:
+    """An audit hook stays for as long as the process, so there is one."""
+    global _hooked
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_saw)
+
+
+def _saw(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _active is not None:
+        _active.saw_open(arguments[0], int(arguments[2] or 0))
+
+
+class _Places:
+    """Where each file lies in the bundle: below the root that it is imported from."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.files: dict[str, str] = {}
+        """Origin -> path in the bundle."""
+        self._entry = entry
+        # The outermost folder first, so that a package's files stay together.
+        self._roots: list[str] = [str(entry.search[-1])]
+        self._imported_from: set[str] = set(self._roots)
+        self.module(entry.name, str(entry.file))
+
+    def module(self, name: str, file: str) -> None:
+        """Place a module's file."""
+        if not os.path.isfile(file):
+            raise InputError(
+                f"the module {name} comes from {file}, which is no file that a run could take "
+                "along; unpack it into a folder"
+            )
+        root = self._root_over(file) or _root_by_name(name, file)
+        if root is None:
+            raise InputError(
+                f"the module {name} lies in {file}, whose folders do not bear its name, so a run "
+                "cannot take it along; name them alike"
+            )
+        self._imported_from.add(root)
+        self._place(file, root)
+
+    def opened(self, file: str) -> None:
+        """Place a file that the model reads."""
+        self._place(file, self._root_over(file) or os.path.dirname(file))
+
+    def search(self) -> tuple[str, ...]:
+        """The folders of the bundle that stand for those that modules were found in."""
+        mine = [str(folder) for folder in self._entry.search]
+        wanted = dict.fromkeys(
+            [*mine, *map(os.path.abspath, sys.path), *sorted(self._imported_from)]
+        )
+        found: dict[str, None] = {}
+        for folder in wanted:
+            root = self._root_over(os.path.join(folder, "x"))
+            if root is not None:
+                inner = os.path.relpath(folder, root)
+                number = str(self._roots.index(root))
+                found[number if inner == "." else f"{number}/{Path(inner).as_posix()}"] = None
+        there = {parent for path in self.files.values() for parent in _parents(path)}
+        return tuple(path for path in found if path in there)
+
+    def _place(self, file: str, root: str) -> None:
+        if root not in self._roots:
+            self._roots.append(root)
+        inner = Path(os.path.relpath(file, root)).as_posix()
+        self.files[file] = f"{self._roots.index(root)}/{inner}"
+
+    def _root_over(self, file: str) -> str | None:
+        return next((root for root in self._roots if file.startswith(root + os.sep)), None)
+
+
+def _parents(path: str) -> Iterator[str]:
+    parts = path.split("/")[:-1]
+    for end in range(1, len(parts) + 1):
+        yield "/".join(parts[:end])
+
+
+def _root_by_name(name: str, file: str) -> str | None:
+    """The folder from which a module of this name is imported, by its file's path."""
+    path, parts = Path(file), tuple(name.split("."))
+    stem = path.name.partition(".")[0]
+    location = path.parent if stem == "__init__" else path.with_name(stem)
+    if location.parts[-len(parts) :] != parts:
+        return None
+    return str(location.parents[len(parts) - 1])
+
+
+def _imported_later(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, str]]:
+    """(Name, file) of the local modules that these would import, and those again, that were not."""
+    waiting = [
+        (name, file_of(module) or "", _package_of(module)) for name, module in modules.items()
+    ]
+    seen = {name for name, _, _ in waiting}
+    while waiting:
+        _, file, package = waiting.pop()
+        if not file.endswith(".py"):
+            continue
+        for wanted in imported_names(Path(file).read_bytes(), package=package):
+            for spec in specs_along(wanted):
+                found = spec.origin if spec.has_location else None
+                if spec.name in seen or found is None or not is_local(found):
+                    continue
+                seen.add(spec.name)
+                yield spec.name, found
+                is_package = spec.submodule_search_locations is not None
+                above = spec.name if is_package else spec.name.rpartition(".")[0]
+                waiting.append((spec.name, found, above))
+
+
+def _package_of(module: ModuleType) -> str:
+    return getattr(module, "__package__", None) or ""
+
+
+def _requires(modules: Mapping[str, ModuleType], before: frozenset[str]) -> dict[str, str]:
+    """Distribution -> version of what is installed and imported by the user's code: named in its
+    sources, or imported since the recording began."""
+    named: set[str] = {name.partition(".")[0] for name in set(sys.modules) - before}
+    for module in modules.values():
+        file = file_of(module) or ""
+        if file.endswith(".py"):
+            names = imported_names(Path(file).read_bytes(), package=_package_of(module))
+            named |= {name.partition(".")[0] for name in names}
+    named -= {name.partition(".")[0] for name in modules}
+    named = {name for name in named if _is_installed(name)}
+    distributions = metadata.packages_distributions() if named else {}
+    found = {one for name in named for one in distributions.get(name, ())}
+    return {name: metadata.version(name) for name in sorted(found - _NUMERICS - {"bamboo-train"})}
+
+
+def _is_installed(name: str) -> bool:
+    if name in sys.stdlib_module_names or name.startswith("_"):
+        return False
+    module = sys.modules.get(name)
+    file = None if module is None else file_of(module)
+    return file is None or not is_local(file)
+
+
+def _read(origin: str, path: str) -> CodeFile:
+    size = os.stat(origin).st_size
+    if size > MOST_BYTES:
+        raise InputError(
+            f"{origin} has {size:,} bytes, and the model reads it while it is built: a run takes "
+            f"such files along up to {MOST_BYTES:,} bytes; read a smaller one"
+        )
+    return CodeFile(path=path, origin=origin, sha256=sha256_of(Path(origin)), bytes=size)
+
+
+def sha256_of(file: Path) -> str:
+    """Of a file's content. Raises OSError."""
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
