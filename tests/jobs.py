@@ -1,10 +1,16 @@
 """A job so small that a step takes milliseconds, for tests of every room that trains."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
+from bamboo.models import build_layer, build_model
+from bamboo.models.build import code_taken_along
+from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
+from bamboo.user_code.manifest import Manifest
+from bamboo.user_code.recording import recording
 
 TEXT = "".join(f"line {i}: the quick brown fox jumps over {i * i} lazy dogs\n" for i in range(200))
 
@@ -36,3 +42,17 @@ def tiny_job(folder: Path, overrides: Sequence[str] = ()) -> JobConfig:
     file = folder / "job.toml"
     file.write_text(TINY, encoding="utf-8")
     return load_job(file, overrides)
+
+
+def with_code(job: JobConfig, run: Path) -> JobConfig:
+    """The job of the run in this folder, once that has taken along what the layers are built from;
+    the job itself where the model is built in."""
+    with recording() as recorder:
+        spec = build_model(job)
+        for index in range(len(spec.factories)):
+            build_layer(spec, index, job.train.seed)
+        seen = code_taken_along(job, recorder)
+    if not seen:
+        return job
+    write_bundle(Manifest.from_dict(seen["code"]), run / CODE_FOLDER)
+    return replace(job, code=str(run / CODE_FOLDER))

@@ -20,7 +20,8 @@ from bamboo.runtime.reference import CalmRun
 from bamboo.runtime.verify import verify
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
-from tests.jobs import tiny_job
+from bamboo.user_code.bundle import CODE_FOLDER, identity_here
+from tests.jobs import tiny_job, with_code
 
 STEPS = 4
 NOISY = """
@@ -47,6 +48,7 @@ def _write_run(folder: Path, overrides: tuple[str, ...] = (), steps: int = STEPS
         record = {"v": 1, "step": step, "loss": calm.step(), "tokens_per_s": 1.0}
         lines.append(json.dumps(record) + "\n")
     (run / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    job = with_code(job, run)
     (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
     _write_strategy(run, job, local_numerics(job.cluster))
     for stage in range(2):
@@ -62,7 +64,12 @@ def _layer(name: str) -> int:
 
 def _write_strategy(run: Path, job: JobConfig, numerics: dict[str, Any]) -> None:
     strategy = Strategy(
-        semantics=semantics(job, data_digest=load_data(job).digest, numerics=numerics),
+        semantics=semantics(
+            job,
+            data_digest=load_data(job).digest,
+            numerics=numerics,
+            code=identity_here(run / CODE_FOLDER) if job.code else None,
+        ),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
     )
     (run / "strategy.json").write_text(strategy.to_json(), encoding="utf-8")
@@ -221,6 +228,20 @@ def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> 
     done = _command(str(run))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
+
+
+def test_a_run_is_verified_with_the_code_that_it_took_along(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NOISY, encoding="utf-8")
+    run = _write_run(tmp_path, ("model.model=mine.py:build",))
+    (tmp_path / "mine.py").unlink()
+    done = _command(str(run))
+    assert json.loads(done.stdout)["equal"] is True, done.stderr
+    own = run / "code/0/mine.py"
+    own.unlink()
+    own.write_text(NOISY.replace("16, 256", "16, 257"), encoding="utf-8")
+    done = _command(str(run))
+    assert done.returncode == 2
+    assert "run/code/0/mine.py was changed after the launch" in json.loads(done.stdout)["error"]
 
 
 def _command(folder: str) -> "subprocess.CompletedProcess[str]":
