@@ -313,6 +313,8 @@ FENCED_STATUS = 3
 """Exit status of a worker that was fenced: what it did since does not count."""
 STORE_AWAY_STATUS = 4
 """Exit status of a worker that could not join for the store's sake: no fault of its own."""
+TAKEN, REFUSED = b"+", b"-"
+"""What an agent answers its worker: whether the store takes what the node writes."""
 
 
 class WorkerProcess(Protocol):

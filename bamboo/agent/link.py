@@ -1,7 +1,8 @@
 """The agent's end of the line to its worker: a unix socket over which the worker tells progress.
 
-The worker connects once and writes one JSON object per line: the payload of the node's lease. The
-line has a second use: when it ends at the worker's side, the worker knows that its agent is dead.
+The worker connects once and writes one JSON object per line: the payload of the node's lease. It is
+answered with one byte, whether the store takes what the node writes: a worker may write nothing for
+long. When the line ends at the worker's side, the worker knows that its agent is dead.
 """
 
 import contextlib
@@ -9,7 +10,10 @@ import json
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+
+from bamboo.ports import REFUSED, TAKEN
 
 FIRST_PAYLOAD = json.dumps({"progress": 0, "step": 0, "ops": {}, "tensor_bytes": 0})
 _LINE_LIMIT_BYTES = 65536
@@ -17,10 +21,12 @@ _LOOK_S = 0.5
 
 
 class WorkerLink:
-    """Listens at `path` and keeps the newest payload. `run` is a thread's body."""
+    """Listens at `path` and keeps the newest payload; `taken` says whether the store takes the
+    node's beats. `run` is a thread's body."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, taken: Callable[[], bool]) -> None:
         self.path = path
+        self._taken = taken
         self._payload = FIRST_PAYLOAD
         self._received: dict[socket.socket, bytes] = {}
         path.unlink(missing_ok=True)
@@ -74,7 +80,10 @@ class WorkerLink:
         for line in reversed(lines):
             if _is_payload(line):
                 self._payload = line.decode()
-                return
+                break
+        if lines:
+            with contextlib.suppress(OSError):  # it is gone, which the next look sees
+                connection.send(TAKEN if self._taken() else REFUSED)
 
 
 def _is_payload(line: bytes) -> bool:

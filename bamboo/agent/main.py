@@ -31,6 +31,7 @@ from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
 from bamboo.config.load import job_from_json
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.open import opened_in_time
+from bamboo.coord.writes import Writes
 from bamboo.core import state as core
 from bamboo.core.events import PeerLost, RunFailed
 from bamboo.core.policy import Policy
@@ -112,7 +113,10 @@ class _Agent:
         self._config = config
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
         self._stop = threading.Event()
-        self._link = WorkerLink(config.socket_dir / f"a-{node}.sock")
+        self._writes = Writes()
+        self._link = WorkerLink(
+            config.socket_dir / f"a-{node}.sock", taken=lambda: self._writes.now().succeeds
+        )
         self._log = LogWatch(
             node=node,
             store=run.store,
@@ -225,7 +229,7 @@ class _Agent:
                 return EXIT_DONE
 
     def _threads(self, metadata: Metadata) -> list[threading.Thread]:
-        run, config = self._run, self._config
+        run, config, writes = self._run, self._config, self._writes
         heartbeat = Heartbeat(
             node=self._node,
             store=run.store,
@@ -233,6 +237,7 @@ class _Agent:
             beat_s=run.beat_s,
             store_away_s=config.store_away_s,
             outcomes=self._outcomes,
+            writes=writes,
             heard=config.heard_file,
         )
         peers = PeerWatch(
@@ -241,6 +246,7 @@ class _Agent:
             driver=run.driver,
             policy=run.policy,
             state=lambda: self._log.state,
+            writes=writes,
             every_s=run.beat_s,
         )
         notices = NoticeWatch(

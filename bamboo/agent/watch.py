@@ -15,6 +15,7 @@ from pathlib import Path
 from bamboo.agent.outcome import Fenced, Orphaned, Outcome, RunEnded
 from bamboo.coord.driver import Driver
 from bamboo.coord.follow import Follower
+from bamboo.coord.writes import Writes
 from bamboo.core.detector import LeaseView, judge
 from bamboo.core.effects import End, Fence
 from bamboo.core.policy import Policy
@@ -25,14 +26,13 @@ from bamboo.ports import Store
 
 _FOLLOW_S = 0.5
 _RETRY_S = 0.2
-_APPEND_DEADLINE_S = 5.0
 
 log = logging.getLogger("bamboo.agent")
 
 
 class Heartbeat:
-    """Renews the node's lease with the worker's newest payload, every `beat_s`; `heard` is touched
-    whenever the store has taken it."""
+    """Renews the node's lease with the worker's newest payload, every `beat_s`; `writes` is told
+    whether the store has taken it, and `heard` is touched whenever it has."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Heartbeat:
         beat_s: float,
         store_away_s: float,
         outcomes: "queue.Queue[Outcome]",
+        writes: Writes,
         heard: Path | None = None,
     ) -> None:
         self._node = node
@@ -52,21 +53,30 @@ class Heartbeat:
         self._beat_s = beat_s
         self._store_away_s = store_away_s
         self._outcomes = outcomes
+        self._writes = writes
 
     def run(self, stop: threading.Event) -> None:
-        """Beat until `stop`; a store that is away longer than `store_away_s` ends the agent."""
-        answered_s = time.monotonic()
+        """Beat until `stop`; a store that takes nothing for `store_away_s` ends the agent."""
+        taken_s = time.monotonic()
         while not stop.wait(self._beat_s):
-            try:
-                self._store.beat(self._node, self._payload())
-                answered_s = time.monotonic()
-                self._say_heard()
-            except StoreUnavailable as error:
-                away_s = time.monotonic() - answered_s
-                if away_s > self._store_away_s:
-                    why = f"the store has not answered for {away_s:.0f} s: {error}"
-                    self._outcomes.put(Orphaned(why=why))
-                    return
+            error = self.beat()
+            if error is None:
+                taken_s = time.monotonic()
+            elif (away_s := time.monotonic() - taken_s) > self._store_away_s:
+                why = f"the store has taken no beat for {away_s:.0f} s: {error}"
+                self._outcomes.put(Orphaned(why=why))
+                return
+
+    def beat(self) -> StoreUnavailable | None:
+        """One beat; why the store did not take it, or None."""
+        try:
+            self._store.beat(self._node, self._payload())
+        except StoreUnavailable as error:
+            self._writes.refused()
+            return error
+        self._writes.written()
+        self._say_heard()
+        return None
 
     def _say_heard(self) -> None:
         if self._heard is not None:
@@ -130,10 +140,12 @@ class PeerWatch:
         driver: Driver,
         policy: Policy,
         state: Callable[[], State],
+        writes: Writes,
         every_s: float,
     ) -> None:
         self._node = node
         self._store = store
+        self._writes = writes
         self._driver = driver
         self._policy = policy
         self._state = state
@@ -149,7 +161,8 @@ class PeerWatch:
                 continue
 
     def judge_once(self) -> None:
-        """One reading of the leases; appends a PeerLost for each node that stood still too long."""
+        """One reading of the leases; appends a PeerLost for each node that stood still too long.
+        What the store does not take at once is not said later: it is judged anew then."""
         state = self._state()
         if state.phase is Phase.FINISHED:
             return
@@ -159,10 +172,11 @@ class PeerWatch:
             watched=[node.id for node in state.live_nodes() if node.id != self._node],
             leases=leases,
             now_s=now_s,
+            writing=self._writes.now(),
             policy=self._policy,
             reporter=self._node,
         )
         for event in lost:
-            appended = self._driver.append(event, deadline_s=_APPEND_DEADLINE_S)
+            appended = self._driver.append(event, deadline_s=0.0)
             if appended.changed:
                 log.info("%s stood still: %s", event.node, appended.reason)

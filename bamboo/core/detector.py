@@ -2,6 +2,7 @@
 
 Rule: only growth of the progress counter counts as life, so a node whose beats come but whose
 worker is frozen is treated like one whose beats are missing. A counter is any integer that grows.
+Nobody is judged by a time in which the observer itself could not have beaten (`core.outage`).
 Suspicion is evidence and is only shown; a PeerLost is returned for the caller to append, again at
 every reading until the caller no longer watches the node.
 """
@@ -11,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bamboo.core.events import PeerLost
+from bamboo.core.outage import Writing
 from bamboo.core.policy import Policy
 from bamboo.ids import NodeId
 from bamboo.ports import Lease
@@ -45,16 +47,20 @@ def judge(
     watched: Collection[NodeId],
     leases: Mapping[NodeId, Lease],
     now_s: float,
+    writing: Writing,
     policy: Policy,
     reporter: str,
 ) -> tuple[LeaseView, tuple[PeerLost, ...]]:
     """Compare a successful reading (`Store.leases`) with the one before.
 
     `watched` are the nodes to judge: the live ones but the observer's own. A node without a lease
-    is judged from the first reading that watched it. Everybody's time starts again, so nobody is
-    gone before one full lease has passed, when the store was away (more than half of `gone_s` since
-    the reading before: whoever beat just before it may stand first in the queue behind us), was
-    wiped (a lease that was there is not), or its clock went back.
+    is judged from the first reading that watched it. `writing` is what the observer knows of its
+    own writes: a store that is read and refuses to be written shows an old lease of everybody.
+
+    Everybody's time starts again, so nobody is gone before one full lease has passed, when the
+    store was away (more than half of `gone_s` since the reading before: whoever beat just before it
+    may stand first in the queue behind us), was wiped (a lease that was there is not), or its clock
+    went back.
     """
     before = {seen.node: seen for seen in view.seen}
     fresh = (
@@ -66,7 +72,7 @@ def judge(
         _look(node, before.get(node), leases.get(node), now_s=now_s, fresh=fresh)
         for node in sorted(watched)
     )
-    idle_s = {entry.node: now_s - entry.grown_at_s for entry in seen}
+    idle_s = {entry.node: writing.waited_s(now_s - entry.grown_at_s) for entry in seen}
     suspects = tuple(node for node, idle in idle_s.items() if idle >= policy.suspect_s)
     lost = tuple(
         PeerLost(node=node, reporter=reporter, cause="lease")

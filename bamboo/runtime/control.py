@@ -25,7 +25,7 @@ from bamboo.core.state import State
 from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.lines import LineWriter
-from bamboo.ports import Store, Transport
+from bamboo.ports import TAKEN, Store, Transport
 from bamboo.runtime.backlog import POLL_S, Backlog
 from bamboo.runtime.decided import Decided
 from bamboo.runtime.outbox import urgent_first
@@ -206,12 +206,13 @@ def report_to_agent(
     beat_s: float,
     patience_s: float,
     agent_gone: Callable[[], None],
+    taken: Callable[[bool], None],
     stop: threading.Event,
 ) -> None:
-    """Thread: one JSON line a beat; its end means that the agent died. Its counter grows while the
+    """Thread: one JSON line a beat; its end means that the agent died. `taken` hears what it
+    answers: whether the store takes what this node writes. The counter of a line grows while the
     trainer goes round its loop (`turns` of what it tells), or has not stood still for `patience_s`:
     a single operation may take its time."""
-    connection.settimeout(beat_s)
     count, turns, turned_s = 0, None, time.monotonic()
     while not stop.is_set():
         told, now_s = progress(), time.monotonic()
@@ -221,10 +222,15 @@ def report_to_agent(
             count += 1
         line = json.dumps({"progress": count, **told}).encode() + b"\n"
         try:
+            connection.settimeout(beat_s)
             connection.sendall(line)
-            if not connection.recv(64):
-                agent_gone()
-                return
+            while (left_s := now_s + beat_s - time.monotonic()) > 0:
+                connection.settimeout(left_s)
+                answer = connection.recv(64)
+                if not answer:
+                    agent_gone()
+                    return
+                taken(answer.endswith(TAKEN))
         except TimeoutError:
             continue
         except OSError:

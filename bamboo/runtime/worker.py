@@ -36,7 +36,7 @@ from bamboo.core.state import Outcome, State
 from bamboo.errors import (
     CoreMisuse,
     StorageUnavailable,
-    StoreNotReached,
+    StoreRefused,
     StoreUnavailable,
 )
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
@@ -82,7 +82,7 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
         objects = objects_of(config, bucket)
         text = None if objects is None else text_of(documents, objects)
-    except (StoreNotReached, StoreUnavailable, StorageUnavailable):
+    except (StoreRefused, StoreUnavailable, StorageUnavailable):
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
@@ -338,6 +338,7 @@ class _Worker:
                 beat_s=beat_s,
                 patience_s=patience_s,
                 agent_gone=_end_without_agent,
+                taken=trainer.log_watch.taken,
                 stop=self._stop,
             ),
         )

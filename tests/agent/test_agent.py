@@ -12,7 +12,7 @@ from bamboo.coord.driver import Driver
 from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import StoreRefused, StoreUnavailable
-from bamboo.ports import FENCED_STATUS, STORE_AWAY_STATUS, Notice
+from bamboo.ports import FENCED_STATUS, REFUSED, STORE_AWAY_STATUS, TAKEN, Notice
 from tests.agent.world import (
     HASTY,
     POLICY,
@@ -24,6 +24,7 @@ from tests.agent.world import (
     state_of,
     wait_for,
 )
+from tests.coord.flaky import FlakyStore
 from tests.support import wait_until
 
 
@@ -76,7 +77,31 @@ def test_it_beats_with_what_its_worker_reports(store, tmp_path) -> None:
         join(store, 1)
         end(store)
         assert agent.status() == EXIT_DONE
-        assert line.recv(1) == b""
+        assert line.recv(64) == TAKEN
+        assert line.recv(64) == b""
+
+
+def test_it_tells_its_worker_whether_the_store_takes_what_is_written(store, tmp_path) -> None:
+    """A worker may write nothing for long, and must not take an outage for a standstill."""
+    flaky = FlakyStore(store)
+    agent = Agent(store, tmp_path, opener=lambda: NeverClosed(flaky))
+    worker = agent.worker()
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(5.0)
+        line.connect(worker.config["agent_socket"])
+
+        def answer() -> bytes:
+            line.sendall(b'{"progress": 1}\n')
+            return line.recv(64)
+
+        wait_until(lambda: answer() == TAKEN, what="the store takes a beat")
+        flaky.refuses = True
+        wait_until(lambda: answer() == REFUSED, what="it refuses")
+        flaky.refuses = False
+        wait_until(lambda: answer() == TAKEN, what="it takes them again")
+    join(store, 1)
+    end(store)
+    assert agent.status() == EXIT_DONE
     assert not (tmp_path / "a-i-1.0.sock").exists()
 
 

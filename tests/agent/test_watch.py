@@ -1,5 +1,6 @@
 """The agent's views of the run, one step at a time, with a clock that a test moves."""
 
+import json
 import queue
 import threading
 import time
@@ -11,13 +12,16 @@ from bamboo.agent.outcome import Fenced, RunEnded
 from bamboo.agent.watch import Heartbeat, LogWatch, PeerWatch
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import open_store
+from bamboo.coord.writes import Writes
 from bamboo.core.events import NodeJoined, NoticeReceived, PeerLost, RebalanceAdvised, RunFailed
+from bamboo.core.outage import Writing
 from bamboo.core.state import NodeStatus, Outcome, initial_state
 from bamboo.errors import StoreUnavailable
 from bamboo.ids import InstanceId, NodeId, ZoneId, node_id
 from bamboo.ports import Identity, Notice
 from bamboo.topology.grid import Grid
 from tests.agent.world import HASTY, POLICY, RUN, Service, join, make_store, state_of
+from tests.coord.flaky import FlakyStore
 from tests.store_server import start_store
 from tests.support import wait_until
 
@@ -39,7 +43,8 @@ def store(clock):
     return make_store(policy=HASTY, clock=clock)
 
 
-def peer_watch(store, node: NodeId) -> PeerWatch:
+def peer_watch(store, node: NodeId, writes: Writes | None = None) -> PeerWatch:
+    """`writes` None: of an observer whose every write succeeds."""
     driver = Driver(store, HASTY, node)
     return PeerWatch(
         node=node,
@@ -47,8 +52,14 @@ def peer_watch(store, node: NodeId) -> PeerWatch:
         driver=driver,
         policy=HASTY,
         state=lambda: state_of(store),
+        writes=writes or Sure(),
         every_s=0.02,
     )
+
+
+class Sure(Writes):
+    def now(self) -> Writing:
+        return Writing(for_s=1e9)
 
 
 def test_only_the_peer_that_stands_still_is_lost(store, clock) -> None:
@@ -89,6 +100,65 @@ def test_an_outage_of_the_store_makes_nobody_gone(store, clock) -> None:
     assert state_of(store).node(peer).status.live
 
 
+def test_a_store_that_refuses_accuses_nobody_until_a_lease_after(store, clock) -> None:
+    """It is read all the time. The peer is gone indeed: that is found one lease after."""
+    me, peer = join(store, 1), join(store, 2)
+    flaky, writes = FlakyStore(store), Writes(clock=clock)
+    outcomes: queue.Queue = queue.Queue()
+    heart = Heartbeat(
+        node=me,
+        store=flaky,
+        payload=lambda: json.dumps({"progress": int(clock.now_s * 1000)}),
+        beat_s=0.05,
+        store_away_s=3600.0,
+        outcomes=outcomes,
+        writes=writes,
+    )
+    watch = peer_watch(flaky, me, writes)
+
+    def turns(length_s: float) -> None:
+        for _ in range(round(length_s / 0.05)):
+            clock.now_s += 0.05
+            heart.beat()
+            watch.judge_once()
+
+    turns(2 * HASTY.gone_s)
+    assert not state_of(store).node(peer).status.live, "without an outage it is found"
+    store = make_store(policy=HASTY, clock=clock)
+    me, peer = join(store, 1), join(store, 2)
+    flaky = FlakyStore(store)
+    heart._store, watch = flaky, peer_watch(flaky, me, writes)
+    store.beat(peer, '{"progress": 1}')
+    turns(0.8 * HASTY.gone_s)
+    flaky.refuses = True
+    turns(3 * HASTY.gone_s)
+    assert state_of(store).node(peer).status.live
+    flaky.refuses = False
+    turns(0.9 * HASTY.gone_s)
+    assert state_of(store).node(peer).status.live, "the first word after it is no loss"
+    turns(0.3 * HASTY.gone_s)
+    assert not state_of(store).node(peer).status.live, "a true loss is found after one lease"
+
+
+def test_a_loss_that_the_store_did_not_take_at_once_is_judged_anew(store, clock) -> None:
+    """Its outage may have begun just after our own last beat: the peer beats again before us."""
+    me, peer = join(store, 1), join(store, 2)
+    flaky = FlakyStore(store)
+    watch = peer_watch(flaky, me)
+    store.beat(peer, '{"progress": 1}')
+    watch.judge_once()
+    for _ in range(5):
+        watch.judge_once()
+        clock.now_s += 0.1
+    flaky.refuses = True
+    with pytest.raises(StoreUnavailable):
+        watch.judge_once()
+    flaky.refuses = False
+    store.beat(peer, '{"progress": 2}')
+    watch.judge_once()
+    assert state_of(store).node(peer).status.live
+
+
 def test_a_jump_of_the_wall_clock_makes_nobody_gone(tmp_path, monkeypatch) -> None:
     """Leases are stamped and judged by the store's clock, whatever this machine's says."""
     server = start_store(tmp_path)
@@ -123,6 +193,7 @@ def test_whoever_watches_from_outside_sees_when_the_store_answers(store, tmp_pat
         beat_s=0.005,
         store_away_s=0.05,
         outcomes=outcomes,
+        writes=Writes(),
         heard=heard,
     )
     thread = threading.Thread(target=heart.run, args=(threading.Event(),))
@@ -130,7 +201,7 @@ def test_whoever_watches_from_outside_sees_when_the_store_answers(store, tmp_pat
     heard.parent.mkdir()  # only now: that it could not be touched before has ended nothing
     wait_until(heard.exists, what="it was heard")
     store.close()
-    assert "has not answered" in outcomes.get(timeout=10).why
+    assert "has taken no beat" in outcomes.get(timeout=10).why
     thread.join(timeout=10)
     heard.unlink()
     heart.run(threading.Event())

@@ -3,6 +3,7 @@
 import pytest
 
 from bamboo.core.detector import LeaseView, judge
+from bamboo.core.outage import Writing
 from bamboo.core.policy import Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
@@ -12,6 +13,10 @@ POLICY = Policy(suspect_s=1.0, gone_s=3.0)
 A, B = NodeId("a.1"), NodeId("b.1")
 
 
+SURE = Writing(for_s=1e9)
+"""An observer that never met a refusal and wrote just now."""
+
+
 class Observer:
     """One observer reading simulated leases."""
 
@@ -19,6 +24,7 @@ class Observer:
         self.view = LeaseView()
         self.watched = watched
         self.leases: dict[NodeId, Lease] = {}
+        self.writing = SURE
 
     def beat(self, node: NodeId, progress: int, at_s: float) -> None:
         self.leases[node] = Lease(payload=f'{{"progress": {progress}}}', beaten_at_s=at_s)
@@ -30,6 +36,7 @@ class Observer:
             watched=self.watched,
             leases=self.leases,
             now_s=now_s,
+            writing=self.writing,
             policy=POLICY,
             reporter="me",
         )
@@ -178,6 +185,50 @@ def test_a_late_reader_dates_life_by_the_beat() -> None:
     assert observer.read(2.9) == []
     assert observer.view.suspects == (A,)
     assert observer.read(3.5) == [A]
+
+
+@pytest.mark.parametrize("refused_s", [0.4, 2.6, 3.0, 3.4, 8.0])
+def test_a_store_that_answers_and_refuses_makes_nobody_gone(refused_s: float) -> None:
+    """Its leases are read every 0.2 s, and all are old: nobody could renew one."""
+    observer = Observer(A, B)
+    run(observer, to_s=10.0, alive=(A, B))
+    steps = round(refused_s / 0.2)
+    observer.writing = Writing()
+    for i in range(1, steps + 1):
+        assert observer.read(10.0 + 0.2 * i) == []
+        assert not observer.view.suspects
+    # It takes our beat again; that of A comes a little later, and B never beats again.
+    back_s = 10.0 + 0.2 * steps
+    gone_at_s: list[float] = []
+    for i in range(1, 21):
+        now_s = back_s + 0.2 * i
+        observer.writing = Writing(for_s=0.2 * i, last_s=0.05)
+        if i > 5:
+            observer.beat(A, 1000 + i, now_s - 0.05)
+        lost = observer.read(now_s)
+        assert A not in lost
+        gone_at_s += [now_s - back_s for node in lost if node == B]
+    assert min(gone_at_s) == pytest.approx(POLICY.gone_s + 0.2), "after one full lease, not two"
+
+
+def test_who_is_refused_alone_accuses_nobody_for_ever() -> None:
+    """The others live and beat; and one of them stands still, which is for others to say."""
+    observer = Observer(A, B)
+    run(observer, to_s=5.0, alive=(A, B))
+    observer.writing = Writing()
+    for i in range(1, 200):
+        observer.beat(A, 1000 + i, 5.0 + 0.2 * i)
+        assert observer.read(5.0 + 0.2 * i) == []
+
+
+def test_a_write_that_is_not_answered_is_no_evidence() -> None:
+    """The store is read and holds writes back: nothing is refused for now."""
+    observer = Observer(A)
+    run(observer, to_s=10.0, alive=(A,))
+    for i in range(1, 100):
+        observer.writing = Writing(for_s=1e9, last_s=0.2 * i)
+        assert observer.read(10.0 + 0.2 * i) == []
+        assert not observer.view.suspects
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ import json
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from bamboo.core.state import Phase
+from bamboo.ports import REFUSED, TAKEN
+from bamboo.runtime import log_watch
 from bamboo.runtime.control import report_to_agent
 from tests.runtime.simulated import World
 from tests.runtime.test_interleavings import job
@@ -25,6 +28,7 @@ class Line:
 
     def __init__(self, progress: Callable[[], dict[str, Any]]) -> None:
         self.counters: list[int] = []
+        self.taken: list[bool] = []
         self.gone = threading.Event()
         self.stop = threading.Event()
         self._mine, self._theirs = socket.socketpair()
@@ -37,6 +41,7 @@ class Line:
                     beat_s=BEAT_S,
                     patience_s=PATIENCE_S,
                     agent_gone=self.gone.set,
+                    taken=self.taken.append,
                     stop=self.stop,
                 )
             ),
@@ -49,6 +54,9 @@ class Line:
         while part := self._mine.recv(65536):
             *lines, received = (received + part).split(b"\n")
             self.counters += [json.loads(line)["progress"] for line in lines]
+
+    def answer(self, said: bytes) -> None:
+        self._mine.sendall(said)
 
     def close(self) -> None:
         self.stop.set()
@@ -96,6 +104,47 @@ def test_one_long_operation_is_no_standstill(line: Line) -> None:
     """The first counters grow with each beat, though the trainer is in its first turn."""
     wait_until(lambda: len(line.counters) >= 3, what="beats", timeout_s=30)
     assert line.counters[:3] == [1, 2, 3]
+
+
+def test_what_the_agent_answers_is_heard_and_hurries_no_beat(line: Line) -> None:
+    began_s, first = time.monotonic(), len(line.counters)
+    for said in (TAKEN, TAKEN, REFUSED, TAKEN) * 5:
+        heard = len(line.taken)
+        line.answer(said)
+        wait_until(lambda heard=heard: len(line.taken) > heard, what="it is heard", timeout_s=30)
+        assert line.taken[-1] is (said == TAKEN)
+    beats_s = (len(line.counters) - first) * BEAT_S
+    assert beats_s <= time.monotonic() - began_s + 2 * BEAT_S
+    assert not line.gone.is_set()
+
+
+def test_a_log_that_takes_nothing_is_away_though_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for a decision that cannot be written is no standstill, nor just after."""
+    now_s = 100.0
+    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
+    watch = log_watch.LogWatch(step_timeout_s=2.0)
+    for _ in range(30):
+        now_s += 0.1
+        watch.answered()
+        watch.taken(True)
+    assert watch.was_there()
+    for _ in range(30):
+        now_s += 0.1
+        watch.answered()
+        watch.taken(False)
+        assert watch.away()
+        assert not watch.was_there()
+    for _ in range(20):
+        watch.taken(True)
+        assert not watch.away()
+        assert not watch.was_there()
+        now_s += 0.1
+        watch.answered()
+    now_s += 0.1
+    watch.answered()
+    assert watch.was_there()
 
 
 def test_a_trainer_turns_while_it_waits() -> None:

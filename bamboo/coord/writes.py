@@ -1,0 +1,35 @@
+"""What one process knows of its own writes to the store, from every thread of it that writes.
+
+Rule: it is only noted here; what follows from it `core.outage` says.
+"""
+
+import time
+from collections.abc import Callable
+
+from bamboo.core.outage import Writing
+
+
+class Writes:
+    """Told of each write, and asked before anybody is judged. `clock` gives seconds that never go
+    back."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # One value, so that a thread never sees half of a change.
+        self._since_and_last_s: tuple[float, float] | None = None
+
+    def written(self) -> None:
+        """A write has succeeded."""
+        now_s, known = self._clock(), self._since_and_last_s
+        self._since_and_last_s = (now_s if known is None else known[0], now_s)
+
+    def refused(self) -> None:
+        """A write was refused, has failed or was not answered."""
+        self._since_and_last_s = None
+
+    def now(self) -> Writing:
+        """What is known now."""
+        known, now_s = self._since_and_last_s, self._clock()
+        if known is None:
+            return Writing()
+        return Writing(for_s=now_s - known[0], last_s=now_s - known[1])

@@ -1,0 +1,61 @@
+"""When the store is away, and what of a wait counts: an outage makes nobody late.
+
+Rule: a write that is refused, that fails or that is not answered is an outage of the store, as a
+reading that fails is. While it lasts nobody can show that it is there, so what stands still then is
+no evidence. An observer judges nobody before one full lease has passed in which its own writes
+succeeded.
+"""
+
+from dataclasses import dataclass
+
+AWAY_S = 1.0
+"""A store that has neither answered nor refused for so long is away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """What one observer knows at this moment of its own writes to the store, in seconds."""
+
+    for_s: float = 0.0
+    """How long ago the first one succeeded since the last one that did not; 0: none has."""
+    last_s: float = 0.0
+    """How long ago the newest one succeeded: what is asked and not answered yet is no success."""
+
+    @property
+    def succeeds(self) -> bool:
+        """Whether the store takes what is written to it, as far as is known."""
+        return self.for_s > 0 and self.last_s <= AWAY_S
+
+    def waited_s(self, since_s: float) -> float:
+        """How much of the last `since_s` seconds others could have written in, and did not: those
+        in which own writes are known to succeed."""
+        return max(0.0, min(since_s, self.for_s) - self.last_s)
+
+
+class WaitClock:
+    """A clock for waits that a store is needed to end: it stands still while the store is away, and
+    for one full lease after, in which everybody says what he could not say."""
+
+    def __init__(self, *, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._asked_s: float | None = None
+        """When it went last."""
+        self._until_s: float | None = None
+        """It stands still until then."""
+        self._stood_s = 0.0
+
+    def away(self, now_s: float) -> None:
+        """The store is away at `now_s`; to be told again as long as it is."""
+        if self._asked_s is None:
+            self._asked_s = now_s
+        self._until_s = now_s + self._lease_s
+
+    def at(self, now_s: float) -> float:
+        """The time that has counted by `now_s`."""
+        if self._until_s is not None and self._asked_s is not None:
+            if now_s < self._until_s:
+                return self._asked_s - self._stood_s
+            self._stood_s += self._until_s - self._asked_s
+            self._until_s = None
+        self._asked_s = now_s
+        return now_s - self._stood_s

@@ -1,0 +1,54 @@
+"""What of a wait counts while a store is away, and just after."""
+
+import pytest
+
+from bamboo.core.outage import AWAY_S, WaitClock, Writing
+
+LEASE_S = 3.0
+
+
+def test_only_time_in_which_own_writes_succeed_is_waited() -> None:
+    assert Writing().waited_s(100.0) == 0.0
+    assert Writing(for_s=1e9).waited_s(100.0) == 100.0
+    assert Writing(for_s=2.0).waited_s(100.0) == 2.0
+    assert Writing(for_s=2.0, last_s=0.5).waited_s(100.0) == 1.5
+    assert Writing(for_s=1e9, last_s=0.5).waited_s(2.0) == 1.5
+    assert Writing(for_s=1e9, last_s=5.0).waited_s(2.0) == 0.0
+
+
+def test_a_store_takes_writes_while_the_newest_was_taken_and_lately() -> None:
+    assert not Writing().succeeds
+    assert Writing(for_s=0.01).succeeds
+    assert Writing(for_s=100.0, last_s=AWAY_S).succeeds
+    assert not Writing(for_s=100.0, last_s=1.01 * AWAY_S).succeeds
+
+
+def test_a_clock_for_waits_stands_still_during_an_outage_and_one_lease_after() -> None:
+    clock = WaitClock(lease_s=LEASE_S)
+    assert clock.at(100.0) == 100.0
+    for now_s in (101.0, 102.0, 110.0):
+        clock.away(now_s)
+        assert clock.at(now_s) == 100.0
+    assert clock.at(112.9) == 100.0
+    assert clock.at(113.0) == pytest.approx(100.0)
+    assert clock.at(115.0) == pytest.approx(102.0)
+    clock.away(120.0)
+    assert clock.at(121.0) == pytest.approx(102.0), "nothing since it was asked last counts"
+    assert clock.at(124.0) == pytest.approx(103.0)
+
+
+def test_an_outage_that_begins_within_the_lease_of_another_is_one_outage() -> None:
+    clock = WaitClock(lease_s=LEASE_S)
+    clock.at(10.0)
+    clock.away(11.0)
+    assert clock.at(13.0) == 10.0
+    clock.away(13.5)
+    assert clock.at(16.4) == 10.0
+    assert clock.at(17.5) == pytest.approx(11.0)
+
+
+def test_a_clock_that_was_never_asked_begins_with_the_outage() -> None:
+    clock = WaitClock(lease_s=LEASE_S)
+    clock.away(50.0)
+    assert clock.at(52.0) == 50.0
+    assert clock.at(54.0) == pytest.approx(51.0)
