@@ -5,6 +5,7 @@
     |  `- StoreRefused          2   the store cannot be used or refuses the login, at the start
     |     `- StoreNotReached    2   it did not answer
     |- StoreUnavailable         1   the store went away while running (callers retry, bounded)
+    |  `- StoreRefuses          1   it answers, and takes nothing: read-only, no memory, no right
     |- StorageUnavailable       1   where checkpoints go cannot be written or read now
     |  |- StorageFull           1   there is no room left for a checkpoint
     |  `- NotAsWritten          1   a checkpoint is not, or no more, what was written
@@ -57,6 +58,11 @@ class StoreNotReached(StoreRefused):
 
 class StoreUnavailable(BambooError):
     """The store did not answer within its deadline; the caller decides whether to retry."""
+
+
+class StoreRefuses(StoreUnavailable):
+    """The store answered that it does not do what was asked: one line with the remedy. Callers
+    treat it as away; it is the store's keeper who can mend it."""
 
 
 class StorageUnavailable(BambooError):

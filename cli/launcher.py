@@ -13,7 +13,6 @@ from bamboo.config.tree import JobConfig
 from bamboo.coord.follow import Decision, Follower
 from bamboo.core.effects import TerminateAll, TerminateInstance
 from bamboo.core.events import RunFailed, StopRequested
-from bamboo.core.patience import Patience, parked, stands_for_s
 from bamboo.core.state import Outcome, Phase
 from bamboo.errors import BambooError, StoreUnavailable
 from bamboo.telemetry.samples import SamplesRecord
@@ -21,6 +20,7 @@ from bamboo.telemetry.schema import MetricRecord
 from cli.autoscaling import Autoscaler
 from cli.books import Booked
 from cli.chaos import Chaos
+from cli.deadlines import Deadlines
 from cli.heard import Hearing
 from cli.ledger import Accounts
 from cli.market import Market
@@ -32,7 +32,7 @@ from cli.playing import nodes_wanted, order_chaos
 from cli.ports import Ports
 from cli.progress import Progress, with_beat, with_decision, with_metric
 from cli.spending import LEAVING_S, Spending, short_of
-from cli.stopping import not_formed, stop_event
+from cli.stopping import stop_event
 
 TURN_S = 0.2
 LEASES_EVERY_S = 0.5
@@ -42,8 +42,6 @@ PACE_EVERY_S = 5.0
 APPEND_DEADLINE_S = 2.0
 """An event that cannot be appended now is said again in a later turn."""
 AT_ONCE_DEADLINE_S = 0.5
-PATIENCE_S = 60.0
-"""Beyond the job's own time limits: members end a run that stands still, this is for the rest."""
 
 
 class Launcher:
@@ -72,7 +70,7 @@ class Launcher:
         self._outage = Outage(run=progress.run, ours=store_is_ours, now_s=progress.now_s)
         self._booked = booked or Booked()
         self._chaos = Chaos(job.chaos, ordered=self._booked.ordered)
-        self._patience = Patience(patience_s=job.cluster.patience_s, park_s=job.cluster.park_s)
+        self._deadlines = Deadlines(job.cluster, now_s=progress.now_s)
         self._market = market
         self._autoscaler = autoscaler
         self._spending = spending or Spending()
@@ -85,7 +83,6 @@ class Launcher:
         self._accounts = Accounts(self._booked, ports.books)
         self._due_at_s: dict[str, float] = {}
         self._asked_to_stop = False
-        self._began_at_s = self._moved_at_s = progress.now_s
         self._cut_off = False
         """Whether the run was ended from here, because its store could not be asked."""
 
@@ -128,6 +125,8 @@ class Launcher:
     def _turn(self, *, timeout_s: float) -> None:
         try:
             self._read(timeout_s=timeout_s)
+            if self._outage.lasts:
+                self._to_ledger()  # a store that is read may take nothing still
             self._outage.answered(self._ports.now())
             self._control()
         except StoreUnavailable as error:
@@ -197,7 +196,7 @@ class Launcher:
     # ------------------------------------------------------------------ reading
 
     def _decided(self, decision: Decision) -> None:
-        self._moved_at_s = self._ports.now()
+        self._deadlines.moved(self._ports.now())
         self._accounts.decided(decision, first=self._follower.first)
         self.progress = with_decision(
             self.progress,
@@ -231,7 +230,8 @@ class Launcher:
                     pass  # addressed to a node
 
     def _measured(self, record: Mapping[str, Any]) -> None:
-        self._moved_at_s = now_s = self._ports.now()
+        now_s = self._ports.now()
+        self._deadlines.moved(now_s)
         self._accounts.measured(record, now_s=now_s)
         before = self.progress.step
         if record.get("kind") == "failover":
@@ -322,34 +322,14 @@ class Launcher:
         return stop_event(budget, self.progress, market, interrupted=interrupted, now_s=now_s)
 
     def _watch_deadlines(self) -> None:
-        state, now_s, cluster = self.progress.state, self._ports.now(), self._job.cluster
-        event = self._patience.due(state, now_s=now_s)
-        if event is not None:
+        state = self.progress.state
+        for event in self._deadlines.due(state, now_s=self._ports.now()):
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
-            self._patience.said(event, state)
-        if parked(state):
-            self._moved_at_s = now_s
-        if state.phase is Phase.FORMING:
-            if now_s - self._began_at_s > cluster.forming_timeout_s:
-                self._fail(not_formed(state, cluster))
-        elif (stood_s := now_s - self._moved_at_s) > PATIENCE_S + stands_for_s(
-            state, step_timeout_s=cluster.step_timeout_s
-        ):
-            limit = f"cluster.step_timeout_s = {cluster.step_timeout_s:g}"
-            self._fail(f"no step and no decision for {stood_s:.0f} s, more than {limit} allows")
-
-    def _fail(self, reason: str) -> None:
-        self._moved_at_s = self._ports.now()
-        self._ports.append(
-            RunFailed(reporter="launcher", outcome=Outcome.FAULT, reason=reason),
-            deadline_s=APPEND_DEADLINE_S,
-        )
 
     def _store_away(self, error: StoreUnavailable) -> None:
         """Money is spent meanwhile, and nobody can be asked to stop."""
         now_s = self._ports.now()
-        # Nothing can be seen to move meanwhile; a step's time begins when the store is back.
-        self._moved_at_s = now_s
+        self._deadlines.away(now_s)
         if not self.progress.finished:
             self._spent()
             stop = self._reason_to_stop(interrupted=False)
@@ -360,7 +340,7 @@ class Launcher:
                 return
             if self._due("store-note", 5.0):
                 disk = self._ports.disk()
-                self._ports.screen.note(self._outage.note(stop, now_s=now_s, disk=disk))
+                self._ports.screen.note(self._outage.note(stop, error, now_s=now_s, disk=disk))
         self._ports.pause(TURN_S)
 
     # ------------------------------------------------------------------ the end

@@ -1,15 +1,17 @@
-"""How long a launcher waits for a store that does not answer, and what ends that.
+"""How long a launcher waits for a store that does not answer or takes nothing, and what ends that.
 
-Rule: training goes on without its store, so an outage by itself ends nothing soon. But nobody can
-ask the run to stop meanwhile: a budget that runs out then is kept by ending everything at once.
+Rule: a store that is read and refuses to be written is away. Training goes on without its store, so
+an outage by itself ends nothing soon. But nobody can ask the run to stop meanwhile: a budget that
+runs out then is kept by ending everything at once.
 """
 
 from bamboo.core.events import StopRequested
-from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 
 STORE_AWAY_S = 120.0
-"""An embedded store that is away for so long is gone, and the run with it. One that died is started
-again at once by the local cloud, which ends where it cannot; one that stands still may wake up."""
+"""An embedded store that says nothing for so long is gone, and the run with it. One that died is
+started again at once by the local cloud, which ends where it cannot; one that stands still may wake
+up."""
 THEIR_STORE_AWAY_S = 3600.0
 """A store of the user's own is given up after so long: then the agents leave by themselves."""
 ORDERLY_S = 120.0
@@ -17,16 +19,20 @@ ORDERLY_S = 120.0
 
 
 class Outage:
-    """Told when the store answered; `ours`: whether it is an embedded one."""
+    """Told when the store answered and took what was written, and asked while it does not; `ours`:
+    whether it is an embedded one."""
 
     def __init__(self, *, run: str, ours: bool, now_s: float) -> None:
         self._run = run
         self._ours = ours
-        self._answered_at_s = now_s
+        self._answered_at_s = self._heard_at_s = now_s
+        self.lasts = False
+        """Whether the store is away, as far as is known."""
 
     def answered(self, now_s: float) -> None:
         """The store is there."""
-        self._answered_at_s = now_s
+        self._answered_at_s = self._heard_at_s = now_s
+        self.lasts = False
 
     def away_s(self, now_s: float) -> float:
         """How long it has been away."""
@@ -35,12 +41,17 @@ class Outage:
     def end(self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float) -> str:
         """The sentence with which all is to be ended at once, as `stop` asks for, or "". `stop`:
         what would be said to the run now. Raises BambooError when the store is given up."""
-        away_s = self.away_s(now_s)
+        self.lasts, away_s = True, self.away_s(now_s)
+        if isinstance(error, StoreRefuses):
+            self._heard_at_s = now_s
+        silent_s = now_s - self._heard_at_s
         resume = f"`bamboo resume {self._run}` goes on from what was saved"
         if stop is not None and away_s > ORDERLY_S:
             return f"{stop.reason}; ended at once, its store is away for {away_s:.0f} s; {resume}"
-        if self._ours and away_s > STORE_AWAY_S:
-            raise BambooError(f"the run's own store is gone for {away_s:.0f} s: {error}") from error
+        if self._ours and silent_s > STORE_AWAY_S:
+            raise BambooError(
+                f"the run's own store is gone for {silent_s:.0f} s: {error}"
+            ) from error
         if away_s > THEIR_STORE_AWAY_S:
             raise BambooError(
                 f"the store is away for {away_s:.0f} s, and nodes wait no longer than "
@@ -48,9 +59,13 @@ class Outage:
             ) from error
         return ""
 
-    def note(self, stop: StopRequested | None, *, now_s: float, disk: str = "") -> str:
+    def note(
+        self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float, disk: str = ""
+    ) -> str:
         """What to tell a person meanwhile; `disk`: what is to be said of the run's disk."""
         said = f"the store is away for {self.away_s(now_s):.0f} s; training goes on"
+        if isinstance(error, StoreRefuses):
+            said = f"{error}; for {self.away_s(now_s):.0f} s now, and training goes on"
         if stop is not None:
             said += f", though {stop.reason}: all is ended after {ORDERLY_S:g} s without a store"
         return f"{said}; {disk}" if disk else said

@@ -1,23 +1,49 @@
 """A launcher whose store does not answer: it waits, for a time and within the budget."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from bamboo.agent.config import AgentConfig
 from bamboo.config.tree import BudgetConfig
-from bamboo.core.state import Outcome, Phase
-from bamboo.errors import BambooError, StoreUnavailable
+from bamboo.core.state import Outcome, Phase, Reform
+from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
+from cli.deadlines import Deadlines
 from cli.outage import ORDERLY_S, THEIR_STORE_AWAY_S
 from tests.cli.world import World, finished, job, joined, left, step
+from tests.core.build import running
 
 TURN_S = 0.25
+PARKED = replace(
+    running(1, 4), reform=Reform(since=1, why="x", planned=False, intact=False, asked=())
+)
+"""A run that waits for nodes: everybody who was asked has said what it holds."""
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script plays in the loop's own thread, so a wait for a decision would be for nothing."""
     monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+
+
+class Refusing:
+    """Has the world's store refuse what is written to it, while it is read as ever."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._store, self._patch = world.store, monkeypatch
+        self._writing = {name: getattr(world.store, name) for name in ("append", "commit")}
+
+    def go(self) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise StoreRefuses("the store takes nothing: it is a replica")
+
+        for name in self._writing:
+            self._patch.setattr(self._store, name, refuse)
+
+    def come(self) -> None:
+        for name, write in self._writing.items():
+            self._patch.setattr(self._store, name, write)
 
 
 class Away:
@@ -45,6 +71,47 @@ def test_an_embedded_store_is_waited_for_then_given_up(monkeypatch: pytest.Monke
     with pytest.raises(BambooError, match="store is gone for 121 s"):
         world.launcher.run()
     assert any("training goes on" in note for note in world.screen.notes)
+
+
+def test_a_store_that_refuses_is_away_though_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than the launcher waits for anything, and than an embedded store may be silent."""
+    world = World(job(steps=100))
+    refusing = Refusing(world, monkeypatch)
+    world._script = [joined(), step(0), refusing.go, *[[] for _ in range(200)], refusing.come]
+    world._script += [[], [], [step(1), finished(99, 0, 1, 2, 3)], left(0, 1, 2, 3)]
+    assert world.launcher.run().outcome is Outcome.DONE
+    said = [note for note in world.screen.notes if "it is a replica; for" in note]
+    assert len(said) > 10
+    assert said[-1].endswith("for 200 s now, and training goes on")
+
+
+def test_a_run_that_forms_gets_the_time_of_an_outage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes came, and could not say so; what is said first when the store is back is no end."""
+    world = World(job())  # 50 s to form
+    refusing = Refusing(world, monkeypatch)
+    world._script = [*[[] for _ in range(48)], refusing.go, *[[] for _ in range(100)]]
+    world._script += [refusing.come, [], [], joined(), [step(0), step(1), step(2)]]
+    world._script += [finished(2, 0, 1, 2, 3), left(0, 1, 2, 3)]
+    assert world.launcher.run().outcome is Outcome.DONE
+
+
+@pytest.mark.parametrize("told", ["away", "there"])
+def test_a_run_that_waits_for_nodes_gets_the_time_of_an_outage_again(told: str) -> None:
+    cluster = replace(job().cluster, park_s=100.0, patience_s=1000.0)
+    deadlines = Deadlines(cluster, now_s=0.0)
+    for now_s in range(0, 99):
+        assert not list(deadlines.due(PARKED, now_s=now_s))
+    for now_s in range(99, 300):
+        if told == "away":
+            deadlines.away(now_s)
+    found = list(deadlines.due(PARKED, now_s=300.0))
+    if told == "there":
+        assert "cluster.park_s" in found[0].reason
+        return
+    assert not found
+    assert not list(deadlines.due(PARKED, now_s=299.0 + cluster.gone_s + 1.9))
+    (end,) = deadlines.due(PARKED, now_s=299.0 + cluster.gone_s + 2.1)
+    assert "cluster.park_s" in end.reason
 
 
 def test_a_long_outage_of_the_users_own_store_is_no_standstill(
