@@ -99,8 +99,8 @@ def disk_finding(home: Path) -> Finding:
 def store_finding(
     reference: str, *, in_account: bool = False, now: Callable[[], float] = time.time
 ) -> Finding:
-    """Whether the store that is named answers, what it is, by which way, and its clock. What cannot
-    be reached is a fault: no run begins without it."""
+    """Whether the store that is named answers and takes what a run writes, what it is, by which
+    way, and its clock. What cannot be used is a fault: no run begins without it."""
     if not reference and in_account:
         return Finding(
             result=Result.FAULT,
@@ -117,13 +117,12 @@ def store_finding(
     try:
         seen, encrypted = wiring.look_at_store(reference)
     except StoreRefused as error:
-        return Finding(
-            result=Result.FAULT,
-            sentence=str(error),
-            remedy="for a store of terraform/: is this machine in its network or launcher_cidrs?",
-        )
+        sentence, _, remedy = str(error).rpartition("; ")
+        if "cannot be reached" in sentence:
+            remedy += "; for a store of terraform/: is this machine in its network, launcher_cidrs?"
+        return Finding(result=Result.FAULT, sentence=sentence, remedy=remedy)
     way = "over TLS" if encrypted else "without TLS"
-    what = f"{seen.software} {seen.version} answers {way}"
+    what = f"{seen.software} {seen.version} answers {way} and takes what a run writes"
     parts = seen.version.split(".")
     known = all(part.isdecimal() for part in parts[:2]) and len(parts) >= 2
     if known and tuple(map(int, parts[:2])) < OLDEST_STORE:

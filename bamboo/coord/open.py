@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from bamboo.coord.acl import USER_PREFIX, user_name
+from bamboo.coord.address import read_address
 from bamboo.coord.redis_store import RedisStore, StoreSeen
-from bamboo.errors import StoreRefused, StoreUnavailable
-from bamboo.ids import RunId
+from bamboo.errors import InputError, StoreRefused, StoreUnavailable
+from bamboo.ids import RunId, run_id
 from bamboo.ports import Store
 
 DEADLINE_S = 4.0
@@ -43,10 +46,10 @@ def opened_in_time(store: Callable[[], Store], *, deadline_s: float) -> Store:
 
 
 def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADLINE_S) -> None:
-    """Find out, before anything is started, whether the store can be used. Changes nothing.
+    """Find out, before anything is started, whether the store can be used. Leaves nothing.
 
-    With a run's id it is also tried out that the login may run scripts and write below that run's
-    keys. Raises StoreRefused as `open_store` does.
+    With a run's id it is also tried out that it takes all that a run writes, below that run's keys.
+    Raises StoreRefused as `open_store` does.
     """
     store = RedisStore(url, run or RunId("check"), deadline_s=deadline_s)
     try:
@@ -58,13 +61,26 @@ def check_store(url: str, *, run: RunId | None = None, deadline_s: float = DEADL
 
 
 def look_at_store(url: str, *, deadline_s: float = DEADLINE_S) -> StoreSeen:
-    """What answers there, its version and its time. Raises StoreRefused as `open_store` does."""
-    store = RedisStore(url, RunId("check"), deadline_s=deadline_s)
+    """What answers there, its version and its time, after it took all that a run writes; leaves
+    nothing. Raises StoreRefused as `open_store` does."""
+    store = RedisStore(url, _run_of_login(url), deadline_s=deadline_s)
     try:
         store.ping()
-        return store.look()
+        seen = store.look()
+        store.try_out()
+        return seen
     finally:
         store.close()
+
+
+def _run_of_login(url: str) -> RunId:
+    """The run whose own user is named, who may write nowhere else; of another user any."""
+    user = str(read_address(url).options.get("username") or "")
+    with suppress(InputError):
+        run = run_id(user.removeprefix(USER_PREFIX))
+        if user == user_name(run):
+            return run
+    return RunId("check")
 
 
 def remove_run(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> None:

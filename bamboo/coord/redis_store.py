@@ -12,7 +12,9 @@ clock; a blocked read has a connection of its own, so it never delays a commit; 
 longer than its deadline; errors of the client library do not leave this file.
 """
 
+import contextlib
 import math
+import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +27,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from bamboo.coord.acl import user_rules
 from bamboo.coord.address import CA_VARIABLE, Address, read_address
-from bamboo.errors import InputError, StoreNotReached, StoreRefused, StoreUnavailable
+from bamboo.coord.refusals import Refusal, refusal_of
+from bamboo.errors import (
+    InputError,
+    StoreNotReached,
+    StoreRefused,
+    StoreRefuses,
+    StoreUnavailable,
+)
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import Entry, Lease, Offers, Snapshot
 
@@ -35,6 +43,9 @@ _BLOCK_S = 1.0
 """A long wait is cut in pieces, so that a server that went away is noticed."""
 _STREAMS = ("metrics", "ledger")
 """All record streams that a run has."""
+_GREETING_S = 0.5
+ROOM_BYTES = 1 << 20
+"""So much memory a store must have left for a run, at least."""
 _READ_COUNT = 1000
 """Most entries or records given by one call; the caller asks again for more."""
 
@@ -61,6 +72,9 @@ class RedisStore:
         address = read_address(url)
         self.shown_url = address.shown
         self._run = run
+        self._under = ""
+        """What comes between the run's name and that of a key."""
+        self._address = address
         self._closed = False
         answer_s = deadline_s * 3 / 8
         connect_s = deadline_s / 4
@@ -162,17 +176,41 @@ class RedisStore:
         try:
             self._commands.ping()
         except redis.RedisError as error:
-            raise refused(self.shown_url, error, run=self._run) from error
+            told: Exception = error
+            if isinstance(error, redis.ConnectionError):
+                said = redis.ConnectionError(_greeting(self._address))
+                told = error if refusal_of(said, run=self._run) is None else said
+            raise refused(self.shown_url, told, run=self._run) from error
 
     def try_out(self) -> None:
-        """Check that the login may run scripts and write below the run's keys; leaves nothing.
-
-        Raises StoreRefused when it may not.
-        """
+        """Write all that a run writes, below the run's own keys under names that no run has, and
+        remove it. Raises StoreRefused, saying what to do, when the store does not take it."""
+        under, self._under = self._under, f"{self._under}check-{uuid.uuid4().hex[:8]}:"
         try:
-            self._script("check")(keys=[self._key("check")])
-        except redis.RedisError as error:
-            raise refused(self.shown_url, error, run=self._run) from error
+            self._write_as_a_run_does()
+        except StoreUnavailable as error:
+            cause = error.__cause__
+            assert isinstance(cause, Exception)
+            raise refused(self.shown_url, cause, run=self._run) from cause
+        finally:
+            self._under = under
+
+    def _write_as_a_run_does(self) -> None:
+        node = NodeId("check")
+        try:
+            # First what is large: a store with less room than that refuses what comes next.
+            self.create(state="{}", entry="{}", documents={"check": "-" * ROOM_BYTES})
+            self.commit(expected_version=0, state="{}", entry="{}")
+            self.beat(node, "{}")
+            for stream in _STREAMS:
+                self.append(stream, "{}")
+            self.read()
+            self.leases()
+            self.documents()
+            self.entries(after_version=-1, timeout_s=0.0)
+        finally:
+            with contextlib.suppress(StoreUnavailable):  # nothing was written, then
+                self.remove()
 
     def look(self) -> StoreSeen:
         """What answers there. Raises StoreRefused as `ping` does."""
@@ -214,9 +252,12 @@ class RedisStore:
         try:
             return ask()
         except redis.RedisError as error:
-            raise StoreUnavailable(
-                f"the store at {self.shown_url} does not answer: {_one_line(error)}"
-            ) from error
+            refusal = refusal_of(error, run=self._run)
+            if refusal is None:
+                raise StoreUnavailable(
+                    f"the store at {self.shown_url} does not answer: {_one_line(error)}"
+                ) from error
+            raise StoreRefuses(_refusal_line(self.shown_url, refusal, error)) from error
         finally:
             if self._closed:
                 self._disconnect_idle()
@@ -232,7 +273,7 @@ class RedisStore:
         return self._commands.register_script(path.read_text(encoding="utf-8"))
 
     def _key(self, name: str) -> str:
-        return f"bamboo:{self._run}:{name}"
+        return f"bamboo:{self._run}:{self._under}{name}"
 
     def _no_run(self) -> InputError:
         return InputError(
@@ -242,15 +283,12 @@ class RedisStore:
 
 def refused(shown_url: str, error: Exception, *, run: RunId) -> StoreRefused:
     """The one line for a store that cannot be used at the start, with its remedy."""
+    refusal = refusal_of(error, run=run)
+    if refusal is not None:
+        kind = StoreNotReached if refusal.passes else StoreRefused
+        return kind(_refusal_line(shown_url, refusal, error))
     said, kind = _one_line(error), StoreRefused
-    if isinstance(error, redis.AuthenticationError) or "NOAUTH" in said or "HELLO" in said:
-        # Some releases of the client report a missing login as an error of HELLO.
-        what = "refuses the login"
-        remedy = "check user and password in the URL (BAMBOO_REDIS_URL)"
-    elif isinstance(error, redis.exceptions.NoPermissionError):
-        what = "does not let this user do what a run needs"
-        remedy = f"allow its user this: {' '.join(user_rules(run))}"
-    elif trouble := next((t for t in _TLS_TROUBLES if t[0] in said), None):
+    if trouble := next((t for t in _TLS_TROUBLES if t[0] in said), None):
         _, what, remedy = trouble
     elif isinstance(error, redis.ConnectionError | redis.TimeoutError):
         what, kind = "cannot be reached", StoreNotReached
@@ -261,6 +299,10 @@ def refused(shown_url: str, error: Exception, *, run: RunId) -> StoreRefused:
         what = "cannot be used"
         remedy = "mend the server, or name another one (BAMBOO_REDIS_URL)"
     return kind(f"the store at {shown_url} {what}: {said}; {remedy}")
+
+
+def _refusal_line(shown_url: str, refusal: Refusal, error: Exception) -> str:
+    return f"the store at {shown_url} {refusal.what}: {_one_line(error)}; {refusal.remedy}"
 
 
 _TLS_TROUBLES = (
@@ -307,6 +349,21 @@ def connection(address: Address, *, connect_s: float, answer_s: float) -> Any:
         # The driver retries: only it knows what an attempt may have done.
         retry=Retry(NoBackoff(), 0),
     )
+
+
+def _greeting(address: Address) -> str:
+    """What a server says to a new connection before it ends it, for which the library has no ear:
+    that it has too many clients, or takes no strangers. "": nothing, or nothing that is text."""
+    options = address.options
+    path = options.get("unix_socket_path")
+    try:
+        with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as line:
+            line.settimeout(_GREETING_S)
+            line.connect(path or (options["host"], options["port"]))
+            said = line.recv(512).decode(errors="replace")
+    except OSError:
+        return ""
+    return said.strip().removeprefix("-ERR ")
 
 
 def _seconds(seconds: str, micros: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+import redis
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
@@ -26,6 +27,7 @@ from cloud.ec2.account import SPOT_ROLE
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from tests.coord import refuser
 from tests.jobs import tiny_job
 from tests.store_server import start_store
 
@@ -308,14 +310,20 @@ def test_the_store_is_asked_what_it_is(tmp_path: Path) -> None:
     try:
         found = store_finding(server.url)
         assert found.result is Result.GOOD
-        assert "answers without TLS" in found.sentence
+        assert "answers without TLS and takes what a run writes" in found.sentence
+        with redis.Redis.from_url(server.url, decode_responses=True) as admin:
+            with refuser.setting(maxmemory=1)(server, admin):
+                full = store_finding(server.url)
+            assert (full.result, "no memory left" in full.sentence) == (Result.FAULT, True)
+            assert full.remedy.startswith("raise its maxmemory")
+            assert admin.keys("*") == []
         off = store_finding(server.url, now=lambda: 0.0)
         assert (off.result, "NTP" in off.remedy) == (Result.WARNING, True)
     finally:
         server.stop()
     gone = store_finding(server.url)
     assert gone.result is Result.FAULT
-    assert gone.remedy
+    assert "launcher_cidrs" in gone.remedy
     assert store_finding("").result is Result.GOOD
     assert store_finding("", in_account=True).result is Result.FAULT
 

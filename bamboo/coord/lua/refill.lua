@@ -4,8 +4,9 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+-- First, since a server without memory refuses it, and no write after a first one that it took.
 redis.call('HSET', KEYS[1], 'version', ARGV[2], 'store_id', ARGV[1], 'state', ARGV[3])
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
 local last = 4 + 2 * tonumber(ARGV[4])
 for i = 5, last, 2 do
   redis.call('XADD', KEYS[2], ARGV[i] .. '-1', 'body', ARGV[i + 1])

@@ -1,0 +1,169 @@
+"""What a store says that answers and does not do what is asked: what that means, and the remedy.
+
+Rule: each refusal has one line here. At a start it refuses the start by this name. In the middle of
+a run it is an outage like any other, which is waited for (`errors.StoreRefuses`).
+"""
+
+import re
+from dataclasses import dataclass
+
+import redis
+from redis import exceptions
+
+from bamboo.coord.acl import user_rules
+from bamboo.ids import RunId
+
+Errors = tuple[type[redis.RedisError], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One kind."""
+
+    name: str
+    """The word with which a server begins it, or the usual name of it."""
+    what: str
+    """What the store is or does, behind "the store at …"."""
+    remedy: str
+    passes: bool = True
+    """Whether it may be over without anybody's doing: whoever comes to a run asks again."""
+
+
+REFUSALS: tuple[tuple[Refusal, Errors, str], ...] = (
+    (
+        Refusal(
+            name="READONLY",
+            what="is a replica and takes nothing that is written",
+            remedy="name its primary, or make it one (REPLICAOF NO ONE)",
+        ),
+        (exceptions.ReadOnlyError,),
+        "READONLY|read only replica",
+    ),
+    (
+        Refusal(
+            name="OOM",
+            what="has no memory left for what a run writes",
+            remedy="raise its maxmemory, or delete what nobody needs there",
+        ),
+        (),
+        r"\bOOM\b|used memory > 'maxmemory'",
+    ),
+    (
+        Refusal(
+            name="LOADING",
+            what="is reading its data and not ready yet",
+            remedy="wait until it has read them",
+        ),
+        (exceptions.BusyLoadingError,),
+        r"\bLOADING\b|loading the dataset",
+    ),
+    (
+        Refusal(
+            name="BUSY",
+            what="is busy with somebody's script",
+            remedy="end that (SCRIPT KILL), and see who runs scripts for so long",
+        ),
+        (),
+        r"\bBUSY\b|is busy running a",
+    ),
+    (
+        Refusal(
+            name="MISCONF",
+            what="cannot write its data to its disk and takes nothing",
+            remedy="see its log, and make room on its disk",
+        ),
+        (),
+        r"\bMISCONF\b|Errors writing to the AOF",
+    ),
+    (
+        Refusal(
+            name="MAXCLIENTS",
+            what="has as many clients as it may have",
+            remedy="raise its maxclients, or end clients that nobody needs",
+        ),
+        (),
+        "max number of clients",
+    ),
+    (
+        # Before the next one, of whose error the library makes this one a kind.
+        Refusal(
+            name="MASTERDOWN",
+            what="is a replica that does not reach its primary",
+            remedy="name the primary, or make it one (REPLICAOF NO ONE)",
+        ),
+        (exceptions.MasterDownError,),
+        "MASTERDOWN|replica-serve-stale-data",
+    ),
+    (
+        Refusal(
+            name="CLUSTER",
+            what="is a cluster, and a run needs one server for all its keys",
+            remedy="name a server, or a group of replicas, with cluster mode disabled",
+            passes=False,
+        ),
+        (
+            exceptions.MovedError,
+            exceptions.AskError,
+            exceptions.ClusterDownError,
+            exceptions.ClusterCrossSlotError,
+        ),
+        r"\bMOVED\b|\bASK\b|CLUSTERDOWN|CROSSSLOT|ash slot",
+    ),
+    (
+        Refusal(
+            name="NOREPLICAS",
+            what="has fewer replicas than it wants and takes nothing",
+            remedy="start its replicas again, or lower its min-replicas-to-write",
+        ),
+        (),
+        "NOREPLICAS|Not enough good replicas",
+    ),
+    (
+        Refusal(
+            name="NOPERM",
+            what="does not let this user do what a run needs",
+            remedy="allow its user this: {rules}",
+            passes=False,
+        ),
+        (exceptions.NoPermissionError,),
+        "NOPERM|no permissions to|ACL failure|can't run this command|can't access at least one",
+    ),
+    (
+        Refusal(
+            name="DENIED",
+            what="has no password and answers its own machine alone",
+            remedy="give it a login, and name that in the URL (BAMBOO_REDIS_URL)",
+            passes=False,
+        ),
+        (),
+        r"\bDENIED\b|protected mode",
+    ),
+    (
+        # Some releases of the client report a missing login as an error of HELLO.
+        Refusal(
+            name="WRONGPASS",
+            what="refuses the login",
+            remedy="check user and password in the URL (BAMBOO_REDIS_URL)",
+            passes=False,
+        ),
+        (exceptions.AuthenticationError,),
+        "WRONGPASS|NOAUTH|HELLO",
+    ),
+)
+"""Each with the errors that the client library makes of it, and what is in its text: what a script
+met comes as a text, with the server's word in it or without. The first that fits counts."""
+
+
+def refusal_of(error: Exception, *, run: RunId) -> Refusal | None:
+    """Which refusal an error is; None: it is none that is known, or the store did not answer."""
+    said = str(error)
+    for refusal, errors, text in REFUSALS:
+        if isinstance(error, errors) or re.search(text, said):
+            rules = " ".join(user_rules(run))
+            return Refusal(
+                name=refusal.name,
+                what=refusal.what,
+                remedy=refusal.remedy.format(rules=rules),
+                passes=refusal.passes,
+            )
+    return None
