@@ -11,7 +11,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -27,10 +27,11 @@ def for_good() -> Iterator[None]:
         gc.enable()
 
 
-def steady_environment() -> dict[str, str]:
-    """For a process that runs a user's model: this process's environment, but text hashes to the
-    same numbers everywhere, so that a set of names has one order on every node and in `verify`."""
-    return os.environ | {"PYTHONHASHSEED": "0"}
+def steady_environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a process that runs a user's model: the environment `of`, by default this process's, but
+    text hashes to the same numbers everywhere, so that a set of names has one order on every node
+    and in `verify`."""
+    return {**of, "PYTHONHASHSEED": "0"}
 
 
 def until_the_end() -> None:

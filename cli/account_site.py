@@ -69,6 +69,10 @@ class AccountSite:
         sight = Sight(self._provider(), run=self._run, earlier=earlier, now=self._now)
         return bool(sight.left() or sight.open)
 
+    def unreachable(self) -> str:
+        """No fault that is known here: whoever asked says what failed."""
+        return ""
+
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
         """Nobody has to be told: the tags say until when instances may be there."""
         self._led = True

@@ -1,4 +1,4 @@
-"""What `bamboo doctor` looks at on this machine: disk, versions, GPU, and the store.
+"""What `bamboo doctor` looks at on this machine: versions, GPU, loopback, disk, and the store.
 
 Rule: nothing is started that outlives the question, and a machine without a GPU is no fault.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from bamboo.core.words import size
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
+from cloud.local.reach import loopback_trouble
 from cloud.local.room import ROOM_BYTES, free_bytes
 
 LEAST_BYTES = 5 << 30
@@ -31,6 +32,7 @@ def here_checks(reference: str, *, in_account: bool) -> list[Check]:
     return [
         Check(name="python", ask=python_finding),
         Check(name="gpu", ask=gpu_finding),
+        Check(name="loopback", ask=loopback_finding),
         Check(name="disk", ask=lambda: disk_finding(runs.home())),
         Check(name="store", ask=lambda: store_finding(reference, in_account=in_account)),
     ]
@@ -80,6 +82,13 @@ def gpu_finding(program: str = "nvidia-smi") -> Finding:
         why = f"{program} ended with status {done.returncode} and said {said}"
         return Finding(result=Result.FAULT, sentence=why, remedy=remedy)
     return Finding(result=Result.GOOD, sentence=f"{len(rows)} GPU", lines=rows)
+
+
+def loopback_finding() -> Finding:
+    """Whether the processes of a run on this machine reach each other."""
+    if trouble := loopback_trouble():
+        return Finding(result=Result.FAULT, sentence=trouble)
+    return Finding(result=Result.GOOD, sentence="127.0.0.1 answers; no other network is needed")
 
 
 def disk_finding(home: Path) -> Finding:

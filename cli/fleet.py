@@ -27,6 +27,8 @@ from cloud.reconcile import Gang
 QUIET_TIMES = 2.0
 """A cloud that gave no answer is asked again after so many times as long as that took: it may hold
 up the launcher for a third of the time, not for all of it."""
+UNREACHABLE_S = 10.0
+"""A cloud of this machine that cannot be reached for so long forms no run."""
 GRACE_S = 120.0
 """So long after its deadline an instance with a notice is left to the cloud."""
 
@@ -110,6 +112,7 @@ class RunFleet:
         self._noted = ""
         self._to_terminate: dict[InstanceId, str] = {}
         self._ask_at_s = -math.inf
+        self._unreachable, self._unreachable_since_s = "", math.inf
         self._gave_up = False
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
@@ -148,8 +151,10 @@ class RunFleet:
                 )
                 refused += report.reasons
             self._say("; ".join(refused))
+            self._unreachable_since_s = math.inf
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
             self._silent(error, began_s)
+            self._give_up_forming(state)
         except CloudRefused as error:
             if state.phase is Phase.FORMING:
                 raise
@@ -254,9 +259,22 @@ class RunFleet:
         return self._site.alive()
 
     def _silent(self, error: BambooError, began_s: float) -> None:
-        """The cloud was asked at `began_s` and gave no answer."""
+        """The cloud was asked at `began_s` and gave no answer. Where it is on this machine and
+        cannot be reached, that is said in place of what the call ran into."""
+        self._unreachable = self._site.unreachable() if isinstance(error, CloudUnavailable) else ""
+        if not self._unreachable:
+            self._unreachable_since_s = math.inf
+        elif math.isinf(self._unreachable_since_s):
+            self._unreachable_since_s = began_s
         self._wait(began_s)
-        self._say(str(error))
+        self._say(self._unreachable or str(error))
+
+    def _give_up_forming(self, state: State) -> None:
+        """Raises BambooError for a run that waits for nodes which nobody can start. One that trains
+        goes on: its cloud may come back."""
+        forms = state.phase is Phase.FORMING
+        if forms and self._now() - self._unreachable_since_s >= UNREACHABLE_S:
+            raise BambooError(self._unreachable)
 
     def _wait(self, began_s: float) -> None:
         """Ask nothing for a while, the longer the longer the cloud took that was asked at

@@ -29,6 +29,7 @@ from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.echo import echo
 from cli.lock import Lock
+from cli.machine import refuse_unfit
 from cli.market import Replayed, settle
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
@@ -156,6 +157,7 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
             f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
         )
     refuse_without_room(runs.home())
+    refuse_unfit(job)
     check_place(job, run)
     if job.cloud.provider != "local":
         check_free(job, run)

@@ -25,6 +25,7 @@ from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
 from cli.look import begun_progress, catalogue_of, job_of, strategy_of
+from cli.machine import refuse_unfit
 from cli.money import bill
 from cli.ports import Screen
 from cli.room import refuse_without_room
@@ -98,6 +99,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     refuse_without_room(folder.path)
     after = runs.part_of(folder).number
     job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
+    refuse_unfit(job)
     strategy = strategy_of(folder)
     _refuse_another_region(folder, job)
     # By the prices that the whole run is billed by.

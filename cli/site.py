@@ -39,6 +39,10 @@ class Site(Protocol):
     def alive(self) -> bool:
         """Whether the run can go on there: while it is led, or anything of it is there."""
 
+    def unreachable(self) -> str:
+        """ "" or, where what starts instances gives no answer and the fault is on this machine, a
+        sentence that names it and the remedy. Waits for a moment at most."""
+
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> None:
         """Be the launcher of a run that outlives its launchers. Left alone, it is to end after
         `alone_s`, or at the Unix time `until_s` if that is given."""

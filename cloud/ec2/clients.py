@@ -1,9 +1,11 @@
 """Clients of AWS services, each with its own deadlines and number of attempts.
 
-Rule: what boto3 knows of the services is read once in a process, however many sessions there are:
-the model of EC2 alone takes longer to read than most questions to answer.
+Rules: what boto3 knows of the services is read once in a process, however many sessions there are:
+the model of EC2 alone takes longer to read than most questions to answer. What a user has set for
+AWS (proxies, profiles, endpoints, files) counts for AWS, and never for a mock of it.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -11,22 +13,46 @@ from typing import Any
 import boto3
 import botocore.session
 from botocore.config import Config
+from botocore.configprovider import (
+    BOTOCORE_DEFAUT_SESSION_VARIABLES,
+    ConfigValueStore,
+    ConstantProvider,
+)
 from botocore.loaders import Loader, create_loader
 
 CONNECT_TIMEOUT_S = 5
+_MOCK_KEY = "local"
+"""Id and secret alike: a mock asks for some, and takes any."""
 
 
-def session_of(region: str | None, *, key: str | None = None) -> boto3.session.Session:
-    """A session of its own with the user's usual settings and credentials; `key`: with this one
-    instead, as a mock takes it, id and secret alike. Raises BotoCoreError for settings that cannot
-    be read."""
+def session_of(region: str | None) -> boto3.session.Session:
+    """A session of its own with the user's usual settings and credentials. Raises BotoCoreError for
+    settings that cannot be read."""
     core = botocore.session.Session()
     core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+    return boto3.session.Session(botocore_session=core, region_name=region)
+
+
+def mock_session(region: str) -> boto3.session.Session:
+    """A session for a mock on this machine: each setting is the library's default, whatever the
+    user's variables and files say, and no proxy stands in between."""
+    core = botocore.session.Session()
+    settings: dict[str, object] = {
+        name: default for name, (_, _, default, _) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()
+    }
+    settings |= {"config_file": os.devnull, "credentials_file": os.devnull}
+    settings |= {"s3": None, "proxies_config": None, "region": region}
+    core.register_component(
+        "config_store",
+        ConfigValueStore(mapping={k: ConstantProvider(v) for k, v in settings.items()}),
+    )
+    core.register_component("data_loader", _loader(None))
+    core.set_default_client_config(Config(proxies={}))
     return boto3.session.Session(
         botocore_session=core,
         region_name=region,
-        aws_access_key_id=key,
-        aws_secret_access_key=key,
+        aws_access_key_id=_MOCK_KEY,
+        aws_secret_access_key=_MOCK_KEY,
     )
 
 

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
-from cloud.ec2.clients import client_of, session_of
+from cloud.ec2.clients import client_of, mock_session, session_of
 from cloud.ec2.errors import Meaning, meaning, refusal_kind
 from cloud.ec2.fleets import fleet_answer, names, with_fleet
 from cloud.ec2.held import fleets_of, held, release
@@ -90,8 +90,9 @@ class Ec2Provider:
         launch_timeout_s: float = LAUNCH_TIMEOUT_S,
     ) -> "Ec2Provider":
         """A provider with clients of its own. `endpoint_url`: the local mock, which needs no
-        account; without it the user's usual AWS credentials are used. Makes no call yet."""
-        session = session_of(settings.region, key=None if endpoint_url is None else "local")
+        account; without it the user's usual AWS settings are used. Makes no call yet."""
+        of = session_of if endpoint_url is None else mock_session
+        session = of(settings.region)
 
         def client(read_timeout_s: float) -> Any:
             return client_of(

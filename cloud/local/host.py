@@ -26,6 +26,7 @@ from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer
 from cloud.local.directory import choose_directory, make_directory, make_scratch, scratch_of
+from cloud.local.environment import leave_settings
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
 from cloud.local.metadata import MetadataService
@@ -87,6 +88,8 @@ class Host:
         self._detached = False
         self._alone_s, self._alone_until_s = 0.0, 0.0
         self._alone_end_s: float | None = None
+        # Before the mock is imported, which reads such settings even then.
+        self._users_environment = leave_settings()
 
     def start(self) -> Ready:
         """Start all parts; raises BambooError when one does not come up."""
@@ -170,6 +173,7 @@ class Host:
             preload=self._config.preload,
             lifeline=self._lifeline,
             log=self._places.logs / "zygote.log",
+            environment=self._users_environment,
         )
 
     def _start_store(self) -> ValkeyChild:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, node_id
+from cloud.local.environment import without_settings
 from cloud.local.faults import CapacityFault, Market
 from cloud.local.groups import InstanceGroup, start_group
 from cloud.local.journal import Journal
@@ -169,7 +170,7 @@ class Instances:
             instance=seen.instance,
             command=self._command,
             environment={
-                **_without_credentials(os.environ),
+                **without_settings(os.environ),
                 **self._environment,
                 "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._aws.url + prefix,
                 "BAMBOO_LOG": str(node_log),
@@ -261,13 +262,3 @@ def _told(record: _Record) -> dict[str, object]:
         "ended_at": record.ended_at_s,
         "log": str(record.log),
     }
-
-
-def _without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's own keys stay with the user: nodes take role credentials from their metadata."""
-    kept = {
-        k: v
-        for k, v in environment.items()
-        if not k.startswith(("AWS_ACCESS", "AWS_SECRET", "AWS_SESSION", "AWS_PROFILE"))
-    }
-    return {**kept, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}

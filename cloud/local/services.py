@@ -6,7 +6,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bamboo.errors import BambooError
@@ -33,9 +33,15 @@ def start_reaper(*, directory: Path, lifeline: int) -> subprocess.Popen[bytes]:
 
 
 def start_zygote(
-    *, socket_path: Path, preload: Sequence[str], lifeline: int, log: Path
+    *,
+    socket_path: Path,
+    preload: Sequence[str],
+    lifeline: int,
+    log: Path,
+    environment: Mapping[str, str] = os.environ,
 ) -> subprocess.Popen[bytes]:
-    """Start the fork server; it is of use once `wait_for_zygote` has returned."""
+    """Start the fork server, and in this environment all workers to come; it is of use once
+    `wait_for_zygote` has returned."""
     socket_path.unlink(missing_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -44,7 +50,7 @@ def start_zygote(
             stdout=subprocess.PIPE,
             stderr=output,
             process_group=0,
-            env=steady_environment(),
+            env=steady_environment(environment),
         )
 
 

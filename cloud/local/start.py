@@ -18,6 +18,7 @@ from cloud.ending import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.directory import remove_directory
+from cloud.local.reach import mock_trouble
 from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
 
@@ -51,7 +52,13 @@ class LocalCloud:
         return {"cloud": asdict(self.ready)}
 
     def prepare(self) -> None:
-        """All of it was started."""
+        """All of it was started. Raises BambooError where its mock cannot be reached from here."""
+        if trouble := self.unreachable():
+            raise BambooError(trouble)
+
+    def unreachable(self) -> str:
+        """ "" or, where its mock of AWS gives no answer of any kind, what is wrong with it."""
+        return mock_trouble(self.endpoint_url, pid=self.pid)
 
     def not_ended(self, error: StillLive) -> BambooError:
         """What is to be said of instances that were not seen to end."""

@@ -68,10 +68,14 @@ class FakeLocalCloud:
     def __init__(self) -> None:
         self.is_alive = True
         self.end_s = 15.0
+        self.trouble = ""
         self.taken: list[tuple[str, float]] = []
 
     def alive(self) -> bool:
         return self.is_alive
+
+    def unreachable(self) -> str:
+        return self.trouble
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str) -> None:
         if instance == "i-gone":

@@ -350,7 +350,7 @@ def test_this_machine_alone_asks_no_account(
     for words in (["doctor", "--json"], ["doctor", local, "--json"]):
         assert main.run(words) == 0
         checks = json.loads(capsys.readouterr().out)["checks"]
-        assert [one["check"] for one in checks] == ["python", "gpu", "disk", "store"]
+        assert [one["check"] for one in checks] == ["python", "gpu", "loopback", "disk", "store"]
 
 
 def test_the_account_file_and_a_job_say_what_is_looked_at(

@@ -255,6 +255,46 @@ def test_a_silent_cloud_does_not_hold_up_every_turn(parts: Parts) -> None:
     assert parts.notes == ["no answer"]
 
 
+def test_a_cloud_of_this_machine_that_cannot_be_reached_forms_no_run(parts: Parts) -> None:
+    parts.fleet.trouble = CloudUnavailable("DescribeInstances got no answer: a long story")
+    parts.cloud.trouble = "the mock is stopped"
+    parts.made.reconcile(forming())
+    assert parts.notes == ["the mock is stopped"], "at the first call that it does not answer"
+    parts.now_s = 9.0
+    parts.made.reconcile(forming())
+    parts.now_s = 10.0
+    with pytest.raises(BambooError, match="the mock is stopped"):
+        parts.made.reconcile(forming())
+
+
+def test_one_that_was_reached_in_between_has_its_time_again(parts: Parts) -> None:
+    parts.cloud.trouble = "the mock is stopped"
+    for now_s in range(0, 30, 6):
+        parts.now_s = float(now_s)
+        parts.fleet.trouble = CloudUnavailable("no answer")
+        parts.made.reconcile(forming())
+        parts.fleet.trouble = None
+        parts.made.reconcile(forming())
+    assert len(parts.fleet.calls) == 10
+
+
+def test_a_run_that_trains_goes_on_without_the_cloud_of_this_machine(parts: Parts) -> None:
+    parts.fleet.trouble = CloudUnavailable("no answer")
+    parts.cloud.trouble = "the mock is stopped"
+    for now_s in range(0, 100, 10):
+        parts.now_s = float(now_s)
+        parts.made.reconcile(state())
+    assert parts.notes == ["the mock is stopped"]
+
+
+def test_an_answer_that_is_no_use_does_not_count_as_none(parts: Parts) -> None:
+    parts.fleet.trouble = CloudUnavailable("InternalError: ask again later")
+    for now_s in range(0, 100, 10):
+        parts.now_s = float(now_s)
+        parts.made.reconcile(forming())
+    assert parts.notes == ["InternalError: ask again later"]
+
+
 def test_a_planned_preemption_of_what_is_gone_is_told_not_raised(parts: Parts) -> None:
     parts.made.preempt(InstanceId("i-gone"), notice_s=0.0)
     parts.made.preempt(InstanceId("i-1"), notice_s=2.0)

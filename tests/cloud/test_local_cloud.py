@@ -27,6 +27,18 @@ from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
 
+OF_THE_USER = {
+    "AWS_ACCESS_KEY_ID": "the-users-own",
+    "AWS_PROFILE": "missing",
+    "AWS_CONFIG_FILE": "/etc/passwd",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:9",
+    "http_proxy": "http://127.0.0.1:9",
+    "ALL_PROXY": "socks5://127.0.0.1:9",
+    "REQUESTS_CA_BUNDLE": "/no/such/file",
+}
+"""What the cloud is started with: settings that would lead nowhere."""
+
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,17 +47,11 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cloud(run_dir: Path) -> Iterator[LocalCloud]:
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ACTORS)
-    os.environ["AWS_ACCESS_KEY_ID"] = "the-users-own"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ACTORS))
+        for name, value in OF_THE_USER.items():
+            patch.setenv(name, value)
         cloud = start(run_dir)
-    finally:
-        del os.environ["AWS_ACCESS_KEY_ID"]
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
     yield cloud
     cloud.stop()
     expect_nothing_left(cloud)
@@ -76,11 +82,22 @@ def test_an_instance_is_one_process_group_in_the_clouds_session(cloud, fleet) ->
         assert worker["config"]["zone"] == "us-east-1a"
 
 
-def test_nodes_do_not_get_the_users_own_keys(cloud, fleet) -> None:
+def test_nodes_do_not_get_the_users_own_settings(cloud, fleet) -> None:
     (instance,) = running(fleet, cloud, 1)
-    names = said(cloud, instance, "agent")["aws"]
-    assert "AWS_ACCESS_KEY_ID" not in names
-    assert "AWS_EC2_METADATA_SERVICE_ENDPOINT" in names
+    assert said(cloud, instance, "agent")["aws"] == [
+        "AWS_CONFIG_FILE",
+        "AWS_DEFAULT_REGION",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+        "AWS_ENDPOINT_URL",
+        "AWS_REGION",
+        "AWS_SHARED_CREDENTIALS_FILE",
+    ]
+
+
+def test_workers_keep_them_for_the_users_bucket_and_model(cloud, fleet) -> None:
+    (instance,) = running(fleet, cloud, 1)
+    theirs = said(cloud, instance, "worker")["environment"]
+    assert OF_THE_USER.items() <= theirs.items()
 
 
 def test_the_runs_directory_for_sockets_is_private_and_short(cloud) -> None:

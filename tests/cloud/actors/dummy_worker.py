@@ -11,6 +11,7 @@ from pathlib import Path
 
 def main(config) -> int:
     said = {"worker": os.getpid(), "group": os.getpgid(0), "config": dict(config)}
+    said["environment"] = dict(os.environ)
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
     order = Path(config["run_dir"]) / "order"
