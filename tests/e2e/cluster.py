@@ -139,8 +139,12 @@ class Cluster:
             "fault": fault,
         }
         log = self.directory / f"{node}.log"
-        self.processes[node] = shared_forker().start(config, log, self.entry)
+        self.processes[node] = self.fork(config, log)
         return node
+
+    def fork(self, config: Mapping[str, str], log: Path) -> Process:
+        """Start the process of a worker."""
+        return shared_forker().start(config, log, self.entry)
 
     @property
     def pids(self) -> dict[str, int]:

@@ -77,16 +77,20 @@ class Process:
 
 
 class Forker:
-    """A fork server; `close` ends it."""
+    """A fork server; `close` ends it. It imports `module` in advance; `environment` is added to its
+    own, and so to that of every worker."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, module: str = "tests.e2e.entry", environment: Mapping[str, str] | None = None
+    ) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="bf-")
         directory = Path(self._directory.name)
         self._socket, log = directory / "zygote", directory / "log"
         with log.open("ab") as errors:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "cloud.local.zygote", str(self._socket), "tests.e2e.entry"],
+                [sys.executable, "-m", "cloud.local.zygote", str(self._socket), module],
                 cwd=ROOT,
+                env=os.environ | dict(environment or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -45,6 +45,7 @@ def facts(config: Mapping[str, str]) -> int:
         "layers": [{}] * len(build_model(job).factories),
         "data_digest": load_data(job).digest,
         "numerics": local_numerics(job.cluster),
+        "code": None,
     }
     Path(config["answer"]).write_text(json.dumps(answer), encoding="utf-8")
     return 0

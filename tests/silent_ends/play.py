@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,8 @@ from bamboo.core.state import Phase
 from bamboo.loading import steady_environment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
+from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
+from bamboo.user_code.manifest import Manifest
 from tests.e2e.cluster import Cluster
 from tests.e2e.forker import Forker, Process
 from tests.silent_ends.feature import Edit
@@ -105,8 +107,10 @@ class _Table:
         self.player, self.case, self.folder = player, case, folder
         self.model = folder / "model"
         self.seen: Mapping[str, Any] = {}
+        self.code: Manifest | None = None
+        """What a run takes along; None: each process reads the user's own files."""
         self.calm: list[Mapping[str, Any] | str] = []
-        """What the reference gives in each of two processes; text where it failed."""
+        """What the reference gives, of the user's own files and of a copy; text where it failed."""
         self.lay_out()
 
     def lay_out(self) -> None:
@@ -153,6 +157,9 @@ class _Table:
         status, answer, said = self._ask(how, 0)
         if status == 0 and answer:
             self.seen = json.loads(answer)
+            if self.seen["code"] is not None:
+                self.code = Manifest.from_dict(self.seen["code"])
+                write_bundle(self.code, self.folder / CODE_FOLDER)
             return None
         if status == 2 and answer:
             return Verdict(play="launch", kind="refused", detail=json.loads(answer)["error"])
@@ -160,16 +167,16 @@ class _Table:
         return Verdict(play="launch", kind="broken", detail=detail)
 
     def train_calmly(self) -> None:
-        """The calm reference, in a process of each server."""
-        for index in range(len(self.player.forkers)):
-            status, answer, said = self._ask("calm", index)
+        """The calm reference, in a process of each server: of the files and of their copy."""
+        for index, code in enumerate(("", CODE_FOLDER if self.code else "")):
+            status, answer, said = self._ask("calm", index, str(self.folder / code) if code else "")
             self.calm.append(json.loads(answer) if status == 0 else said[-300:])
 
-    def _ask(self, what: str, index: int) -> tuple[int | None, str, str]:
+    def _ask(self, what: str, index: int, code: str = "") -> tuple[int | None, str, str]:
         """Exit status (None: it did not end), answer and log of a process that is asked once."""
         file, log = self.folder / f"{what}{index}.json", self.folder / f"{what}{index}.log"
         config = {
-            "job": job_to_json(self.job()),
+            "job": job_to_json(replace(self.job(), code=code)),
             "answer": str(file),
             "folder": str(self.model),
             "called": what,
@@ -253,9 +260,13 @@ class _Table:
     def _cluster(self, play: str) -> Iterator["_Run"]:
         folder = self.folder / play
         folder.mkdir()
+        job = self.job(kill=play != "calm")
+        if self.code is not None:
+            write_bundle(self.code, folder / CODE_FOLDER)
+            job = replace(job, code=str(folder / CODE_FOLDER))
         server = start_store(folder)
         try:
-            run = _Run(self, folder, self.job(kill=play != "calm"), server)
+            run = _Run(self, folder, job, server)
             if play != "edit":
                 run.gate.touch()
             try:
@@ -280,7 +291,12 @@ class _Run(Cluster):
     def _strategy(self) -> Strategy:
         job, seen = self.job, self.table.seen
         return Strategy(
-            semantics=semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"]),
+            semantics=semantics(
+                job,
+                data_digest=seen["data_digest"],
+                numerics=seen["numerics"],
+                code=self.table.code.identity() if self.table.code else {},
+            ),
             placement=Placement(
                 cut=(*job.cluster.cut, len(seen["layers"])),
                 grid=Grid(pipelines=1, stages=job.cluster.stages),
