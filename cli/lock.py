@@ -7,11 +7,14 @@ It can be handed to a child, so that there is no moment in which nobody has it.
 
 import fcntl
 import os
+import time
 
 from bamboo.errors import InputError
 from cli.runs import RunFolder
 
 NAME = "launcher.lock"
+LAST_WORDS_S = 5.0
+"""So long may a launcher be there after its run's receipt."""
 
 
 class Lock:
@@ -46,8 +49,12 @@ def is_free(folder: RunFolder) -> bool:
 
 def refuse_while_led(folder: RunFolder) -> None:
     """Raise InputError for what can only be done with a run that is over, while it has a
-    launcher."""
-    if not is_free(folder):
+    launcher. One that has written the receipt is let leave: it only has to say so."""
+    end_s = time.monotonic() + (LAST_WORDS_S if folder.receipt.exists() else 0.0)
+    while not is_free(folder):
+        if time.monotonic() < end_s:
+            time.sleep(0.02)
+            continue
         raise InputError(
             f"run {folder.id} is going on; `bamboo attach {folder.id}` shows it, "
             f"`bamboo stop {folder.id}` ends it"

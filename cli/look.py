@@ -88,10 +88,21 @@ def begun_progress(folder: RunFolder, job: JobConfig) -> Progress:
 
 
 def status_of(folder: RunFolder) -> dict[str, Any]:
-    """What `bamboo status --json` prints for this run, however it stands."""
-    if folder.receipt.exists():
-        body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
-        return body
+    """What `bamboo status --json` prints for this run, however it stands. `ended` is true from when
+    its receipt stands: before that its members may have finished, and its instances, its final
+    state and its bill are still seen to."""
+    if (ended := _ended(folder)) is not None:
+        return ended
+    return {"ended": False} | _standing(folder)
+
+
+def _ended(folder: RunFolder) -> dict[str, Any] | None:
+    if not folder.receipt.exists():
+        return None
+    return {**folder.read_json(folder.receipt)["status"], "ended": True}
+
+
+def _standing(folder: RunFolder) -> dict[str, Any]:
     if folder.starting():
         return status_body(begun_progress(folder, job_of(folder)))
     endpoint = folder.live_endpoint()
@@ -104,19 +115,20 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
             if not lock.is_free(folder):
                 return status_by_books(folder)
             # else it went while we looked
-    return _lost(folder)
+    return _ended(folder) or _lost(folder)
 
 
 def row_of(folder: RunFolder) -> dict[str, Any]:
     """The run's line in `bamboo list`: of a damaged one what is wrong with it, and no figures."""
     row: dict[str, Any] = {
         "run": folder.id, "started": None, "phase": DAMAGED, "outcome": None,
-        "step": None, "steps": None, "usd": None, "damage": None,
+        "ended": folder.receipt.exists(), "step": None, "steps": None, "usd": None, "damage": None,
     }  # fmt: skip
     try:
         row["started"] = started_text(folder)
         body = status_of(folder)
-        return row | {key: body[key] for key in ("phase", "outcome", "step", "steps", "usd")}
+        kept = ("phase", "outcome", "ended", "step", "steps", "usd")
+        return row | {key: body[key] for key in kept}
     except (InputError, UnreadableRecord) as error:
         return row | {"damage": str(error)}
 
@@ -171,8 +183,8 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
 
 def status_by_books(folder: RunFolder) -> dict[str, Any]:
     """What the books have of a run that lives, and whose store does not answer."""
-    if folder.receipt.exists():  # written while we waited for the store
-        return status_of(folder)
+    if (ended := _ended(folder)) is not None:  # written while we waited for the store
+        return ended
     progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
     sentence = "its store does not answer and its launcher lives: this is what was written down; "
     return status_body(progress) | {

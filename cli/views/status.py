@@ -19,6 +19,8 @@ def status_text(body: Mapping[str, Any]) -> str:
         f"{rate(body['tokens_per_s'])} tokens/s over the last ten steps, {usd(body['usd'])} "
         f"{'in all' if body['outcome'] else 'so far'}, {rate(body['tokens_per_usd'])} tokens/$",
     ]
+    if body["outcome"] and not body["ended"]:
+        lines.append("  its receipt is not written yet: what is over is looked at and ended")
     if not body.get("led", True):
         lines.append(
             f"  it has no launcher, so a lost node is not replaced; `bamboo attach {body['run']}` "

@@ -146,7 +146,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_it_returns_and_the_run_goes_on_to_its_receipt(bench: Bench) -> None:
     with detached(bench, "calm", "train.steps=36") as run:
         assert run.launcher_pid != os.getpid()
-        assert [row["phase"] for row in bench.json("list")] == ["running"]
+        assert [(r["phase"], r["ended"]) for r in bench.json("list")] == [("running", False)]
         done = bench.run("attach", "calm")
         assert done.returncode == 0, done.stderr
         assert "Ctrl-C leaves it running" in done.stderr

@@ -151,7 +151,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
 def test_an_ended_run_is_read_from_its_receipt(home: Path) -> None:
     folder = folder_of(home)
     runs.write_json(folder.receipt, {"status": {"phase": "finished", "step": 7}})
-    assert status_of(folder) == {"phase": "finished", "step": 7}
+    assert status_of(folder) == {"phase": "finished", "step": 7, "ended": True}
 
 
 def test_list_names_every_run_oldest_first(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
