@@ -366,6 +366,8 @@ class PricesSeen:
     """Quota code -> vCPUs of this account; without those it may not read."""
     notes: tuple[str, ...] = ()
     """What could not be had, a sentence each."""
+    left_out: tuple[str, ...] = ()
+    """Pools whose price is none, by `bamboo.price_check`, a sentence each."""
 
 
 class PriceSource(Protocol):

@@ -41,7 +41,6 @@ from cli.launcher import Launcher
 from cli.look import begun_progress, last_sign_of_life_s
 from cli.market import Market, replayed
 from cli.money import bill
-from cli.planning import speeds_of
 from cli.ports import Fleet, Ports, Screen
 from cli.runs import RunFolder
 from cli.settling import grid_of
@@ -226,8 +225,7 @@ class _Attempt:
             folder,
             job,
             site,
-            on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices(),
-            speeds=speeds_of(job, self._terms.catalogue),
+            catalogue=self._terms.catalogue,
             zones=self._terms.zones,
             note=self._screen.note,
         )

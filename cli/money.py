@@ -10,6 +10,7 @@ from math import inf, isfinite
 from typing import Any
 
 from bamboo.planner.value import MICRO, MINIMUM_BILLED_S, bill_micro_usd, billed_s
+from bamboo.price_check import checked_usd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,9 @@ def _line(item: Rented, *, now_s: float) -> Line:
         note = f"{MINIMUM_BILLED_S} s minimum"
     else:
         note = ""
+    if item.market == "spot" and item.usd_per_hour > item.on_demand_usd_per_hour:
+        above = "bought above the on-demand price"
+        note = f"{note}; {above}" if note else above
     paid = bill_micro_usd(
         seconds,
         usd_per_hour=item.usd_per_hour,
@@ -151,8 +155,9 @@ def rented_from_journal(
 
     `on_demand_usd_per_hour` is by instance type. An instance bought on-demand, or from a pool
     without a spot price, costs the on-demand price. Raises KeyError for a type without a price,
-    ValueError for a time or a price that no cloud has, and for a start or an end that another
-    record denies: it would change the bill unseen. A record that stands there twice counts once.
+    ValueError for a time or a price that no cloud has (`bamboo.price_check`), and for a start or an
+    end that another record denies: it would change the bill unseen. A record that stands there
+    twice counts once.
     """
     found: dict[str, Rented] = {}
     known: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -178,7 +183,7 @@ def rented_from_journal(
                 zone=str(record["zone"]),
                 market=str(record["market"]),
                 started_at_s=_figure(record["t"]),
-                usd_per_hour=_figure(spot) if on_spot else on_demand,
+                usd_per_hour=checked_usd(spot) if on_spot else on_demand,
                 on_demand_usd_per_hour=on_demand,
             )
         else:
@@ -196,5 +201,5 @@ def _ended(item: Rented | None, record: Mapping[str, Any]) -> Rented:
 def _figure(value: Any) -> float:
     number = float(value)
     if isinstance(value, bool) or not isfinite(number) or number < 0:
-        raise ValueError(f"{value!r}, where a time or a price stands")
+        raise ValueError(f"{value!r}, where a time stands")
     return number

@@ -19,6 +19,7 @@ from bamboo.planner.catalogue import Catalogue, InstanceType
 from bamboo.planner.cost import Timing
 from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
+from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profile import LayerFacts
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
@@ -86,6 +87,12 @@ class Planned:
     """What the data are, as `bamboo.data.described.Description.body` has it."""
     code: Manifest | None
     """What the run takes along of the user's code; None: the built-in model needs none."""
+
+    def price_warnings(self) -> tuple[str, ...]:
+        """What is to be said of the prices of the job's pools."""
+        cloud = self.job.cloud
+        spot = Market(cloud.market) is Market.SPOT
+        return price_warnings(self.catalogue, cloud.instance_types, cloud.zones, spot=spot)
 
     def promised(self) -> dict[str, Any]:
         """What the plan says that calm steps take and are worth, with the largest grid that the
@@ -350,11 +357,12 @@ def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:
         for zone, price in _market_prices(job, catalogue, name).items()
     ]
     if not offers:
+        left_out = catalogue.left_out(job.cloud.instance_types, job.cloud.zones)
         raise InputError.at(
             file=job.file,
             key="cloud.instance_types",
             value=list(job.cloud.instance_types),
-            problem=f"none has a {market.value} price in the catalogue",
+            problem="; ".join((f"none has a {market.value} price in the catalogue", *left_out)),
             remedy='take others, or cloud.market = "on-demand"',
         )
     speeds = speeds_of(job, catalogue)

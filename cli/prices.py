@@ -14,7 +14,7 @@ from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_ca
 from bamboo.errors import BambooError, InputError
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.quota import CODES
-from bamboo.planner.refreshed import catalogue_json, refreshed
+from bamboo.planner.refreshed import catalogue_json, no_prices, refreshed
 from bamboo.ports import PriceSource
 from cli.new_file import write_new
 
@@ -50,7 +50,7 @@ def refresh(source: PriceSource, region: str, *, now: datetime) -> tuple[str, ..
         raise type(error)(f"no newer prices: {error}; {_in_use(region)}") from error
     absent = [name for name, kind in catalogue.types.items() if not kind.offered]
     lacking = (f"not offered in {region}: {', '.join(absent)}",) if absent else ()
-    return (*lacking, *seen.notes)
+    return (*lacking, *seen.left_out, *no_prices(seen).values(), *seen.notes)
 
 
 def refresh_for_launch(

@@ -6,7 +6,7 @@ job's device is virtual, or this machine's times or a figure of the user's are a
 are equally fast, and only those of the job file are compared, unless others are named.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.option import Offer
+from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profiled import Profile
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
@@ -59,6 +60,10 @@ class Offers:
     too_large: Mapping[str, str]
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
+
+    def price_warnings(self, zones: Sequence[str]) -> tuple[str, ...]:
+        """What is to be said of the prices of all that is compared, in these zones."""
+        return price_warnings(self.catalogue, [offer.name for offer in self.offers], zones)
 
     @property
     def by_name(self) -> dict[str, Offer]:

@@ -138,7 +138,9 @@ def _prices(asked: MarketAsked, planned: Planned, job: JobConfig) -> Prices:
         price = planned.plan.instance_type.on_demand_usd_per_hour
         return constant(price, source=f"the catalogue of {planned.catalogue.on_demand_seen}")
     if asked.prices is not None:
-        return read_prices(asked.prices).scaled(1 / asked.time_scale)
+        kind = planned.plan.instance_type.name
+        most = planned.catalogue.ceilings().get(kind)
+        return read_prices(asked.prices, on_demand_usd=most).scaled(1 / asked.time_scale)
     mean = planned.usd_per_hour / planned.plan.instances
     count = planned.plan.instances
     zones = {z: usd / count for z, usd in planned.plan.spot_usd_per_hour.items()}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import ZoneId
+from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
 from cli.runs import RunFolder, is_detached, part_of
@@ -166,15 +167,14 @@ def run_fleet(
     job: JobConfig,
     site: Site,
     *,
-    on_demand_usd_per_hour: Mapping[str, float],
-    speeds: Mapping[str, float],
+    catalogue: Catalogue,
     zones: Mapping[str, int],
     note: Callable[[str], None],
 ) -> "RunFleet":
     """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
     account, whose looks are written down as a local cloud writes down what it does."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, markets_of, nodes_of
+    from cli.planning import ec2_settings, markets_of, nodes_of, speeds_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
     from cloud.local.start import LocalCloud
@@ -182,13 +182,16 @@ def run_fleet(
     from cloud.recorder import Recorded
 
     local = isinstance(site, LocalCloud)
+    on_demand_usd_per_hour = catalogue.on_demand_prices()
     ec2 = Ec2Provider.connect(
         settings=ec2_settings(job),
         instance_types=job.cloud.instance_types,
         zones=job.cloud.zones,
         markets=markets_of(job),
         on_demand_usd_per_hour=on_demand_usd_per_hour,
-        speeds=speeds,
+        speeds=speeds_of(job, catalogue),
+        ceilings=catalogue.ceilings(),
+        note=note,
         endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
     )
     recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=note)

@@ -8,7 +8,7 @@ went back to older prices would show dollars that nobody can explain.
 
 import json
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,7 @@ from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
 from bamboo.planner.origin import last_moment
 from bamboo.planner.refreshed import newest
+from bamboo.price_check import check_seen
 
 FOLDER = "prices"
 """In `$BAMBOO_HOME`, beside the runs; a file for each region."""
@@ -89,8 +90,7 @@ def present_day() -> date:
 
 
 def _refuse_the_future(catalogue: Catalogue) -> None:
-    """Raises ValueError for a price of a day that is still to come: it would pass for the newest
-    until then. A day is left for the clocks of two machines."""
+    """Raises ValueError for a price of a day that is still to come."""
     seen = [catalogue.taken, catalogue.on_demand_seen, catalogue.spot_seen]
     for kind in catalogue.types.values():
         seen += [one.seen for one in (kind.on_demand_from, kind.spot_from) if one is not None]
@@ -98,8 +98,7 @@ def _refuse_the_future(catalogue: Catalogue) -> None:
     seen += [quota.origin.seen for quota in catalogue.quotas.values()]
     today = present_day()
     for when in filter(None, seen):
-        if last_moment(when).date() > today + timedelta(days=1):
-            raise ValueError(f"{when!r} is still to come, as the clock here says {today}")
+        check_seen(last_moment(when), today=today, said=when)
 
 
 def _damaged(path: Path, why: str, remedy: str = REMEDY) -> InputError:

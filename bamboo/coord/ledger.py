@@ -17,6 +17,7 @@ from bamboo.planner.attribution import Work
 from bamboo.planner.autoscale import Resize
 from bamboo.planner.duties import DutyChange
 from bamboo.ports import Store
+from bamboo.price_check import BadPrice, checked_usd
 from bamboo.topology.strategy import canonical_json
 
 STREAM = "ledger"
@@ -90,6 +91,12 @@ def record_of(body: Mapping[str, Any]) -> LedgerRecord:
     if not isinstance(name, str) or name not in _KINDS:
         raise UnreadableRecord(f"a ledger record has the unknown kind {name!r}")
     record: LedgerRecord = shape_of(_KINDS[name]).read(raw, name)
+    if isinstance(record, PriceRecord):
+        try:
+            for usd in (record.usd_per_hour, record.on_demand_usd_per_hour):
+                checked_usd(usd)
+        except BadPrice as error:
+            raise UnreadableRecord(f"a price of {record.instance}: {error}") from error
     return record
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.origin import Origin, age_text, last_moment
+from bamboo.price_check import BadPrice, checked_usd
 from bamboo.topology.keys import keyed_seed
 
 SCHEMA_VERSION = 1
@@ -121,7 +122,8 @@ class Catalogue:
         at; else a fixed point of the type's range that depends on the names alone. Rounded to
         0.0001 USD; a model of the price at launch either way.
 
-        Raises InputError when the type is unknown, has no spot range, or no pool in that zone.
+        Raises InputError when the type is unknown, has no spot range, or no pool in that zone that
+        may be planned with: see `bamboo.price_check`.
         """
         kind = self.find(name)
         if kind.spot_usd_per_hour is None:
@@ -129,28 +131,60 @@ class Catalogue:
                 f'the catalogue has no spot price of {name}; take market = "on-demand", or one '
                 f"of {', '.join(n for n, t in self.types.items() if t.spot_usd_per_hour)}"
             )
-        if kind.spot_by_zone:
-            if zone not in kind.spot_by_zone:
-                raise InputError(
-                    f"there was no spot pool of {name} in {zone} as of {self.spot_seen_of(kind)}; "
-                    f"take one of {', '.join(kind.spot_by_zone)}"
-                )
-            return round(kind.spot_by_zone[zone], 4)
-        low, high = kind.spot_usd_per_hour
-        share = keyed_seed(0, f"spot-price/{name}/{zone}") / 2**63
-        return round(low + (high - low) * share, 4)
+        if kind.spot_by_zone and zone not in kind.spot_by_zone:
+            raise InputError(
+                f"there was no spot pool of {name} in {zone} as of {self.spot_seen_of(kind)}; "
+                f"take one of {', '.join(kind.spot_by_zone)}"
+            )
+        if why := self._left_out(kind, zone):
+            raise InputError(f'{why}; take another zone, or market = "on-demand"')
+        return round(_spot_in(kind, zone), 4)
+
+    def ceilings(self) -> dict[str, float]:
+        """Type -> what its spot price is not above: its on-demand price. Empty where on-demand
+        prices are of another region, as spot prices of this one may be above those."""
+        return self.on_demand_prices() if self._is_of_here else {}
+
+    @property
+    def _is_of_here(self) -> bool:
+        """Whether on-demand prices are those of the region that they stand for."""
+        return (self.on_demand_region or self.region) == (self.asked or self.region)
+
+    def _left_out(self, kind: InstanceType, zone: str) -> str:
+        """Why the pool of a type that has spot prices is not planned with; "" where it is."""
+        try:
+            most = kind.on_demand_usd_per_hour if self._is_of_here else None
+            usd = checked_usd(_spot_in(kind, zone), on_demand_usd=most)
+            checked_usd(round(usd, 4))
+        except BadPrice as error:
+            return f"{kind.name} on spot in {zone} is left out: {error}"
+        return ""
+
+    def left_out(self, names: Iterable[str], zones: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Of each pool of these types and zones (None: all that were looked at) that is not planned
+        with, though it has a price: a sentence."""
+        kinds = [self.types[name] for name in names if name in self.types]
+        found = (
+            self._left_out(kind, zone)
+            for kind in kinds
+            if kind.spot_usd_per_hour is not None
+            for zone in (kind.spot_by_zone if zones is None else zones)
+            if not kind.spot_by_zone or zone in kind.spot_by_zone
+        )
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def spot_prices(
         self, names: Iterable[str], zones: Iterable[str]
     ) -> dict[str, dict[str, float]]:
         """Type -> zone -> modelled USD per hour; types without a spot range are left out, and so
-        are zones in which a type was seen to have no pool."""
+        are zones in which a type was seen to have no pool, or one of `left_out`."""
         zones = tuple(zones)
         return {
             name: {
                 zone: self.modelled_spot_usd_per_hour(name, zone)
                 for zone in zones
-                if not kind.spot_by_zone or zone in kind.spot_by_zone
+                if (not kind.spot_by_zone or zone in kind.spot_by_zone)
+                and not self._left_out(kind, zone)
             }
             for name in names
             for kind in (self.find(name),)
@@ -197,6 +231,16 @@ class Catalogue:
             if origins:
                 said.append(f"{words} {_aged(origins, self.today)}")
         return "; ".join(said) + f"; by {self.file}"
+
+
+def _spot_in(kind: InstanceType, zone: str) -> float:
+    """See `Catalogue.modelled_spot_usd_per_hour`; not rounded."""
+    if kind.spot_by_zone:
+        return kind.spot_by_zone[zone]
+    assert kind.spot_usd_per_hour is not None, "a type without a spot range has no spot price"
+    low, high = kind.spot_usd_per_hour
+    share = keyed_seed(0, f"spot-price/{kind.name}/{zone}") / 2**63
+    return low + (high - low) * share
 
 
 def _aged(origins: Iterable[Origin], today: date | None) -> str:
@@ -254,28 +298,35 @@ def catalogue_from(raw: Any, *, file: str = "the installed catalogue") -> Catalo
 
 def _instance_type(name: str, body: Mapping[str, Any], raw: Mapping[str, Any]) -> InstanceType:
     spot, vcpus = body.get("spot_usd_per_hour"), body.get("vcpus")
+    by_zone = {
+        _text(zone): _usd(usd, f"{name} on spot in {zone}")
+        for zone, usd in body.get("spot_by_zone", {}).items()
+    }
+    fixed = _usd(body["on_demand_usd_per_hour"], f"{name} on demand")
+    # What was asked of a zone is kept, and judged where it is used; a range is of a discount.
+    most = None if by_zone else fixed
     kind = InstanceType(
         name=name,
         gpu=_text(body["gpu"]),
         gpus=_count(body["gpus"]),
         gpu_memory_gib=_number(body["gpu_memory_gib"]),
         network_gbps=_number(body["network_gbps"]),
-        on_demand_usd_per_hour=_number(body["on_demand_usd_per_hour"]),
-        spot_usd_per_hour=None if spot is None else (_number(spot[0]), _number(spot[1])),
+        on_demand_usd_per_hour=fixed,
+        spot_usd_per_hour=None
+        if spot is None
+        else (_usd(spot[0], f"{name} on spot", most), _usd(spot[1], f"{name} on spot", most)),
         vcpus=None if vcpus is None else _count(vcpus),
-        spot_by_zone={_text(z): _number(usd) for z, usd in body.get("spot_by_zone", {}).items()},
+        spot_by_zone=by_zone,
         on_demand_from=_origin(body, raw, "on_demand"),
         spot_from=_origin(body, raw, "spot") if "spot_seen" in body or spot is not None else None,
         offered=bool(body.get("offered", True)),
     )
-    by_zone = kind.spot_by_zone.values()
-    if by_zone and kind.spot_usd_per_hour != (min(by_zone), max(by_zone)):
+    zoned = by_zone.values()
+    if zoned and kind.spot_usd_per_hour != (min(zoned), max(zoned)):
         raise ValueError(f"{name}: the range of its spot prices is not that of its zones")
-    low, high = kind.spot_usd_per_hour or (kind.on_demand_usd_per_hour,) * 2
-    # What was asked of a zone is shown as it is, above on-demand or not; a range is of a discount.
-    most = kind.on_demand_usd_per_hour if not by_zone else high
-    if kind.on_demand_usd_per_hour <= 0 or not 0 < low <= high <= most:
-        raise ValueError(f"{name}: spot from {low} to {high} USD/h does not lie below on-demand")
+    if kind.spot_usd_per_hour is not None and kind.spot_usd_per_hour[0] > kind.spot_usd_per_hour[1]:
+        low, high = kind.spot_usd_per_hour
+        raise ValueError(f"{name}: spot from {low} to {high} USD/h is no range")
     if min(kind.gpus, kind.gpu_memory_gib, kind.network_gbps, kind.vcpus or 1) <= 0:
         raise ValueError(f"{name}: GPUs, their memory and the network must be above 0")
     return kind
@@ -291,15 +342,12 @@ _KEYS = ("seen", "source")
 
 
 def _auxiliary(name: str, body: Mapping[str, Any]) -> AuxiliaryPrice:
-    price = AuxiliaryPrice(
-        usd=_number(body["usd"]),
+    return AuxiliaryPrice(
+        usd=_usd(body["usd"], f"auxiliary.{name}"),
         unit=_text(body["unit"]),
         what=_text(body["what"]),
         origin=Origin(seen=_text(body["seen"]), source=_text(body["source"])),
     )
-    if price.usd < 0:
-        raise ValueError(f"auxiliary.{name}: {price.usd} USD is below 0")
-    return price
 
 
 def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
@@ -308,6 +356,13 @@ def _quota(code: str, body: Mapping[str, Any]) -> KnownQuota:
     if known.vcpus < 0:
         raise ValueError(f"quotas.{code}: {known.vcpus} vCPUs are below 0")
     return known
+
+
+def _usd(value: Any, what: str, most: float | None = None) -> float:
+    try:
+        return checked_usd(value, on_demand_usd=most)
+    except BadPrice as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def _text(value: Any) -> str:

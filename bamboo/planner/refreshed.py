@@ -12,6 +12,7 @@ from typing import Any
 from bamboo.planner.catalogue import SCHEMA_VERSION, Catalogue, InstanceType, KnownQuota
 from bamboo.planner.origin import Origin, last_moment
 from bamboo.ports import PricesSeen, TypeFacts
+from bamboo.price_check import BadPrice, checked_usd
 
 EARLIEST = "0001-01-01"
 
@@ -21,7 +22,9 @@ def refreshed(catalogue: Catalogue, seen: PricesSeen, *, at: str, source: str) -
 
     Spot prices, facts, zone IDs and quotas are the answer's; on-demand prices stay, with their
     dates. A type without a pool has no spot price from then on; one the region lacks is marked.
+    Pools of `no_prices` are none.
     """
+    bad = no_prices(seen)
     origin = Origin(seen=at, source=source)
     return replace(
         catalogue,
@@ -32,10 +35,27 @@ def refreshed(catalogue: Catalogue, seen: PricesSeen, *, at: str, source: str) -
         quotas={code: KnownQuota(vcpus=vcpus, origin=origin) for code, vcpus in seen.quotas.items()}
         or catalogue.quotas,
         types={
-            name: _asked(kind, seen.facts.get(name), seen.spot.get(name, {}), origin)
+            name: _asked(
+                kind,
+                seen.facts.get(name),
+                {z: usd for z, usd in seen.spot.get(name, {}).items() if (name, z) not in bad},
+                origin,
+            )
             for name, kind in catalogue.types.items()
         },
     )
+
+
+def no_prices(seen: PricesSeen) -> dict[tuple[str, str], str]:
+    """(Type, zone) -> why what a cloud says of that pool is no price, as a sentence."""
+    found = {}
+    for name, zones in seen.spot.items():
+        for zone, usd in zones.items():
+            try:
+                checked_usd(usd)
+            except BadPrice as error:
+                found[name, zone] = f"{name} on spot in {zone} is left out: {error}"
+    return found
 
 
 def _asked(

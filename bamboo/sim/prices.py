@@ -1,8 +1,9 @@
 """What a spot instance costs, by zone and over time.
 
-Format: `ms,zone,usd_per_hour` a line, in order of time; an empty zone stands for all that have no
-line of their own. Rule: a price holds from its line to the zone's next one, the first one also
-before it. An instance is charged the price of each second that it runs.
+Format: `ms,zone,usd_per_hour` a line, in order of time, that may stand above them as a header; an
+empty zone stands for all that have no line of their own. Rule: a price holds from its line to the
+zone's next one, the first one also before it. An instance is charged the price of each second that
+it runs.
 """
 
 import math
@@ -15,11 +16,11 @@ from pathlib import Path
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
 from bamboo.lines import read_bounded
+from bamboo.price_check import BadPrice, checked_usd
 from bamboo.sim.trace import LONGEST_FILE, LONGEST_S
 
 ANY = ZoneId("")
-MOST_USD_PER_HOUR = 10_000.0
-"""No instance has ever cost so much: a figure beyond it is a slip."""
+FORMAT = "ms,zone,usd_per_hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,9 @@ def constant(usd_per_hour: float, *, source: str = "") -> Prices:
     return Prices(source=source, by_zone={ANY: ((0.0, usd_per_hour),)})
 
 
-def read_prices(path: Path) -> Prices:
-    """Read a series. Raises InputError with file, line and reason."""
+def read_prices(path: Path, *, on_demand_usd: float | None = None) -> Prices:
+    """Read a series. `on_demand_usd`: per hour, which no spot price is above; None: not known.
+    Raises InputError with file, line and reason."""
     try:
         text = read_bounded(path, encoding="utf-8-sig", most=LONGEST_FILE)
     except OSError as error:
@@ -85,8 +87,8 @@ def read_prices(path: Path) -> Prices:
         raise InputError(f"{path}: {error}; write `ms,zone,usd_per_hour` lines") from error
     by_zone: dict[ZoneId, list[tuple[float, float]]] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            zone, at_s, price = _line(path, number, line)
+        if line.strip() and not (number == 1 and line.replace(" ", "").lower() == FORMAT):
+            zone, at_s, price = _line(path, number, line, on_demand_usd=on_demand_usd)
             by_zone.setdefault(zone, []).append((at_s, price))
     if not by_zone:
         raise InputError(f"{path}: is empty; give prices with at least one line")
@@ -95,19 +97,25 @@ def read_prices(path: Path) -> Prices:
     return Prices(source=str(path), by_zone={z: tuple(steps) for z, steps in by_zone.items()})
 
 
-def _line(path: Path, number: int, line: str) -> tuple[ZoneId, float, float]:
+def _line(
+    path: Path, number: int, line: str, *, on_demand_usd: float | None
+) -> tuple[ZoneId, float, float]:
     parts = [part.strip() for part in line.split(",")]
     where = f"{path}: line {number}: {line.strip()[:80]!r}"
     if len(parts) != 3:
         raise InputError(f"{where}: write `ms,zone,usd_per_hour`")
     try:
-        at_s, price = int(parts[0]) / 1e3, float(parts[2])
+        at_s = int(parts[0]) / 1e3
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{where}: time and price are no numbers") from error
+        raise InputError(f"{where}: the time is no whole milliseconds") from error
     if not 0 <= at_s <= LONGEST_S:
         raise InputError(f"{where}: the time is none since the begin of the market")
-    if not 0 < price <= MOST_USD_PER_HOUR:
-        raise InputError(f"{where}: USD per hour lie above 0, and not above {MOST_USD_PER_HOUR:g}")
+    try:
+        price = checked_usd(parts[2], written=True, on_demand_usd=on_demand_usd)
+    except BadPrice as error:
+        raise InputError(
+            f"{where}: {error}; correct it, or take the instance type that the series is of"
+        ) from error
     return ZoneId(parts[1]), at_s, price
 
 

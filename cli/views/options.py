@@ -49,6 +49,11 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
         *_verdict(found),
         *_redundancy(found),
         *paragraph(found.offers.catalogue.sources([row.line.instance_type for row in found.rows])),
+        *(
+            line
+            for said in found.offers.price_warnings(found.job.cloud.zones)
+            for line in paragraph(said)
+        ),
     ]
     text = "\n".join(lines)
     return text if width is None else fold(text, width=width)

@@ -41,6 +41,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
         "catalogue": {
             "on_demand_seen": found.offers.catalogue.on_demand_seen,
             "spot_seen": found.offers.catalogue.spot_seen,
+            "price_warnings": list(found.offers.price_warnings(found.job.cloud.zones)),
         },
         "seeds": found.seeds,
         "deadline_h": _finite(found.deadline_h),

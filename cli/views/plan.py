@@ -129,6 +129,7 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
         ),
         *paragraph(prices, indent=4),
         *paragraph(catalogue.sources([kind.name], spot=bool(spot)), indent=4),
+        *(line for said in planned.price_warnings() for line in paragraph(said, indent=4)),
     ]
 
 
@@ -265,6 +266,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "instances": plan.instances,
         "on_demand_usd_per_hour": plan.on_demand_usd_per_hour,
         "spot_usd_per_hour": dict(plan.spot_usd_per_hour),
+        "price_warnings": list(planned.price_warnings()),
         **planned.promised(),
         "modelled_gpu": planned.modelled.gpu if planned.modelled is not None else None,
         "tokens_per_sample": planned.strategy.semantics.model["context"],

@@ -6,6 +6,7 @@ from typing import Any
 
 from bamboo.planner.catalogue import NO_DISCOUNT_SHARE, Catalogue, InstanceType
 from bamboo.planner.origin import Origin, age_text
+from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.quota import FAMILIES, NEW_ACCOUNT_VCPUS, family_of
 from cli.views.quantities import columns, paragraph, usd
 
@@ -38,6 +39,7 @@ def prices_body(
             }
             for name, price in catalogue.auxiliary.items()
         ],
+        "warnings": list(price_warnings(catalogue, catalogue.types)),
         "notes": list(notes),
     }
 
@@ -69,6 +71,8 @@ def prices_text(body: Mapping[str, Any]) -> str:
     lines += ["", *(paragraph(RULE))]
     for (seen, source, days), number in sources.items():
         lines += paragraph(f"[{number}] {seen} ({age_text(days)}): {source}")
+    for warning in body["warnings"]:
+        lines += paragraph(f"warning: {warning}")
     for note in body["notes"]:
         lines += paragraph(f"note: {note}")
     return "\n".join(lines)
@@ -135,6 +139,7 @@ def _priced(kind: InstanceType, spot_usd_per_hour: float) -> dict[str, Any]:
         "usd_per_hour": spot_usd_per_hour,
         "of_on_demand": kind.share_of_on_demand(spot_usd_per_hour),
         "no_discount": kind.lacks_discount(spot_usd_per_hour),
+        "above_on_demand": spot_usd_per_hour > kind.on_demand_usd_per_hour,
     }
 
 
@@ -180,4 +185,6 @@ def _pools(kind: Mapping[str, Any], spot: Any, cited: str) -> list[tuple[str, ..
 def _share(ends: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     shares = [f"{end['of_on_demand'] * 100:.0f}" for end in ends]
     mark = "no discount" if all(end["no_discount"] for end in ends) else ""
+    if all(end["above_on_demand"] for end in ends):
+        mark = "above on demand"
     return "-".join(dict.fromkeys(shares)) + "%", mark

@@ -63,6 +63,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
         "cloud_market": simulated.job.cloud.market,
         "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
+        "price_warnings": list(simulated.planned.price_warnings()),
         "autoscale": _sizes_body(simulated, found),
         "runs": len(found),
         "first_seed": first_seed if simulated.random else None,
@@ -126,6 +127,8 @@ def _terms(simulated: Simulated, price: float) -> list[str]:
     catalogue = simulated.planned.catalogue
     bought = on_demand(simulated.job)
     dated = paragraph(f"catalogue: {catalogue.sources([kind], spot=not bought)}")
+    for said in simulated.planned.price_warnings():
+        dated += paragraph(said)
     if bought:
         return [
             f"  a {kind} is {full} an hour on demand by {asked.prices.source}, modelled",

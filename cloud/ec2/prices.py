@@ -14,7 +14,7 @@ from bamboo.ports import PricesSeen, TypeFacts
 from cloud.ec2 import requests
 from cloud.ec2.calls import translated
 from cloud.ec2.clients import clients_of
-from cloud.ec2.pricing import spot_offers
+from cloud.ec2.pricing import Priced, spot_offers
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 
 READ_TIMEOUT_S = 20
@@ -62,7 +62,10 @@ class Ec2Prices:
         self._until_s = self._clock() + self._deadline_s
         zone_ids = self._zone_ids()
         facts = self._facts(types)
-        spot = self._spot(sorted(facts), sorted(zone_ids))
+        priced = self._spot(sorted(facts), sorted(zone_ids))
+        spot: dict[str, dict[str, float]] = {}
+        for offer in priced.offers:
+            spot.setdefault(offer.pool.instance_type, {})[offer.pool.zone] = offer.usd_per_hour
         known, notes = self._quotas_of(quotas)
         return PricesSeen(
             region=self._region,
@@ -71,6 +74,7 @@ class Ec2Prices:
             spot=spot,
             quotas=known,
             notes=notes,
+            left_out=priced.left_out,
         )
 
     def close(self) -> None:
@@ -93,10 +97,11 @@ class Ec2Prices:
         )
         return {name: facts for name, facts in found if facts is not None}
 
-    def _spot(self, types: Sequence[str], zones: Sequence[str]) -> dict[str, dict[str, float]]:
+    def _spot(self, types: Sequence[str], zones: Sequence[str]) -> Priced:
         if not types:
-            return {}
-        now_iso = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return Priced(offers=(), left_out=())
+        now = datetime.fromtimestamp(self._now(), UTC)
+        now_iso = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         asked = requests.spot_prices(instance_types=tuple(types), now_iso=now_iso)
         name = "DescribeSpotPriceHistory"
         history = [
@@ -104,11 +109,7 @@ class Ec2Prices:
             for page in self._pages("describe_spot_price_history", name, asked)
             for record in page["SpotPriceHistory"]
         ]
-        found: dict[str, dict[str, float]] = {}
-        for offer in spot_offers(history, zones=zones):
-            if offer.usd_per_hour > 0:
-                found.setdefault(offer.pool.instance_type, {})[offer.pool.zone] = offer.usd_per_hour
-        return found
+        return spot_offers(history, zones=zones, today=now.date())
 
     def _pages(self, method: str, action: str, asked: Mapping[str, Any]) -> Iterator[Any]:
         with translated(action, without_account=WITHOUT_ACCOUNT):

@@ -1,10 +1,25 @@
-"""Offers from prices: the spot market's present ones, and a catalogue's for on-demand. Pure."""
+"""Offers from prices: the spot market's present ones, and a catalogue's for on-demand. Pure.
+
+Rule: a pool whose price is none, by `bamboo.price_check`, is no offer, and the reason is said.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from bamboo.ids import ZoneId
+from bamboo.price_check import BadPrice, checked_usd
 from cloud.provider import Market, Offer, Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Pools with a price, the cheapest per speed first, and those without one that can be used."""
+
+    offers: tuple[Offer, ...]
+    left_out: tuple[str, ...]
+    """A sentence each."""
 
 
 def spot_offers(
@@ -12,10 +27,13 @@ def spot_offers(
     *,
     zones: Sequence[str],
     speeds: Mapping[str, float] | None = None,
-) -> tuple[Offer, ...]:
+    ceilings: Mapping[str, float] | None = None,
+    today: date | None = None,
+) -> Priced:
     """Offers from the records of DescribeSpotPriceHistory: per pool its newest price, in `zones`
-    only, cheapest per speed first; of equal prices the zone listed first."""
-    newest: dict[Pool, tuple[Any, float]] = {}
+    only; of equal prices the zone listed first. `ceilings`: type -> the on-demand price of this
+    region, for types whose spot price is held against it; `today`: which no price is after."""
+    newest: dict[Pool, Mapping[str, Any]] = {}
     for record in history:
         pool = Pool(
             instance_type=str(record["InstanceType"]),
@@ -23,13 +41,24 @@ def spot_offers(
             market=Market.SPOT,
         )
         known = newest.get(pool)
-        if pool.zone in zones and (known is None or known[0] < record["Timestamp"]):
-            newest[pool] = (record["Timestamp"], float(record["SpotPrice"]))
-    offers = [
-        Offer(pool=pool, usd_per_hour=usd, speed=(speeds or {}).get(pool.instance_type, 1.0))
-        for pool, (_, usd) in newest.items()
-    ]
-    return cheapest_first(offers, zones)
+        if pool.zone in zones and (known is None or known["Timestamp"] < record["Timestamp"]):
+            newest[pool] = record
+    offers, left_out = [], []
+    for pool, record in newest.items():
+        kind = pool.instance_type
+        try:
+            usd = checked_usd(
+                record["SpotPrice"],
+                written=True,
+                on_demand_usd=(ceilings or {}).get(kind),
+                seen=record["Timestamp"],
+                today=today,
+            )
+        except BadPrice as error:
+            left_out.append(f"{kind} on spot in {pool.zone} is left out: {error}")
+            continue
+        offers.append(Offer(pool=pool, usd_per_hour=usd, speed=(speeds or {}).get(kind, 1.0)))
+    return Priced(offers=cheapest_first(offers, zones), left_out=tuple(left_out))
 
 
 def on_demand_offers(
@@ -38,20 +67,27 @@ def on_demand_offers(
     instance_types: Sequence[str],
     zones: Sequence[str],
     speeds: Mapping[str, float] | None = None,
-) -> tuple[Offer, ...]:
+) -> Priced:
     """On-demand offers in every zone, at the catalogue's prices; a type that the catalogue does
     not know is not offered, because nobody could say what it costs."""
-    offers = [
-        Offer(
-            pool=Pool(instance_type=kind, zone=ZoneId(zone), market=Market.ON_DEMAND),
-            usd_per_hour=usd_per_hour[kind],
-            speed=(speeds or {}).get(kind, 1.0),
-        )
-        for kind in instance_types
-        if kind in usd_per_hour
-        for zone in zones
-    ]
-    return cheapest_first(offers, zones)
+    offers, left_out = [], []
+    for kind in instance_types:
+        if kind not in usd_per_hour:
+            continue
+        try:
+            usd = checked_usd(usd_per_hour[kind])
+        except BadPrice as error:
+            left_out.append(f"{kind} on demand is left out: {error}")
+            continue
+        offers += [
+            Offer(
+                pool=Pool(instance_type=kind, zone=ZoneId(zone), market=Market.ON_DEMAND),
+                usd_per_hour=usd,
+                speed=(speeds or {}).get(kind, 1.0),
+            )
+            for zone in zones
+        ]
+    return Priced(offers=cheapest_first(offers, zones), left_out=tuple(left_out))
 
 
 def cheapest_first(offers: Sequence[Offer], zones: Sequence[str]) -> tuple[Offer, ...]:

@@ -21,7 +21,7 @@ from cloud.ec2.clients import client_of, mock_session, session_of
 from cloud.ec2.errors import Meaning, meaning, refusal_kind
 from cloud.ec2.fleets import fleet_answer, names, with_fleet
 from cloud.ec2.held import fleets_of, held, release
-from cloud.ec2.pricing import cheapest_first, on_demand_offers, spot_offers
+from cloud.ec2.pricing import Priced, cheapest_first, on_demand_offers, spot_offers
 from cloud.ec2.requests import EXPIRY_TAG, TOKEN_TAG, Ec2Settings
 from cloud.provider import (
     CloudRefused,
@@ -51,7 +51,8 @@ _TRANSITION = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 class Ec2Provider:
     """Instances of one region. `launcher` must not retry; `reader` does all but the launches.
-    `speeds`: of a node by type, where the caller knows; the others have 1."""
+    `speeds`: of a node by type, where the caller knows; the others have 1. `ceilings`: what a spot
+    price of a type is not above, to be bought; `note`: is told, once each, of pools left out."""
 
     def __init__(
         self,
@@ -64,6 +65,8 @@ class Ec2Provider:
         markets: Collection[Market],
         on_demand_usd_per_hour: Mapping[str, float],
         speeds: Mapping[str, float] | None = None,
+        ceilings: Mapping[str, float] | None = None,
+        note: Callable[[str], None] = lambda text: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._launcher = launcher
@@ -74,6 +77,8 @@ class Ec2Provider:
         self._markets = frozenset(markets)
         self._on_demand = dict(on_demand_usd_per_hour)
         self._speeds = dict(speeds or {})
+        self._ceilings = dict(ceilings or {})
+        self._note, self._noted = note, set[str]()
         self._now = now
 
     @classmethod
@@ -86,6 +91,8 @@ class Ec2Provider:
         markets: Collection[Market],
         on_demand_usd_per_hour: Mapping[str, float],
         speeds: Mapping[str, float] | None = None,
+        ceilings: Mapping[str, float] | None = None,
+        note: Callable[[str], None] = lambda text: None,
         endpoint_url: str | None = None,
         launch_timeout_s: float = LAUNCH_TIMEOUT_S,
     ) -> "Ec2Provider":
@@ -112,6 +119,8 @@ class Ec2Provider:
             markets=markets,
             on_demand_usd_per_hour=on_demand_usd_per_hour,
             speeds=speeds,
+            ceilings=ceilings,
+            note=note,
         )
 
     @property
@@ -173,21 +182,35 @@ class Ec2Provider:
 
     def offers(self) -> tuple[Offer, ...]:
         """Present spot prices, the catalogue's on-demand prices, or both, in the configured zones;
-        the cheapest per speed first."""
-        found: list[Offer] = []
+        the cheapest per speed first. Of a pool whose price is none, `note` is told."""
+        now = datetime.fromtimestamp(self._now(), UTC)
+        markets: list[Priced] = []
         if Market.ON_DEMAND in self._markets:
-            found += on_demand_offers(
-                self._on_demand,
-                instance_types=self._instance_types,
-                zones=self._zones,
-                speeds=self._speeds,
+            markets.append(
+                on_demand_offers(
+                    self._on_demand,
+                    instance_types=self._instance_types,
+                    zones=self._zones,
+                    speeds=self._speeds,
+                )
             )
         if Market.SPOT in self._markets:
-            found += spot_offers(self._spot_history(), zones=self._zones, speeds=self._speeds)
-        return cheapest_first(found, self._zones)
+            markets.append(
+                spot_offers(
+                    self._spot_history(now.strftime("%Y-%m-%dT%H:%M:%SZ")),
+                    zones=self._zones,
+                    speeds=self._speeds,
+                    ceilings=self._ceilings,
+                    today=now.date(),
+                )
+            )
+        for why in dict.fromkeys(why for market in markets for why in market.left_out):
+            if why not in self._noted:
+                self._noted.add(why)
+                self._note(why)
+        return cheapest_first([one for m in markets for one in m.offers], self._zones)
 
-    def _spot_history(self) -> list[Any]:
-        now_iso = datetime.fromtimestamp(self._now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _spot_history(self, now_iso: str) -> list[Any]:
         history: list[Any] = []
         with translated("DescribeSpotPriceHistory"):
             pages = self._reader.get_paginator("describe_spot_price_history")

@@ -1,10 +1,12 @@
 """From a job to its plan, strategy and requests."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from bamboo.config.catalogue import installed_catalogue
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import (
     CloudConfig,
@@ -16,6 +18,9 @@ from bamboo.config.tree import (
 )
 from bamboo.errors import InputError
 from bamboo.ids import RunId
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.refreshed import refreshed
+from bamboo.ports import PricesSeen
 from cli.planning import Planned, plan_job, speeds_of
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.workload import layer_facts
@@ -247,3 +252,29 @@ def test_types_rank_by_price_or_by_what_their_speed_costs() -> None:
     assert speeds["g5.xlarge"] > 2.0
     (asked,) = by_value.requests
     assert asked["arguments"]["InstanceType"] == "g5.xlarge"
+
+
+def with_spot(spot: dict[str, dict[str, float]]) -> Catalogue:
+    answer = PricesSeen(region="us-east-1", zone_ids={}, facts={}, spot=spot, quotas={})
+    today = datetime.now(UTC).date()
+    base = replace(installed_catalogue(), today=today)
+    return refreshed(base, answer, at=today.isoformat(), source="asked")
+
+
+def test_a_pool_above_on_demand_is_not_planned_with_and_the_plan_says_so() -> None:
+    catalogue = with_spot({"g4dn.xlarge": {"us-east-1a": 0.9}, "g5.xlarge": {"us-east-1a": 1.0}})
+    job = resolve(JOB)
+    planned = plan_job(job, seen(job), run=RunId("r"), now_s=1000.0, catalogue=catalogue)
+    assert planned.pool.instance_type == "g5.xlarge", "though g4dn.xlarge looks cheaper"
+    assert planned.usd_per_hour == pytest.approx(4 * 1.0)
+    sentence = (
+        "g4dn.xlarge on spot in us-east-1a is left out: 0.9 USD is above the on-demand price of "
+        "0.526 USD"
+    )
+    assert plan_body("r", planned)["price_warnings"] == [sentence]
+    assert sentence in " ".join(plan_text("r", planned, cores=2).split())
+    alone = resolve(replace(JOB, cloud=replace(JOB.cloud, instance_types=("g4dn.xlarge",))))
+    with pytest.raises(
+        InputError, match=r"none has a spot price in the catalogue; g4dn\.xlarge on"
+    ):
+        plan_job(alone, seen(alone), run=RunId("r"), now_s=1000.0, catalogue=catalogue)

@@ -15,7 +15,6 @@ import pytest
 from bamboo.config.catalogue import installed_catalogue, load_catalogue, user_catalogue
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
-from bamboo.planner.auxiliary import auxiliary_parts, extras_of
 from bamboo.planner.catalogue import KnownQuota
 from bamboo.planner.origin import Origin
 from bamboo.planner.refreshed import catalogue_json
@@ -26,9 +25,7 @@ from cli.resuming import prepare
 from cli.runs import RunFolder
 from cli.spent import rented_of
 from cli.terms import save_terms, terms_of
-from cli.views.auxiliary import auxiliary_body, auxiliary_lines
 from cli.views.prices import prices_body, prices_text
-from cli.views.quota import quota_body, quota_lines
 from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
@@ -157,6 +154,35 @@ def test_without_an_account_the_old_prices_stay_and_their_age_is_said(
     assert re.search(r"still in use: on-demand as of 2026-07-20 \([\d,]+ days old\)", err)
     assert err.rstrip().endswith("by the installed catalogue")
     assert not home.exists()
+
+
+def test_a_price_above_on_demand_is_shown_as_such_and_no_offer_has_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dear = {"g5.xlarge": {"us-east-1a": 1.7, "us-east-1b": 0.4, "us-east-1c": float("nan")}}
+    source = FakePrices(answered(facts={"g5.xlarge": facts()}, spot=dear))
+    notes = prices.refresh(source, "us-east-1", now=datetime.now(UTC))
+    assert "g5.xlarge on spot in us-east-1c is left out: nan is not finite, and no price" in notes
+    body = shown(capsys)
+    (kind,) = (kind for kind in body["types"] if kind["type"] == "g5.xlarge")
+    assert [z["above_on_demand"] for z in kind["spot"]["zones"]] == [False, True]
+    (said,) = (one for one in body["warnings"] if "left out" in one)
+    assert said.startswith("g5.xlarge on spot in us-east-1a is left out: 1.7 USD is above")
+    assert main.run(["prices"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"us-east-1a +\$1\.70 +169%  above on demand", text)
+    assert "warning: g5.xlarge on spot in us-east-1a is left out: 1.7 USD is above" in text
+    assert "us-east-1c" not in text
+
+    job = home.parent / "job.toml"
+    job.write_text('[cloud]\nzones = ["us-east-1a", "us-east-1b"]\n')
+    few = ("--samples-per-s", "50", "--type", "g5.xlarge", "--max-nodes", "2", "--seeds", "1")
+    assert main.run(["cost", str(job), *few, "--json"]) == 0
+    offers = json.loads(capsys.readouterr().out)
+    assert said in offers["catalogue"]["price_warnings"]
+    spot = [row for row in offers["options"] if row["market"] == "spot"]
+    assert spot
+    assert {zone for row in spot for zone in row["zones"]} == {"us-east-1b"}
 
 
 def answered(**changed: Any) -> PricesSeen:
@@ -329,39 +355,6 @@ def test_the_prices_of_a_run_that_are_damaged_are_named(home: Path) -> None:
     folder.prices.write_text("{")
     with pytest.raises(InputError, match=r"prices\.json is damaged: .*put the original back"):
         catalogue_of(folder)
-
-
-def test_what_stands_beside_a_plan_is_said_in_words_and_as_json() -> None:
-    extras = extras_of(instances=8, step_s=6.0, crossing_bytes=1.7e9)
-    parts = auxiliary_parts(installed_catalogue().auxiliary, extras)
-    body = auxiliary_body(parts)
-    assert body["modelled"]
-    assert body["usd_per_hour"] == pytest.approx(sum(p["usd_per_hour"] for p in body["parts"]))
-    assert auxiliary_lines(parts) == [
-        "  beside the instances, modelled: $20.57/h",
-        "    disks        $0.1052  8 x 120 GiB of gp3 volumes at $0.08 per GB-month",
-        "    addresses    $0.0400  8 x public IPv4 address at $0.005 per hour",
-        "    coordinator  $0.0280  1 x t3.small on demand at $0.0208 per hour, with address and "
-        "disk",
-        "    transfer      $20.40  1,020.0 GB an hour of bytes between zones ($0.01 out and $0.01 "
-        "in) at $0.02 per GB",
-    ]
-
-
-def test_the_quota_of_a_plan_is_said_in_words_and_as_json(home: Path) -> None:
-    catalogue = load_catalogue()
-    plan = {"g5.xlarge": 3, "p3.2xlarge": 2}
-    lines = quota_lines(catalogue, plan, spot=True, region="eu-west-1")
-    assert lines[0].startswith("  quota: 3 g5.xlarge need 12 vCPUs of the quota `All G and VT Spot")
-    assert sum(line.startswith("  quota: ") for line in lines) == 2
-    assert "which is 0 in a new account: ask for them first" in " ".join(" ".join(lines).split())
-    (g, p) = quota_body(catalogue, plan, spot=False, region="eu-west-1")
-    assert (g["code"], g["vcpus"], g["has_vcpus"], g["enough"]) == ("L-DB2E81BA", 12, None, False)
-    assert (p["code"], p["instances"], p["region"]) == (
-        "L-417A185B",
-        {"p3.2xlarge": 2},
-        "eu-west-1",
-    )
 
 
 def asked_for_launch(source: FakePrices, *, in_s: float = 0.0) -> list[str]:

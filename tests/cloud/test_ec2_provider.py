@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 import pytest
 
@@ -30,7 +31,13 @@ from tests.cloud.aws_answers import answer, ec2_error, instead
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT)
 
 
-def connect(endpoint_url: str | None, *, launch_timeout_s: float = 30.0) -> Ec2Provider:
+def connect(
+    endpoint_url: str | None,
+    *,
+    launch_timeout_s: float = 30.0,
+    ceilings: Mapping[str, float] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Ec2Provider:
     return Ec2Provider.connect(
         settings=Ec2Settings(region="us-east-1", image="ami-12345678"),
         instance_types=["g5.xlarge"],
@@ -39,6 +46,8 @@ def connect(endpoint_url: str | None, *, launch_timeout_s: float = 30.0) -> Ec2P
         on_demand_usd_per_hour={},
         endpoint_url=endpoint_url,
         launch_timeout_s=launch_timeout_s,
+        ceilings=ceilings,
+        note=note,
     )
 
 
@@ -228,3 +237,19 @@ def test_a_look_that_is_refused_is_told_by_its_kind(provider, call, code, status
     with pytest.raises(error, match=code):
         getattr(provider, call)(RunId("errors"))
     assert len(asked) == 1, "whoever has a loop asks again, the library does not"
+
+
+def test_a_pool_whose_price_is_none_is_no_offer_and_is_said_once() -> None:
+    prices = {"g5.xlarge": {"us-east-1a": 1.7}}
+    aws = MockAws(metadata=MetadataService(), market=MockMarket(prices), on_change=lambda: None)
+    aws.start()
+    told: list[str] = []
+    with closing(connect(aws.url, ceilings={"g5.xlarge": 1.006}, note=told.append)) as provider:
+        assert [provider.offers(), provider.offers()] == [(), ()]
+    with closing(connect(aws.url, note=told.append)) as provider:
+        assert [offer.usd_per_hour for offer in provider.offers()] == [1.7]
+    assert told == [
+        "g5.xlarge on spot in us-east-1a is left out: 1.7 USD is above the on-demand price of "
+        "1.006 USD"
+    ]
+    aws.stop()

@@ -108,7 +108,7 @@ def test_spot_offers_take_the_newest_price_of_each_pool_cheapest_first() -> None
         record("us-east-1b", "0.40", 2),
         record("us-east-1z", "0.01", 2),
     ]
-    offers = spot_offers(history, zones=["us-east-1a", "us-east-1b"])
+    offers = spot_offers(history, zones=["us-east-1a", "us-east-1b"]).offers
     assert [(o.pool.zone, o.usd_per_hour) for o in offers] == [
         ("us-east-1b", 0.4),
         ("us-east-1a", 0.5),
@@ -117,14 +117,14 @@ def test_spot_offers_take_the_newest_price_of_each_pool_cheapest_first() -> None
 
 def test_equal_prices_go_by_the_order_of_the_zones() -> None:
     history = [record("us-east-1a", "0.5", 1), record("us-east-1b", "0.5", 1)]
-    offers = spot_offers(history, zones=["us-east-1b", "us-east-1a"])
+    offers = spot_offers(history, zones=["us-east-1b", "us-east-1a"]).offers
     assert [o.pool.zone for o in offers] == ["us-east-1b", "us-east-1a"]
 
 
 def test_on_demand_offers_leave_out_what_has_no_price() -> None:
     offers = on_demand_offers(
         {"g5.xlarge": 1.006}, instance_types=["g5.xlarge", "new.type"], zones=["us-east-1a"]
-    )
+    ).offers
     assert [(o.pool.instance_type, o.usd_per_hour) for o in offers] == [("g5.xlarge", 1.006)]
 
 

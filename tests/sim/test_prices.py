@@ -41,9 +41,10 @@ def test_a_zone_without_a_price_is_named(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("0,a\n", "line 1: '0,a': write"),
-        ("0,a,1\nx,a,1\n", "line 2: 'x,a,1': time and price"),
+        ("0,a,1\nx,a,1\n", "line 2: 'x,a,1': the time is no whole"),
         ("0,a,0\n", "above 0"),
-        ("0,a,nan\n", "above 0"),
+        ("0,a,nan\n", "nan is not finite"),
+        ("0,a,cheap\n", "'cheap' is no number"),
         ("-5,a,1\n", "the time is none"),
         ("5,a,1\n4,a,1\n", "goes back in time"),
     ],
