@@ -41,6 +41,8 @@ _DTYPES: dict[str, torch.dtype] = {
     "i8": torch.int64,
     "bf16": torch.bfloat16,
 }
+SENDABLE = tuple(_DTYPES.values())
+"""What a tensor that is sent may be made of."""
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _KINDS = frozenset(get_args(MessageKind))
 

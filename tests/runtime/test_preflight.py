@@ -10,6 +10,7 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.runtime.alone import Alone
 from bamboo.runtime.preflight import of_data, preflight
 from tests.jobs import tiny_job
 
@@ -42,7 +43,7 @@ class Odd(Good):
     def forward(self, x):
         return x * torch.rand(x.shape, generator=self.generator) + self.linear(x)
 """,
-        "layer 2 (Odd) gives another output when the same microbatch runs again",
+        "layer 2 (Odd) gives another output when it is built alone in another process",
     ),
     "python's random": (
         """
@@ -50,7 +51,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x) * random.random()
 """,
-        "layer 2 (Odd) gives another output",
+        "gives another output each time that it is built and run; draw from",
     ),
     "numpy's random": (
         """
@@ -58,7 +59,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x) * float(np.random.rand())
 """,
-        "layer 2 (Odd) gives another output",
+        "gives another output each time that it is built and run; draw from",
     ),
     "randomness in the gradient only": (
         """
@@ -148,7 +149,7 @@ class Odd(Good):
         super().__init__()
         self.linear.bias.data.fill_(random.SystemRandom().random())
 """,
-        "layer 2 (Odd) has other initial values of 'linear.bias' each time",
+        "layer 2 (Odd) has other initial values of 'linear.bias' when it is built alone",
     ),
     "a wrong shape": (
         """
@@ -208,16 +209,18 @@ def _job(folder: Path, odd: str, *overrides: str) -> JobConfig:
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_a_layer_whose_bits_would_vary_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_a_layer_whose_bits_would_vary_is_refused_by_name(
+    tmp_path: Path, alone: Alone, case: str
+) -> None:
     odd, message = ODD[case]
     with pytest.raises(InputError) as caught:
-        preflight(_job(tmp_path, odd))
+        preflight(_job(tmp_path, odd), alone)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_keyed_randomness_passes(tmp_path: Path) -> None:
-    result = preflight(_job(tmp_path, "\nOdd = Good\n"))
+def test_keyed_randomness_passes(tmp_path: Path, alone: Alone) -> None:
+    result = preflight(_job(tmp_path, "\nOdd = Good\n"), alone)
     assert [layer["name"] for layer in result["layers"]] == [
         "Embedding",
         "Good",
@@ -234,31 +237,33 @@ def test_keyed_randomness_passes(tmp_path: Path) -> None:
         ("cluster.cut=[0,5]", "cluster.cut = [0, 5]: goes past the model's 5 layers"),
     ],
 )
-def test_more_stages_than_layers_of_ones_own(tmp_path: Path, override: str, message: str) -> None:
+def test_more_stages_than_layers_of_ones_own(
+    tmp_path: Path, alone: Alone, override: str, message: str
+) -> None:
     with pytest.raises(InputError) as caught:
-        preflight(_job(tmp_path, "\nOdd = Good\n", override))
+        preflight(_job(tmp_path, "\nOdd = Good\n", override), alone)
     assert message in str(caught.value)
 
 
-def test_a_head_that_does_not_fit_the_tokens(tmp_path: Path) -> None:
+def test_a_head_that_does_not_fit_the_tokens(tmp_path: Path, alone: Alone) -> None:
     job = _job(tmp_path, "\nOdd = Good\n")
     text = (tmp_path / "mine.py").read_text(encoding="utf-8").replace("(16, 256)]", "(16, 9)]")
     (tmp_path / "mine.py").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"layer 4 gives an output of shape \(2, 8, 9\)"):
-        preflight(job)
+        preflight(job, alone)
 
 
-def test_data_alone_is_looked_at_for_the_same_training(tmp_path: Path) -> None:
+def test_data_alone_is_looked_at_for_the_same_training(tmp_path: Path, alone: Alone) -> None:
     job = tiny_job(tmp_path, [])
-    whole, data = preflight(job), of_data(job)
+    whole, data = preflight(job, alone), of_data(job)
     assert whole.keys() == data.keys()
     assert data["layers"] == []
     for name in ("data", "data_digest", "numerics", "samples", "unigram_entropy_nats"):
         assert data[name] == whole[name]
 
 
-def test_the_profile_of_the_built_in_model(tmp_path: Path) -> None:
-    result = preflight(tiny_job(tmp_path, ["model.tied=true"]))
+def test_the_profile_of_the_built_in_model(tmp_path: Path, alone: Alone) -> None:
+    result = preflight(tiny_job(tmp_path, ["model.tied=true"]), alone)
     assert json.loads(json.dumps(result)) == result
     assert [layer["index"] for layer in result["layers"]] == [0, 1, 2, 3]
     embedding, block, _, head = result["layers"]
@@ -304,13 +309,13 @@ def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["layers"]) == 5
     assert "loaded" in done.stderr
-    assert json.dumps({"step": 10, "steps": 10}) in done.stderr, "how far it is"
+    assert json.dumps({"step": 20, "steps": 20}) in done.stderr, "how far it is"
 
 
-def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path, alone: Alone) -> None:
     odd = "class Own(Exception): pass\nclass Odd(Good):\n    def __init__(self): raise Own('no')\n"
     with pytest.raises(InputError, match=r"layer 2 cannot be built: Own: no; correct it"):
-        preflight(_job(tmp_path, odd))
+        preflight(_job(tmp_path, odd), alone)
 
 
 def _command(text: str) -> "subprocess.CompletedProcess[str]":

@@ -16,6 +16,7 @@ from bamboo.errors import InputError
 from bamboo.models import build_model
 from bamboo.planner.profiled import Profile
 from bamboo.runtime import profile as room
+from bamboo.runtime.alone import Alone
 from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, scatter
 from bamboo.runtime.preflight import preflight
 from bamboo.runtime.profile import Asked, Profiler
@@ -71,10 +72,12 @@ def test_the_built_in_model(tmp_path: Path) -> None:
     assert Profile.from_json(found.to_json()) == found
 
 
-def test_bytes_are_those_that_the_preflight_and_whole_stages_see(tmp_path: Path) -> None:
+def test_bytes_are_those_that_the_preflight_and_whole_stages_see(
+    tmp_path: Path, alone: Alone
+) -> None:
     job = tiny_job(tmp_path)
     profiler = Profiler(job, ASKED, tell=lambda *_: None)
-    found, seen = profiler.profile(), preflight(job)["layers"]
+    found, seen = profiler.profile(), preflight(job, alone)["layers"]
     for layer, one in zip(found.layers, seen, strict=True):
         assert layer.parameters == one["parameters"]
         assert layer.output_bytes == one["output_bytes"]

@@ -1,0 +1,56 @@
+"""Torch's settings that hold for a whole process, and whether the user's code changes them.
+
+Rule: a layer must compute the same whichever layers share its process, so none may change what
+holds for all. What the file sets as it is loaded holds in every process of the run; but not what
+the run itself sets and attests.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+Settings = Mapping[str, object]
+
+_LEAST_NORMAL = 1.1754943508222875e-38
+_SETTINGS: Mapping[str, tuple[Callable[[], object], str]] = {
+    "torch's default dtype": (torch.get_default_dtype, "give each tensor its dtype"),
+    "torch's default device": (torch.get_default_device, "leave layers on the CPU"),
+    "torch's number of threads": (torch.get_num_threads, "set cluster.threads in the job"),
+    "torch's deterministic mode": (
+        torch.get_deterministic_debug_mode,
+        "leave it: sums of free order would make bits vary",
+    ),
+    "whether torch records gradients": (
+        torch.is_grad_enabled,
+        "use `with torch.no_grad():`, which ends",
+    ),
+    "torch's inference mode": (torch.is_inference_mode_enabled, "leave it off"),
+    "autocast": (
+        lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "use `with torch.autocast(...):` within a layer, which ends",
+    ),
+    "how torch treats denormal numbers": (
+        lambda: bool(torch.full((1,), _LEAST_NORMAL).div(2.0).eq(0.0)),
+        "leave it",
+    ),
+    "torch's matrix kernels": (
+        lambda: (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision()),
+        "set it at the top of the file",
+    ),
+}
+_FREE_AT_LOAD = frozenset({"torch's matrix kernels"})
+
+
+def settings() -> Settings:
+    """What holds in this process now, by what it is called."""
+    return {name: look() for name, (look, _) in _SETTINGS.items()}
+
+
+def changed(before: Settings, *, at_load: bool = False) -> tuple[str, str] | None:
+    """(problem, remedy) of the first setting that is not as it was; None: all are. `at_load`: since
+    the user's file was loaded, as it is in every process."""
+    for name, now in settings().items():
+        if now != before[name] and not (at_load and name in _FREE_AT_LOAD):
+            said = f"changes {name} for the whole process, from {before[name]} to {now}"
+            return said, _SETTINGS[name][1]
+    return None

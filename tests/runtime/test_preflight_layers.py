@@ -1,0 +1,154 @@
+"""What a layer must be and keep to, wherever it runs, and what no code of the user's may set."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from bamboo.runtime.alone import Alone
+from tests.runtime.odd_models import assert_refused, in_forward, in_init, job_of, odd
+
+LAYER = {
+    "a sparse gradient": (
+        "def build(job): return [lambda: nn.Embedding(256, 16, sparse=True), Good, head]",
+        "layer 0 (Embedding) gives a sparse gradient of 'weight', which cannot be added up and "
+        "sent; take a dense one, as nn.Embedding(..., sparse=False)",
+    ),
+    "max_norm": (
+        "def build(job): return [lambda: nn.Embedding(256, 16, max_norm=1.0), Good, head]",
+        "layer 0 (Embedding) changes its parameter 'weight' while it runs (max_norm does)",
+    ),
+    "complex numbers": (
+        in_init("self.c = nn.Parameter(torch.zeros(3, dtype=torch.complex64))"),
+        "has a parameter 'c' that is frozen or not float32 on the CPU (torch.complex64)",
+    ),
+    "half precision": (in_init("self.half()"), "(torch.float16)"),
+    "bfloat16": (in_init("self.bfloat16()"), "(torch.bfloat16)"),
+    "a parameter without memory": (in_init("self.to('meta')"), "(on meta)"),
+    "lazy": (in_init("self.lazy = nn.LazyLinear(3)"), "'lazy.weight' whose shape follows from"),
+    "an output of half precision": (
+        odd("def forward(self, x): return self.linear(x).half()\n"),
+        "layer 2 (Odd) returns torch.float16, which is not sent between nodes; return one of",
+    ),
+    "a complex output": (
+        odd("def forward(self, x): return torch.complex(self.linear(x), x)\n"),
+        "layer 2 (Odd) returns nothing in floating numbers",
+    ),
+    "clamping its own weights": (
+        in_forward("self.linear.weight.data.clamp_(-0.01, 0.01)"),
+        "layer 2 (Odd) changes its parameter 'linear.weight' while it runs",
+    ),
+    "a new parameter in forward": (
+        in_forward("self.linear.bias = nn.Parameter(torch.zeros(16))"),
+        "layer 2 (Odd) makes, replaces or freezes its parameter 'linear.bias' while it runs",
+    ),
+    "freezing in forward": (
+        in_forward("self.linear.bias.requires_grad_(False)"),
+        "layer 2 (Odd) makes, replaces or freezes its parameter 'linear.bias' while it runs",
+    ),
+    "a buffer made in forward": (
+        in_forward("self.register_buffer('late', x.detach())"),
+        "layer 2 (Odd) changes its buffer 'late' while it runs",
+    ),
+    "eval in forward": (in_forward("self.eval()"), "layer 2 (Odd) changes to eval mode"),
+    "eval of a part": (
+        in_forward("self.linear.eval()"),
+        "eval mode while it runs (its part 'linear')",
+    ),
+    "a hook that changes its gradient's layer": (
+        in_forward("self.linear.weight.data += 0; x.register_hook(lambda g: "
+                 "[g, self.linear.bias.data.add_(1)][0])"),
+        "layer 2 (Odd) changes its parameter 'linear.bias' while it runs",
+    ),
+    "in place as a layer of its own": (
+        "def build(job): return [embed, Good, lambda: nn.ReLU(inplace=True), head]",
+        "layer 2 (ReLU) fails in its forward: RuntimeError: a leaf Variable that requires grad is "
+        "being used in an in-place operation.; compute out of place, as with inplace=False",
+    ),
+    "a copy that cannot be made": (
+        "class Odd(Good):\n"
+        "    def __init__(self):\n        super().__init__(); self.twice = self.linear.weight * 2\n"
+        "    def forward(self, x): return super().forward(x) * self.twice.sum()\n"
+        "def build(job): return [embed, Odd(), head]",
+        "list a function that makes the layer in the place of the layer",
+    ),
+    "another layer at each call": (
+        "SIZES = [16, 8]\n"
+        "class Odd(Good):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.more = nn.Parameter(torch.ones(SIZES[0]))\n"
+        "        SIZES.reverse()\n"
+        "    def forward(self, x): return super().forward(x) * self.more.sum()\n"
+        "def build(job): return [embed, Odd, head]",
+        "has other parameters each time it is built: more has shape (8,), not (16,)",
+    ),
+    "a token too few": (
+        "class Few(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__(); self.e = nn.Embedding(256, 16)\n"
+        "    def forward(self, x):\n"
+        "        if int(x.min()) > 119: raise IndexError(int(x.min()))\n"
+        "        return self.e(x)\n"
+        "def build(job): return [Few, Good, head]",
+        "layer 0 (Few) cannot take 122, the largest token of the data: IndexError: 122; make it "
+        "for every token",
+    ),
+}  # fmt: skip
+GLOBAL = {
+    "the default dtype, at import": (
+        "torch.set_default_dtype(torch.float64)\ndef build(job): return [embed, head]",
+        "mine.py:build changes torch's default dtype for the whole process, from torch.float32 to "
+        "torch.float64; give each tensor its dtype",
+    ),
+    "threads, at import": (
+        "torch.set_num_threads(3)\ndef build(job): return [embed, head]",
+        "torch's number of threads for the whole process, from 1 to 3; set cluster.threads",
+    ),
+    "the deterministic mode": (
+        "torch.use_deterministic_algorithms(False)\ndef build(job): return [embed, head]",
+        "torch's deterministic mode",
+    ),
+    "gradients, by a layer": (
+        in_forward("torch.set_grad_enabled(False)"),
+        "layer 2 (Odd) changes whether torch records gradients for the whole process",
+    ),
+    "the default dtype, by a layer": (
+        in_init("torch.set_default_dtype(torch.float64)"),
+        "layer 2 (Odd) changes torch's default dtype for the whole process",
+    ),
+    "denormal numbers, by a layer": (
+        in_forward("torch.set_flush_denormal(True)"),
+        "layer 2 (Odd) changes how torch treats denormal numbers",
+    ),
+    "matrix kernels, by a layer": (
+        in_forward("torch.set_float32_matmul_precision('medium')"),
+        "layer 2 (Odd) changes torch's matrix kernels",
+    ),
+    "threads, by the loss": (
+        "def loss(o, t):\n    torch.set_num_threads(3); return token_loss(o, t)\n"
+        "def build(job): return ModelSpec(factories=(Embed, Head), loss=loss)",
+        "the loss changes torch's number of threads",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    """Some of these set what holds for the process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_flush_denormal(False)
+    torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [pytest.param(*case, id=name) for cases in (LAYER, GLOBAL) for name, case in cases.items()],
+)
+def test_a_layer_that_breaks_its_contract_is_refused(
+    tmp_path: Path, alone: Alone, source: str, message: str
+) -> None:
+    assert_refused(job_of(tmp_path, source), alone, message)
