@@ -3,7 +3,6 @@
 A line goes to the operating system in one `write` on a descriptor opened for appending: several
 writers of one file do not mix their lines, and nothing waits in a buffer of a process that dies. A
 line that a full disk does not take is an error of `LineWriter`, and waits in `WaitingWriter`.
-Files that a person names are read with a bound: `read_bounded`.
 """
 
 import errno
@@ -17,8 +16,6 @@ from bamboo.errors import BooksUnwritable
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What the system calls a disk, a share of it, or a file, that takes no more."""
-LONGEST = 2**24
-"""Characters that no job, strategy or price table has."""
 
 
 class LineWriter:
@@ -115,16 +112,6 @@ class WaitingWriter:
         if self._told:
             self._told = False
             self._troubled("")
-
-
-def read_bounded(path: Path, *, encoding: str = "utf-8", most: int = LONGEST) -> str:
-    """The text of a file that a person names: it may be a device without an end. Raises OSError,
-    UnicodeDecodeError, and ValueError for one of `most` characters or more."""
-    with path.open(encoding=encoding) as file:
-        text = file.read(most)
-    if len(text) == most:
-        raise ValueError(f"it is longer than any, {most:,} characters and more")
-    return text
 
 
 def unwritable(path: Path, error: OSError) -> BooksUnwritable:

@@ -22,12 +22,13 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId, run_id
+from bamboo.named_files import what_is_wrong
 from bamboo.planner.catalogue import Catalogue
 from bamboo.user_code.bundle import write_bundle
 from cli import attempt, lock, runs, wiring
 from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
-from cli.echo import echo
+from cli.echo import note
 from cli.lock import Lock
 from cli.machine import refuse_unfit
 from cli.market import Replayed, settle
@@ -87,6 +88,8 @@ def prepare(
             "or leave it out"
         )
     job = load_job(path, overrides)
+    if not dry_run and (wrong := what_is_wrong(path)):
+        raise InputError(f"{wrong}; a run keeps a copy of its job, so write it to a file first")
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
@@ -94,7 +97,7 @@ def prepare(
         _check_surroundings(job, run, played=trace is not None)
         if job.cloud.provider != "local":
             refresh_for_launch(
-                job.cloud.region, note=_note, source=wiring.price_source, now=datetime.now(UTC)
+                job.cloud.region, note=note, source=wiring.price_source, now=datetime.now(UTC)
             )
     # Refuses what has no price, before any work.
     cheapest_pool(job, load_catalogue(job.cloud.region))
@@ -129,10 +132,6 @@ def plan_again(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )
     return Prepared(run=run, job=planned.job, planned=planned, trace=played)
-
-
-def _note(line: str) -> None:
-    echo(line, err=True)
 
 
 def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:

@@ -16,7 +16,7 @@ import click
 
 from bamboo import __version__, loading
 from bamboo.errors import BambooError
-from cli.echo import echo
+from cli.echo import echo, open_closed, refused_by_output
 
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
@@ -85,18 +85,27 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         result: Any = bamboo.main(args=arguments, prog_name="bamboo", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
+        echo(error.format_message())
         return 2
     except click.ClickException as error:
-        click.echo(f"error: {_with_remedy(error)}", err=True)
+        echo(f"error: {_with_remedy(error)}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
-        click.echo("error: interrupted", err=True)
+        echo("error: interrupted", err=True)
         return 130
     except BambooError as error:
-        echo(f"error: {one_line(str(error))}", err=True)
-        return error.exit_code
+        return _refused(error)
+    except OSError as error:  # of what click prints itself
+        refused = refused_by_output(error)
+        if refused is None:
+            raise
+        return _refused(refused)
     return result if isinstance(result, int) else 0
+
+
+def _refused(error: BambooError) -> int:
+    echo(f"error: {one_line(str(error))}", err=True)
+    return error.exit_code
 
 
 def _with_remedy(error: click.ClickException) -> str:
@@ -128,7 +137,7 @@ def report_unforeseen(
         "w", prefix="bamboo-traceback-", suffix=".log", delete=False
     ) as file:
         file.writelines(traceback.format_exception(kind, error, trace))
-    click.echo(
+    echo(
         f"error: a fault of ours, {kind.__name__}: {one_line(str(error))}; "
         f"the traceback is in {file.name}",
         err=True,
@@ -137,6 +146,7 @@ def report_unforeseen(
 
 def main() -> int:
     """Entry point of the script `bamboo`."""
+    open_closed()
     sys.excepthook = report_unforeseen
     loading.until_the_end()
     return run()

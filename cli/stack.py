@@ -13,6 +13,7 @@ from typing import Any
 
 from bamboo.config.account import SECRET_ARN
 from bamboo.errors import InputError
+from bamboo.named_files import read_bounded
 from cli import terraform
 
 STDIN = "-"
@@ -44,9 +45,13 @@ def read_outputs(source: str) -> Mapping[str, Any]:
     else:
         name = source
         try:
-            text = Path(source).read_text(encoding="utf-8")
+            text = read_bounded(Path(source), most=_MOST_CHARACTERS)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{source}: is no text; give what `terraform output -json` says"
+            ) from error
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "is no text"
+            why = getattr(error, "strerror", None) or error
             raise InputError(
                 f"{source}: {why}; name the directory of the stack, or a file with what "
                 "`terraform output -json` says there"

@@ -14,7 +14,7 @@ import click
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 from bamboo.topology.strategy import AUTO, Placement, Semantics, Strategy
 from cli.semantics import differences, told
 

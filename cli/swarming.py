@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 from bamboo.sim.swarm.draw import draw
 from bamboo.sim.swarm.many import Tally, play_many
 from bamboo.sim.swarm.run import replay

@@ -15,7 +15,7 @@ from typing import Any
 
 from bamboo.config.parse import parse_job
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 
 VARIABLE = "BAMBOO_CONFIG"
 SECRET_ARN = re.compile(r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bamboo.config.home import home
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
 from bamboo.planner.origin import last_moment

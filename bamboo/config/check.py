@@ -5,7 +5,6 @@ Rule: everything that can be known without torch and without machines is refused
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
+from bamboo.named_files import what_is_wrong
 from bamboo.planner.fleet_size import UTILITIES
 from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
 from bamboo.topology.virtual_nodes import BatchShape, blocks
@@ -167,12 +167,12 @@ def check_inputs(job: JobConfig) -> None:
     one. Raises InputError with the first that is not."""
     folder = Path(job.file).parent
     name = job.model.model.partition(":")[0]
-    # Also of a name that is too long for any file.
-    if job.model.model != "gpt" and name.endswith(".py") and not os.path.isfile(folder / name):
-        raise _at(job, "model.model", f"there is no file {folder / name}", "correct the path")
-    data = job.data
-    if data.source == "path" and data.path and not os.path.exists(folder / data.path):
-        raise _at(job, "data.path", f"there is no file or folder {folder / data.path}", NAME_TEXT)
+    own = job.model.model != "gpt" and name.endswith(".py")
+    if own and (wrong := what_is_wrong(folder / name)):
+        raise _at(job, "model.model", wrong, "correct the path")
+    text = job.data.path if job.data.source == "path" else ""
+    if text and (wrong := what_is_wrong(folder / text, folder=True)):
+        raise _at(job, "data.path", wrong, NAME_TEXT)
 
 
 def layer_count(job: JobConfig) -> int | None:

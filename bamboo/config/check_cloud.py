@@ -1,11 +1,11 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
-from os.path import isfile
 from pathlib import Path
 
 from bamboo.config.account import SECRET_ARN
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.named_files import what_is_wrong
 
 
 def check_cloud(job: JobConfig) -> None:
@@ -29,8 +29,9 @@ def check_cloud(job: JobConfig) -> None:
             "arn:aws:secretsmanager:..., and never what is in it"
         )
     # Of a name that no file can have, pathlib raises.
-    if cloud.boot_script and not isfile(Path(job.file).parent / cloud.boot_script):
-        raise _at(job, "cloud.boot_script", "is no file", "correct the path")
+    script = Path(job.file).parent / cloud.boot_script
+    if cloud.boot_script and (wrong := what_is_wrong(script)):
+        raise _at(job, "cloud.boot_script", wrong, "correct the path")
     if cloud.boot_script and not cloud.bucket:
         raise _at(job, "cloud.bucket", "is empty, and cloud.boot_script needs it", "name it")
 

@@ -6,4 +6,4 @@ from pathlib import Path
 
 def home() -> Path:
     """`$BAMBOO_HOME`, by default `./runs`."""
-    return Path(os.environ.get("BAMBOO_HOME") or "runs").resolve()
+    return Path(os.path.realpath(os.environ.get("BAMBOO_HOME") or "runs"))

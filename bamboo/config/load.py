@@ -4,6 +4,7 @@ Rule: nothing half-checked leaves this file, and an error is one line with file,
 """
 
 import json
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -26,7 +27,7 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     A value of an override is read as TOML, or as plain text where it is no TOML.
     Raises InputError: no such file, no TOML, unknown key, wrong type, impossible value.
     """
-    path = Path(path).resolve()
+    path = Path(os.path.realpath(path))  # of a link to itself, pathlib raises
     tables = read_toml(path, remedy="name a job file that can be read")
     job = _with_overrides(parse_job(tables, file=str(path)), overrides)
     if job.cloud.provider == "ec2":

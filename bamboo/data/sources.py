@@ -6,13 +6,14 @@ Rule: the same bytes in the same order on every machine that has the same files.
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator
-from os.path import isdir, isfile
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
 from bamboo.config.tree import JobConfig
 from bamboo.data.described import Description
 from bamboo.errors import InputError
+from bamboo.named_files import open_named, what_is_wrong
 
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -53,18 +54,18 @@ def stdlib_files(root: Path) -> list[Path]:
 
 def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
     path = Path(job.file).parent / job.data.path
-    if isdir(path):  # of a name that nothing can have, pathlib raises
-        found = _walk(path, frozenset({"__pycache__"}), said)
-        return sorted(found, key=lambda p: p.relative_to(path).as_posix())
+    if wrong := what_is_wrong(path, folder=True):
+        raise InputError.at(
+            file=job.file,
+            key="data.path",
+            value=job.data.path,
+            problem=wrong,
+            remedy='name your text, or take source = "python-stdlib"',
+        )
     if isfile(path):
         return [path]
-    raise InputError.at(
-        file=job.file,
-        key="data.path",
-        value=job.data.path,
-        problem=f"there is no file or folder {path}",
-        remedy='name your text, or take source = "python-stdlib"',
-    )
+    found = _walk(path, frozenset({"__pycache__"}), said)
+    return sorted(found, key=lambda p: p.relative_to(path).as_posix())
 
 
 def _walk(
@@ -104,7 +105,7 @@ def _read(files: Iterable[Path], job: JobConfig, root: Path, said: Description |
             said.there(_size_bytes(path))
             continue
         try:
-            with path.open("rb") as file:
+            with open_named(path) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
                 # A read makes room for all that it may bring.
                 part = file.read(min(room, size_bytes))

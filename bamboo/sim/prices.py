@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 from bamboo.price_check import BadPrice, checked_usd
 from bamboo.sim.trace import LONGEST_FILE, LONGEST_S
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bamboo.errors import InputError
-from bamboo.lines import read_bounded
+from bamboo.named_files import read_bounded
 from bamboo.sim.trace_rows import END, Format, Row, malformed, rows_of, shown
 
 FORMATS = (

@@ -11,6 +11,7 @@ from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
 from cli import runs
+from cli.echo import echo, echo_result
 from cli.overrides import overrides_option
 from cli.swarm.check import Verdict
 from cli.swarm.draw import draw
@@ -47,7 +48,7 @@ def command(
     if seed is None:
         seed = random.SystemRandom().randrange(10**6)
     sets = "".join(f" --set {shlex.quote(override)}" for override in overrides)
-    click.echo(
+    echo(
         f"seed {seed}; again: bamboo chaos {shlex.quote(str(job))} --seed {seed} "
         f"--minutes {minutes:g}{sets}",
         err=as_json,
@@ -63,7 +64,7 @@ def command(
         "faults": [fault.to_json() for fault in faults],
     }
     if dry_run:
-        click.echo(json.dumps(head) if as_json else "\n".join(map(fault_line, faults)))
+        echo_result(json.dumps(head) if as_json else "\n".join(map(fault_line, faults)))
         return 0
     from cli.swarm.whole import HEAD, let_loose
 
@@ -73,14 +74,14 @@ def command(
         faults,
         head=head,
         name=name,
-        tell=lambda text: click.echo(text, err=as_json),
+        tell=lambda text: echo(text, err=as_json),
     )
     if as_json:
         body = {"run": run, **head, "verdicts": [verdict.to_json() for verdict in verdicts]}
-        click.echo(json.dumps(body))
+        echo_result(json.dumps(body))
     else:
-        click.echo("\n".join(verdict_lines(verdicts)))
-    click.echo(verdict_line(verdicts, file=runs.home() / run / HEAD), err=as_json)
+        echo_result("\n".join(verdict_lines(verdicts)))
+    echo(verdict_line(verdicts, file=runs.home() / run / HEAD), err=as_json)
     _raise_first(run, seed, verdicts)
     return 0
 

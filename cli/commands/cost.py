@@ -66,7 +66,7 @@ def command(
     if path.suffix != ".toml" and not os.path.isfile(job_or_run):
         _refuse_for_a_run()
         body = run_cost.cost_of_run(runs.find(runs.home(), job_or_run))
-        click.echo(json.dumps(body) if as_json else run_cost_text(body))
+        echo_result(json.dumps(body) if as_json else run_cost_text(body))
         return
     if plot is not None:
         check_name(plot)

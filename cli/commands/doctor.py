@@ -10,6 +10,7 @@ from bamboo.config.load import load_job
 from cli.checks_account import AccountChecks
 from cli.checks_here import here_checks
 from cli.doctor import Check, body, examine, exit_code, text
+from cli.echo import echo_result
 from cli.ending import account_job
 from cli.leftovers import leftovers_check, places
 from cli.orphans import account_regions, orphans_check
@@ -47,7 +48,7 @@ def command(
     """
     found = examine(_checks(job, overrides, regions, only_orphans=orphans))
     code = exit_code(found)
-    click.echo(json.dumps({"exit_code": code, "checks": body(found)}) if as_json else text(found))
+    echo_result(json.dumps({"exit_code": code, "checks": body(found)}) if as_json else text(found))
     return code
 
 

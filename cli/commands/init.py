@@ -10,6 +10,7 @@ import click
 from bamboo.config.account import account_defaults, account_file
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from cli.echo import echo_result, note
 from cli.new_file import write_new
 from cli.stack import account_toml, cloud_of, read_outputs
 
@@ -59,8 +60,8 @@ def command(
 
         chosen = _chosen(pairs, here=here)
         named = "" if force else str(account_defaults().get("bucket", ""))
-        if not make_stack(Path(source), chosen, named=named, yes=yes, note=_note):
-            click.echo("nothing was made, and nothing is kept of what was chosen", err=True)
+        if not make_stack(Path(source), chosen, named=named, yes=yes, note=note):
+            note("nothing was made, and nothing is kept of what was chosen")
             return 1
     _write_down(cloud_of(read_outputs(source)), force=force, as_json=as_json)
     return 0
@@ -76,18 +77,18 @@ def _destroy(source: str, *, yes: bool, as_json: bool) -> int:
     except InputError:  # one that was not made whole says nothing of itself
         cloud = {"region": chosen.get("region", JobConfig().cloud.region), "bucket": ""}
     region, bucket = str(cloud["region"]), str(cloud["bucket"])
-    if not unmake_stack(Path(source), region, bucket, yes=yes, note=_note):
-        click.echo("nothing was destroyed", err=True)
+    if not unmake_stack(Path(source), region, bucket, yes=yes, note=note):
+        note("nothing was destroyed")
         return 1
     path = account_file()
     ours = path.exists() and not _differences(cloud, force=True)
     if ours:  # one that says something else is of another stack
         path.unlink()
     if as_json:
-        click.echo(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
+        echo_result(json.dumps({"file": str(path), "removed": ours, "destroyed": True}))
     else:
         gone = f"; {path} is gone, too" if ours else ""
-        click.echo(f"nothing of the stack stands{gone}")
+        echo_result(f"nothing of the stack stands{gone}")
     return 0
 
 
@@ -127,12 +128,12 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
             ) from error
         write_new(path, account_toml(cloud).encode(), force=force, mode=ONLY_ME)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
+        echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
         return
-    click.echo(f"{path}: {'written' if written else 'says so already, nothing was changed'}")
+    echo_result(f"{path}: {'written' if written else 'says so already, nothing was changed'}")
     for name, value in cloud.items():
         listed = [one if isinstance(one, str) else one["id"] for one in value]
-        click.echo(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")
+        echo_result(f"  {name:17}{value if isinstance(value, str) else ', '.join(listed)}")
 
 
 def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
@@ -144,7 +145,3 @@ def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
             raise
         return ["content"]
     return sorted(k for k in before.keys() | cloud.keys() if before.get(k) != cloud.get(k))
-
-
-def _note(line: str) -> None:
-    click.echo(line, err=True)

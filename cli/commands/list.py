@@ -5,6 +5,7 @@ import json
 import click
 
 from cli import runs
+from cli.echo import echo_result
 from cli.look import row_of
 from cli.views.status import list_text
 
@@ -15,6 +16,6 @@ def command(as_json: bool) -> None:
     """List the runs."""
     rows = [row_of(folder) for folder in runs.all_runs(runs.home())]
     if as_json:
-        click.echo(json.dumps(rows))
+        echo_result(json.dumps(rows))
     else:
-        click.echo(list_text(rows) if rows else f"no runs in {runs.home()}")
+        echo_result(list_text(rows) if rows else f"no runs in {runs.home()}")

@@ -12,6 +12,7 @@ from bamboo.errors import InputError
 from bamboo.telemetry.reader import Tail
 from bamboo.telemetry.schema import EventRecord
 from cli import runs, sites
+from cli.echo import echo_result
 from cli.look import store_may_answer
 from cli.views.logs import log_body, log_line
 
@@ -48,7 +49,7 @@ def command(run: str, node: str, follow: bool, as_json: bool) -> None:
             sites.bring_logs(folder)
             bring_at_s = time.monotonic() + BRING_EVERY_S
         for source, line in sorted(_fresh_lines(folder, node, tails), key=_moment):
-            click.echo(json.dumps(log_body(source, line)) if as_json else log_line(source, line))
+            echo_result(json.dumps(log_body(source, line)) if as_json else log_line(source, line))
         if over or not follow:
             return
         time.sleep(POLL_S)

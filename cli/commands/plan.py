@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from cli.bar import bar
-from cli.echo import echo_result, progress_is_hidden
+from cli.echo import echo, echo_result, progress_is_hidden
 from cli.launching import cores_of
 from cli.modelled import gpu_option
 from cli.overrides import overrides_option
@@ -42,7 +42,7 @@ def command(
     prints is a file for `launch --strategy` and `simulate --strategy`.
     """
     if progress_is_hidden():
-        click.echo("looking at model, data and other plans", err=True)
+        echo("looking at model, data and other plans", err=True)
     asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard, gpu=gpu)
     shown = plan_on_paper(job, asked, bar=bar)
     body, cores = paper_body(shown), cores_of(shown.planned.job)

@@ -7,6 +7,7 @@ from bamboo.core.transition import name_slots
 from bamboo.errors import InputError
 from bamboo.topology.slots import Slot
 from cli import runs, sites
+from cli.echo import echo_result
 from cli.live import live_store
 
 
@@ -49,7 +50,7 @@ def command(run: str, stage: int, pipeline: int, notice_s: float) -> None:
     sites.site_of(folder).preempt(node.instance, notice_s=notice_s, cause="by hand")
     owned = state.assignment.owned_by(node.id)
     how = f"with {notice_s:g} s notice" if notice_s else "without notice"
-    click.echo(
+    echo_result(
         f"{folder.id}: {node.instance} ({node.zone}, {name_slots(state, owned)}) is taken {how}"
     )
 

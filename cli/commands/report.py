@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cli import report_png, runs
+from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
 from cli.report import report_of
 from cli.views.report import report_body, report_html
@@ -51,10 +52,10 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
     files = {"html": str(path), "png": None if png is None else str(png)}
     printed = str(path) == STDOUT
     if as_json:
-        click.echo(json.dumps(report_body(report, files)), err=printed)
+        echo(json.dumps(report_body(report, files)), err=printed)
         return
     for sentence in report.missing:
-        click.echo(f"missing: {sentence}", err=True)
+        echo(f"missing: {sentence}", err=True)
     for file in (path, png):
         if file is not None:
-            click.echo(f"{folder.id}: {file}", err=printed)
+            echo(f"{folder.id}: {file}", err=printed)

@@ -14,6 +14,7 @@ from bamboo.schedule.layout import Costs, Layout, layout_of
 from bamboo.schedule.render import figures_text, grid_text
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES, REPLICA_MODES, wrong_with
+from cli.echo import echo_result
 
 LEGEND = (
     "F0: forward of microbatch 0, B0: its backward, FR0 and BR0: the same, redundantly, for the\n"
@@ -90,12 +91,12 @@ def command(
             "gap_budgets": _budgets(layout, costs) if "gap" in layout.modes else {},
             "figures": asdict(figures(timeline, costs)),
         }
-        click.echo(json.dumps(found, ensure_ascii=False))
+        echo_result(json.dumps(found, ensure_ascii=False))
         return
-    click.echo(LEGEND)
-    click.echo(grid_text(timeline))
-    click.echo(figures_text(figures(timeline, costs)), nl=False)
-    click.echo(COLUMNS)
+    echo_result(LEGEND)
+    echo_result(grid_text(timeline))
+    echo_result(figures_text(figures(timeline, costs)).rstrip("\n"))
+    echo_result(COLUMNS)
 
 
 def _check(stages: int, microbatches: int, pipelines: int) -> None:

@@ -5,6 +5,7 @@ import json
 import click
 
 from cli import runs
+from cli.echo import echo_result
 from cli.look import status_of
 from cli.views.status import status_text
 
@@ -19,4 +20,4 @@ def command(run: str, as_json: bool) -> None:
     stage that the node shadows.
     """
     body = status_of(runs.find(runs.home(), run))
-    click.echo(json.dumps(body) if as_json else status_text(body))
+    echo_result(json.dumps(body) if as_json else status_text(body))

@@ -3,14 +3,14 @@ of it is left in an account."""
 
 import json
 import time
-from pathlib import Path
 
 import click
 
 from bamboo.core.state import Outcome
 from bamboo.errors import BambooError, InputError
-from bamboo.ids import RunId, run_id
+from bamboo.ids import run_id
 from cli import background, runs, sites
+from cli.echo import echo_result, note
 from cli.ending import end_in_account, runs_in_account
 from cli.live import live_store
 from cli.look import job_of
@@ -54,11 +54,11 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
             _stop(name, where, no_wait=no_wait, as_json=as_json)
         except BambooError as error:  # the others are stopped all the same
             codes.append(error.exit_code)
-            click.echo(f"{name}: {' '.join(str(error).split())}", err=True)
+            note(f"{name}: {' '.join(str(error).split())}")
     if not wishes:
-        asked = f"nothing in {', '.join(regions)} carries the tag of one"
         unasked = "no account was asked: none is named here; --region R asks one"
-        click.echo(f"no run lives here, and {asked if regions else unasked}", err=True)
+        asked = f"nothing in {', '.join(regions)} carries the tag of one" if regions else unasked
+        note(f"no run lives here, and {asked}")
     return max(codes)
 
 
@@ -67,7 +67,8 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     exact = next((f for f in runs.all_runs(runs.home()) if f.id == run), None)
     if region and exact is None:
         asked = "" if no_wait else stop_elsewhere(run_id(run), region)
-        _say(run, None, asked + _ended(run_id(run), region, None), as_json=as_json)
+        asked += end_in_account(run_id(run), region, folder=None, note=note)
+        _say(run, None, asked, as_json=as_json)
         return
     folder = exact or runs.find(runs.home(), run)
     region = _checked_region(folder, region)
@@ -79,7 +80,7 @@ def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
         ended = folder.receipt.exists()
         outcome, sentence = None, "it has ended" if ended else "it could not be asked to stop"
     if region and not no_wait:
-        sentence = f"{sentence}; {_ended(folder.id, region, folder.path)}"
+        sentence = f"{sentence}; {end_in_account(folder.id, region, folder=folder.path, note=note)}"
     _say(folder.id, outcome, sentence, as_json=as_json)
 
 
@@ -110,10 +111,6 @@ def _holds(folder: runs.RunFolder) -> bool:
 def _region_of(folder: runs.RunFolder) -> str:
     """Of the account that it was launched into; "" for a local run."""
     return cloud.region if (cloud := job_of(folder).cloud).provider == "ec2" else ""
-
-
-def _ended(run: RunId, region: str, folder: Path | None) -> str:
-    return end_in_account(run, region, folder=folder, note=lambda text: click.echo(text, err=True))
 
 
 def _at_a_boundary(folder: runs.RunFolder, *, no_wait: bool) -> tuple[Outcome | None, str]:
@@ -147,4 +144,4 @@ def _await_receipt(folder: runs.RunFolder) -> None:
 def _say(run: str, outcome: Outcome | None, sentence: str, *, as_json: bool) -> None:
     """What became of the wish; no outcome: nobody waited for it."""
     body = {"run": run, "outcome": outcome, "sentence": sentence}
-    click.echo(json.dumps(body) if as_json else f"{run}: {sentence}")
+    echo_result(json.dumps(body) if as_json else f"{run}: {sentence}")

@@ -10,6 +10,7 @@ import click
 from bamboo.errors import InputError, VerifyDiffers
 from cli import finish, lock, runs, wiring
 from cli.decisions import check_decisions
+from cli.echo import echo, echo_result
 from cli.views.verify import decisions_text, samples_text, segment_text, verify_text
 
 
@@ -48,7 +49,7 @@ def command(run: str, decisions: bool, samples: bool, segment: str | None, as_js
         _check_ended(folder)
         body = wiring.run_verify(folder.path, told=_tell)
         text = verify_text(folder.id, body)
-    click.echo(json.dumps(body) if as_json else text)
+    echo_result(json.dumps(body) if as_json else text)
     if not body["equal"]:
         first = body["first_difference"]
         said = first["sentence"] if samples else first
@@ -96,4 +97,4 @@ def _check_receipt(folder: runs.RunFolder) -> None:
 def _tell(step: int, steps: int) -> None:
     """A counter on the terminal's error stream; nothing where nobody watches."""
     if sys.stderr.isatty():
-        click.echo(f"\rverified: step {step}/{steps}", err=True, nl=step == steps)
+        echo(f"\rverified: step {step}/{steps}", err=True, nl=step == steps)

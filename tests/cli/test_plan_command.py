@@ -188,9 +188,7 @@ def test_a_strategy_that_is_not_there_or_not_text_or_of_another_model_is_refused
     good = body_of(capsys, "plan", "job.toml", "--json")["strategy"]
     dry = ["launch", "job.toml", "--dry-run", "--strategy"]
     assert "none.json: No such file" in refused(capsys, [*dry, "none.json"])
-    assert "/dev/zero: is no strategy: it is longer than any" in refused(
-        capsys, [*dry, "/dev/zero"]
-    )
+    assert "/dev/zero: it is a device, no file" in refused(capsys, [*dry, "/dev/zero"])
     Path("plan.json").write_bytes(b"\xff\xfe\x00")
     assert "it is not text" in refused(capsys, [*dry, "plan.json"])
     Path("plan.json").write_text(json.dumps(placed(good, cut=[0, 2, 4, 6, 9])))

@@ -1,0 +1,112 @@
+"""Files that a person names: what stands there is said for what it is, and nothing is waited for.
+
+A name may lead to anything: a pipe waits for who writes to it, a device has no end, a link may lead
+to itself. Rule: what is no file is refused by what it is; a pipe that somebody writes to, as the
+shell makes one of `<(command)`, is read for a moment.
+"""
+
+import errno
+import io
+import os
+import select
+import stat
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+LONGEST = 2**24
+"""Characters that no job, strategy or price table has."""
+PIPE_S = 5.0
+"""So long at most is a pipe read, from its opening to its end."""
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe (FIFO)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a disk"),
+)
+
+
+def what_is_wrong(path: str | Path, *, folder: bool = False) -> str:
+    """What stands at `path` in place of a file that can be read, in words that name it; "" for such
+    a file, and with `folder` for such a folder. Also of a name that no file can have."""
+    wanted = "file or folder" if folder else "file"
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError:
+        return f"there is no {wanted} {path}"
+    except OSError as error:
+        return _why_not_there(path, error, wanted)
+    if folder and stat.S_ISDIR(mode):
+        return "" if os.access(path, os.R_OK | os.X_OK) else f"{path} is a folder we may not read"
+    if not stat.S_ISREG(mode):
+        return f"{path} is {_kind(mode)}, no {wanted}"
+    return "" if os.access(path, os.R_OK) else f"{path} is a file we may not read"
+
+
+def _why_not_there(path: str | Path, error: OSError, wanted: str) -> str:
+    if error.errno == errno.ELOOP:
+        return f"{path} is a link that leads to itself"
+    if error.errno == errno.EACCES:
+        return f"{path} lies in a folder we may not enter"
+    if os.path.islink(path):
+        return f"{path} is a link to {os.readlink(path)}, which is not there"
+    return f"there is no {wanted} {path}"
+
+
+def open_named(path: Path) -> BinaryIO:
+    """A file, open for reading. Raises OSError, whose `strerror` says what it is if it is none."""
+    # A socket cannot be opened, and some devices do something when they are.
+    _refuse(os.stat(path).st_mode, path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb")
+
+
+def read_bounded(path: Path, *, encoding: str = "utf-8", most: int = LONGEST) -> str:
+    """The text of a file, or of a pipe that has a writer. Raises OSError, UnicodeDecodeError, and
+    ValueError for one of `most` characters or more."""
+    is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
+    opened = io.BytesIO(_of_pipe(path, most)) if is_pipe else open_named(path)
+    with io.TextIOWrapper(opened, encoding=encoding) as file:
+        text = file.read(most)
+    if len(text) == most:
+        raise ValueError(f"it is longer than any, {most:,} characters and more")
+    return text
+
+
+def _of_pipe(path: Path, most: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        data, end_s = b"", time.monotonic() + PIPE_S
+        while len(data) <= 4 * most:  # of UTF-8, a character has four bytes at most
+            left_s = end_s - time.monotonic()
+            readable, _, _ = select.select([descriptor], [], [], max(0.0, left_s))
+            if not readable:
+                raise OSError(
+                    errno.ETIMEDOUT,
+                    f"it is a pipe (FIFO) that nobody wrote to its end within {PIPE_S:g} s",
+                    str(path),
+                )
+            part = os.read(descriptor, 1 << 16)
+            if not part:
+                return data
+            data += part
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _refuse(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, no file", str(path))
+
+
+def _kind(mode: int) -> str:
+    return next((name for test, name in _KINDS if test(mode)), "something else")
