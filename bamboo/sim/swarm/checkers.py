@@ -14,6 +14,8 @@ from bamboo.core.events import (
     CheckpointDone,
     Event,
     NodeFinished,
+    PeerLost,
+    Reconsider,
     RunFailed,
     StopRequested,
     StoreRefilled,
@@ -70,6 +72,7 @@ class Checkers:
         if wrong:
             raise Red("invariants", f"{wrong[0]} after {entry.event}")
         self._check_fenced(entry)
+        self._check_accused(entry)
         self._check_given(entry)
         if isinstance(entry.event, CaughtUp):
             self._check_caught_up(entry)
@@ -122,6 +125,19 @@ class Checkers:
             node = entry.before.node(NodeId(name))
             if node is not None and not node.status.live:
                 raise Red("fenced", f"{name} is {node.status} and {entry.event} changes the run")
+
+    def _check_accused(self, entry: Entry) -> None:
+        """Nobody is lost, and nothing is given up, for what the store alone had not taken."""
+        world, event = self._world, entry.event
+        lease_s = world.policy.gone_s
+        if isinstance(event, PeerLost) and event.cause == "lease":
+            victim = world.member(event.node)
+            beats = victim is not None and victim.awake and not (victim.mute or victim.refused)
+            if victim is not None and beats and world.now_s - victim.able_since_s > lease_s:
+                raise Red("accused", f"{victim.name} beats, and {entry.author} says it is gone")
+        gives_up = isinstance(event, RunFailed | Reconsider) and event.reporter == "launcher"
+        if gives_up and world.hushed_s is not None and world.now_s - world.hushed_s[1] < lease_s:
+            raise Red("hasty", f"the store is just back, and the launcher says: {entry.reason}")
 
     def _check_given(self, entry: Entry) -> None:
         """Nobody whom the cloud is about to take is given anything, where others are there."""

@@ -15,6 +15,7 @@ from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers
 from bamboo.sim.swarm.launcher import Launcher
+from bamboo.sim.swarm.leases import BEAT_S, Leases
 from bamboo.sim.swarm.liveness import Liveness
 from bamboo.sim.swarm.member import Member
 from bamboo.sim.swarm.plane import Plane
@@ -78,8 +79,10 @@ class Cluster:
         self.members: list[Member] = []
         self._by_name: dict[str, Member] = {}
         self._cuts: set[frozenset[str]] = set()
-        self.asleep_since: dict[str, float] = {}
-        """Of those who are gone or stand still."""
+        self.leases = Leases(self)
+        self.hushed_s: tuple[float, float] | None = None
+        """From when until when the store took nothing, the last time that it was for long."""
+        self._hushed_since_s: float | None = None
         self._stood_s = 0.0
         self.launcher = Launcher(self)
         self.log.watch = self._committed
@@ -90,6 +93,7 @@ class Cluster:
         self.trouble = Trouble(self)
         self.agenda.after(0.3, self._tick)
         self.agenda.after(SWEEP_S, self._sweep)
+        self.agenda.after(BEAT_S, self._beat)
 
     @property
     def is_over(self) -> bool:
@@ -178,7 +182,7 @@ class Cluster:
         """The process ends, in order or because it is fenced."""
         if member.running:
             member.running = False
-            self.asleep_since.setdefault(member.name, self.now_s)
+            member.ended_at_s = self.now_s
             self.plane.changed()
             state = self.log.state
             if member.is_live_in(state) and state.phase is not Phase.FINISHED:
@@ -188,14 +192,13 @@ class Cluster:
         """Its process is stopped."""
         if member.running and not member.mute:
             member.stopped = True
-            self.asleep_since[member.name] = self.now_s
             self.plane.changed()
 
     def wake(self, member: Member) -> None:
         """It goes on, and knows nothing of what happened."""
         if member.running and member.stopped:
             member.stopped = False
-            self.asleep_since.pop(member.name, None)
+            member.able_since_s = self.now_s
             self.plane.changed()
             member.post_on()
             member.hear()
@@ -204,15 +207,25 @@ class Cluster:
         """It trains on, and neither reads nor says anything."""
         if member.running and not member.mute:
             member.cut_off = True
-            self.asleep_since[member.name] = self.now_s
 
     def back_to_store(self, member: Member) -> None:
         """It reads what was decided meanwhile."""
         if member.running and member.cut_off:
             member.cut_off = False
-            self.asleep_since.pop(member.name, None)
+            member.able_since_s = self.now_s
             member.post_on()
             member.hear()
+
+    def refuse(self, member: Member) -> None:
+        """The store takes nothing of it any more, as of a user who has lost a right."""
+        member.refused = True
+
+    def take_again(self, member: Member) -> None:
+        """The store takes what it says."""
+        if member.refused:
+            member.refused = False
+            member.able_since_s = self.now_s
+            member.post_on()
 
     def _see_lost(self, victim: Member) -> None:
         """Some of those who were connected to it report it; the first report counts."""
@@ -281,14 +294,15 @@ class Cluster:
         """The store loses the run; those who had read it give it back after a lease."""
         if not self.log.lost:
             self.log.lose()
+            self.leases.wipe()
             self.agenda.after(self.policy.gone_s, self._refill)
 
     def _refill(self) -> None:
-        if not self.log.up:
+        if not self.log.up or self.log.refuses:
             self.agenda.after(SWEEP_S, self._refill)
             return
         voices: list[Voice] = [*self.members, self.launcher]
-        able = [v for v in voices if v.running and not v.mute and not v.void]
+        able = [v for v in voices if v.running and not (v.mute or v.refused or v.void)]
         if not able:
             self.agenda.after(SWEEP_S, self._refill)
             return
@@ -311,35 +325,39 @@ class Cluster:
         self.agenda.after(self.scenario.step_s * share / slowest, self._tick)
 
     def _sweep(self) -> None:
-        """What is looked at once a second: leases, stalls, the launcher's rounds, standstills."""
+        """What is looked at once a second: cuts, stalls, the launcher's rounds, standstills."""
         state = self.log.state
-        if self.log.there:
-            self._judge_leases(state)
+        if self.log.takes:
+            self._judge_cuts(state)
             self._judge_stall(state)
+        else:
+            self._stood_s = 0.0
+        self._note_hush()
         self.launcher.sweep()
         self.liveness.sweep()
         self.agenda.after(SWEEP_S, self._sweep)
 
-    def _judge_leases(self, state: State) -> None:
-        reporters: list[Voice] = [
-            m for m in self.members if m.running and not m.mute and m.is_live_in(state)
-        ]
-        if self.launcher.awake:
-            reporters.append(self.launcher)
-        if not reporters:
-            return
-        nodes = {str(n.id) for n in state.nodes if n.status.live}
-        for name in sorted(nodes & self.asleep_since.keys()):
-            if self.now_s - self.asleep_since[name] >= self.policy.gone_s:
-                reporter = reporters[self.pick(len(reporters))]
-                event = PeerLost(node=NodeId(name), reporter=reporter.name, cause="lease")
-                reporter.say_apart(event)
+    def _judge_cuts(self, state: State) -> None:
         # In order: that of a set differs from process to process, and each report draws a delay.
         for one, other in sorted(sorted(pair) for pair in self._cuts):
             reporter, victim = self._by_name[one], self._by_name[other]
             between = {reporter.node, victim.node} <= state.participants()
             if between and reporter.awake and victim.awake:
                 self.report(reporter, victim)
+
+    def _note_hush(self) -> None:
+        """How long the store has taken nothing, if that is long enough for all to have seen it."""
+        if not self.log.takes:
+            if self._hushed_since_s is None:
+                self._hushed_since_s = self.now_s
+            if self.now_s - self._hushed_since_s >= 2 * SWEEP_S:
+                self.hushed_s = (self._hushed_since_s, self.now_s)
+        else:
+            self._hushed_since_s = None
+
+    def _beat(self) -> None:
+        self.leases.go_round()
+        self.agenda.after(BEAT_S, self._beat)
 
     def _judge_stall(self, state: State) -> None:
         """Members wait in vain for letters that nobody has any more."""

@@ -14,6 +14,10 @@ BURST = 0.6
 RELEASED = 0.3
 """In so many worlds nodes are given back, whatever else goes wrong."""
 
+REFUSING = 0.5
+"""In so many worlds the store refuses what is written, once or some times, whatever else goes
+wrong, or refuses one node."""
+
 KINDS = {
     "lose": 20,
     "lose_after": 16,
@@ -104,7 +108,20 @@ def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
         at_s, who = 0.3 + (heal_s - 0.5) * rng.random(), rng.randrange(24)
         given = rng.randrange(1, 5)
         faults.append(Fault(at_s=round(at_s, 3), kind="release", who=who, other=given))
+    if rng.random() < REFUSING:
+        faults += _refusals(rng, heal_s)
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _refusals(rng: random.Random, heal_s: float) -> list[Fault]:
+    """Windows in which the store takes nothing: some shorter, some longer than a lease."""
+    out = []
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        at_s, for_s = 0.3 + (heal_s - 0.5) * rng.random(), 9 * rng.random()
+        kind = rng.choice(("store_refuses", "store_refuses", "store_refuses", "refused"))
+        who = rng.randrange(24) if kind == "refused" else 0
+        out.append(Fault(at_s=round(at_s, 3), kind=kind, who=who, for_s=round(for_s, 3)))
+    return out
 
 
 def _fault(rng: random.Random, at_s: float, kind: str) -> Fault:

@@ -10,11 +10,13 @@ from bamboo.core.effects import TerminateInstance
 from bamboo.core.events import (
     Pace,
     PaceMeasured,
+    PeerLost,
     RunFailed,
     Speed,
     SpeedsMeasured,
     StopRequested,
 )
+from bamboo.core.outage import WaitClock
 from bamboo.core.patience import Patience
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
 from bamboo.core.straggler import kept_beyond
@@ -36,11 +38,12 @@ class Launcher(Voice):
         self.view: State = world.log.first
         self._booting = 0
         self._asked_to_stop = False
-        self._patience = self._new_patience()
+        self._begin_to_wait()
 
-    def _new_patience(self) -> Patience:
+    def _begin_to_wait(self) -> None:
         scenario = self.world.scenario
-        return Patience(patience_s=scenario.patience_s, park_s=scenario.park_s)
+        self._patience = Patience(patience_s=scenario.patience_s, park_s=scenario.park_s)
+        self._clock = WaitClock(lease_s=self.world.policy.gone_s)
 
     # ---------------------------------------------------------------- its life
 
@@ -64,7 +67,7 @@ class Launcher(Voice):
         self.said.clear()
         self._posting = self._reading = False
         self._asked_to_stop = False
-        self._patience = self._new_patience()
+        self._begin_to_wait()
         self.hear()
 
     # ---------------------------------------------------------------- decisions
@@ -85,15 +88,19 @@ class Launcher(Voice):
 
     def sweep(self) -> None:
         """Look after the fleet, and say what is to be said."""
-        if not self.awake or not self.world.log.there or self.view.phase is Phase.FINISHED:
+        if not self.awake or self.view.phase is Phase.FINISHED:
+            return
+        if not self.can_write:
+            self._clock.away(self.world.now_s)
             return
         self._rent()
         self._wait()
+        self._miss()
         self._stop_for_budget()
         self._measure()
-        late = self.view.phase is Phase.FORMING and self.world.now_s > FORMING_S
-        if late:
-            self.say(
+        late_s = self._clock.at(self.world.now_s) - FORMING_S
+        if self.view.phase is Phase.FORMING and late_s > 0:
+            self.say_at_once(
                 RunFailed(
                     reporter=self.name,
                     outcome=Outcome.UNRECOVERABLE,
@@ -125,10 +132,18 @@ class Launcher(Voice):
         self.world.boot()
 
     def _wait(self) -> None:
-        event = self._patience.due(self.view, now_s=self.world.now_s)
+        event = self._patience.due(self.view, now_s=self._clock.at(self.world.now_s))
         if event is not None:
             self._patience.said(event, self.view)
-            self.say(event)
+            self.say_at_once(event)
+
+    def _miss(self) -> None:
+        """Say who is gone whose instance has ended and whom nobody has missed."""
+        world = self.world
+        for member in world.members:
+            if member.is_live_in(self.view) and member.ended_for_s() >= world.policy.gone_s:
+                cause = "its instance was terminated"
+                self.say_apart(PeerLost(node=member.node, reporter=self.name, cause=cause))
 
     def _stop_for_budget(self) -> None:
         step = self.world.scenario.budget_step

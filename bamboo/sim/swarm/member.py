@@ -75,6 +75,9 @@ class Member(Voice):
         self.rebuilding, self.feeds = Rebuilding(self), Feeds(self)
         self.saver = Saver(self)
         self.speed = 1.0
+        self.able_since_s = world.now_s
+        """Since when it could have beaten, as far as that is its own doing."""
+        self.ended_at_s: float | None = None
         self.read_salt = len(world.members)
         """Which of several sources it takes."""
         self._handed_over = False
@@ -86,6 +89,10 @@ class Member(Voice):
 
     def die(self) -> None:
         self.world.lose(self)
+
+    def ended_for_s(self) -> float:
+        """How long ago its process ended; 0: it has not."""
+        return 0.0 if self.ended_at_s is None else self.world.now_s - self.ended_at_s
 
     def overtaken(self) -> None:
         self.world.leaves(self)

@@ -61,6 +61,8 @@ class Log:
         self.asked = 0
         """How many decisions were asked for."""
         self.up = True
+        self.refuses = False
+        """Whether it is read as ever and takes nothing that is written."""
         self.lost = False
         """Whether it has lost the run and was not refilled yet."""
         self.watch: Callable[[Entry], None] = lambda entry: None
@@ -70,6 +72,11 @@ class Log:
     @property
     def there(self) -> bool:
         return self.up and not self.lost
+
+    @property
+    def takes(self) -> bool:
+        """Whether decisions can be committed."""
+        return self.there and not self.refuses
 
     def when_there(self, call: Callable[[], None]) -> None:
         """Call once it answers again."""

@@ -73,10 +73,11 @@ class Trouble:
         for member in world.members:
             world.wake(member)
             world.back_to_store(member)
+            world.take_again(member)
             member.late_s, member.speed, member.dies_speaking = 0.0, 1.0, False
         world.launcher.dies_speaking = False
         world.heal_cuts()
-        world.log.up = True
+        world.log.up, world.log.refuses = True, False
         world.log.comes_back()
 
     def _who(self, index: int) -> "Member | None":
@@ -238,6 +239,22 @@ class Trouble:
         self._world.log.up = True
         self._world.log.comes_back()
 
+    def store_refuses(self, fault: Fault) -> None:
+        """The store is read as ever, and takes nothing that is written for a while."""
+        self._world.log.refuses = True
+        self._world.agenda.after(fault.for_s, self._store_takes)
+
+    def _store_takes(self) -> None:
+        self._world.log.refuses = False
+        self._world.log.comes_back()
+
+    def refused(self, fault: Fault) -> None:
+        """The store takes nothing of one node for a while, which reads it as ever."""
+        member = self._who(fault.who)
+        if member is not None:
+            self._world.refuse(member)
+            self._world.agenda.after(fault.for_s, self._world.take_again, member)
+
     def store_wiped(self, fault: Fault) -> None:
         """The store loses the run."""
         self._world.lose_store()
@@ -281,6 +298,8 @@ KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "launcher_dies": Trouble.launcher_dies,
     "launcher_dies_speaking": Trouble.launcher_dies_speaking,
     "store_away": Trouble.store_away,
+    "store_refuses": Trouble.store_refuses,
+    "refused": Trouble.refused,
     "store_wiped": Trouble.store_wiped,
     "part_fails": Trouble.part_fails,
     "torn": Trouble.torn,

@@ -40,6 +40,8 @@ class Voice(ABC):
         """Its process is stopped."""
         self.cut_off = False
         """It does not reach the store, but all else."""
+        self.refused = False
+        """The store takes nothing of it, and is read by it as ever."""
         self.version = 0
         self.fills = world.log.fills
         self.said: list[Said] = []
@@ -62,6 +64,11 @@ class Voice(ABC):
         return self.stopped or self.cut_off
 
     @property
+    def can_write(self) -> bool:
+        """Whether the store takes what it says."""
+        return not self.mute and not self.refused and self.world.log.takes
+
+    @property
     def void(self) -> bool:
         """Whether it has read what the store lost, and does not know that yet."""
         log = self.world.log
@@ -80,9 +87,9 @@ class Voice(ABC):
         if not self.running:
             return
         log = self.world.log
-        if self.mute or not log.there:
+        if not self.can_write:
             self._posting = False
-            if not self.mute:
+            if not self.mute and not self.refused:
                 log.when_there(self.post_on)
             return
         if not self.outbox:
@@ -106,7 +113,7 @@ class Voice(ABC):
         log = self.world.log
         if not self.running:
             return
-        if self.mute or not log.there or not log.commit(self.name, decision):
+        if not self.can_write or not log.commit(self.name, decision):
             self.outbox.appendleft(decision.event)
             self._post()  # somebody was faster: what it means is decided again
             return
@@ -128,11 +135,19 @@ class Voice(ABC):
         """Have it appended by a thread of its own: before or after what else is said."""
         self.world.agenda.after(self.world.say_s() + self.late_s, self._append, event)
 
+    def say_at_once(self, event: Event) -> None:
+        """Have it appended now, or not at all: it is judged anew by who says it."""
+        self.world.agenda.after(self.world.say_s() + self.late_s, self._append_once, event)
+
+    def _append_once(self, event: Event) -> None:
+        if self.can_write:
+            self._append(event)
+
     def _append(self, event: Event) -> None:
         log = self.world.log
         if not self.running:
             return
-        if self.mute or not log.there:
+        if not self.can_write:
             self.world.agenda.after(1.0, self._append, event)
             return
         if _means_another(event, log):

@@ -23,12 +23,16 @@ from bamboo.core.events import (
     NodeFinished,
     NodesReleased,
     StopRequested,
-    StoreRefilled,
 )
 from bamboo.core.policy import Policy
 from bamboo.core.state import Report, State
 from bamboo.core.transition import Transition, changed, live_members, stale
 from bamboo.sim.swarm.run import Verdict, play_seed
+from tests.sim.swarm.planted_outages import (
+    judged_whatever_is_refused,
+    patient_whatever_is_refused,
+    refilled_under_the_same_generation,
+)
 
 WITHIN = 2_000
 """Seeds in which each is to be found."""
@@ -190,15 +194,6 @@ def standby_with_a_notice() -> AbstractContextManager[Any]:
     return patch.object(protect, "lacking", lacking)
 
 
-def refilled_under_the_same_generation() -> AbstractContextManager[Any]:
-    """A store that was given the run back goes on under the generation that it had."""
-
-    def refill(state: State, event: StoreRefilled) -> Transition:
-        return changed(replace(state), (), f"{event.reporter} gave the run back")
-
-    return patch.object(machine, "refill", refill)
-
-
 def stop_at_the_earliest() -> AbstractContextManager[Any]:
     """A stop is agreed for the step that the slowest has begun."""
     real = ending.settle_stop
@@ -357,6 +352,8 @@ BUGS: dict[str, Bug] = {
         given_up_too_soon,
         a_failed_checkpoint_takes_another_along,
         given_back_too_soon,
+        judged_whatever_is_refused,
+        patient_whatever_is_refused,
     )
 }
 
