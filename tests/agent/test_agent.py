@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ports import FENCED_STATUS, REFUSED, STORE_AWAY_STATUS, TAKEN, Notice
+from tests.agent.test_watch import peer_watch
 from tests.agent.world import (
     HASTY,
     POLICY,
@@ -79,6 +81,29 @@ def test_it_beats_with_what_its_worker_reports(store, tmp_path) -> None:
         assert agent.status() == EXIT_DONE
         assert line.recv(64) == TAKEN
         assert line.recv(64) == b""
+
+
+def test_a_node_of_which_the_store_takes_nothing_is_the_only_one_that_is_lost(tmp_path) -> None:
+    """As of a login that may not write any more. It reads that it is gone, and accuses nobody."""
+    store = make_store(policy=HASTY)
+    flaky = FlakyStore(store)
+    agent = Agent(store, tmp_path, opener=lambda: NeverClosed(flaky))
+    worker = agent.worker()
+    join(store, 1)
+    peer = join(store, 2)
+    wait_until(lambda: agent.node in store.leases()[1], what="a first beat")
+    flaky.refuses = True
+    watch, beats = peer_watch(store, peer), count()
+
+    def is_gone() -> bool:
+        store.beat(peer, json.dumps({"progress": next(beats)}))
+        watch.judge_once()
+        return state_of(store).node(agent.node).status is NodeStatus.GONE
+
+    wait_until(is_gone, what="the others say that it is gone")
+    assert agent.status() == EXIT_FENCED
+    assert worker.killed
+    assert state_of(store).node(peer).status.live
 
 
 def test_it_tells_its_worker_whether_the_store_takes_what_is_written(store, tmp_path) -> None:
