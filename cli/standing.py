@@ -29,6 +29,8 @@ WHO_AM_I = "https://checkip.amazonaws.com"
 ANSWER_S = 10.0
 WITH_RUNS = "delete_runs_with_bucket"
 BUCKET = "aws_s3_bucket.this"
+BILLS = ("aws_instance", "aws_secretsmanager_secret", "aws_s3_bucket")
+"""Kinds of resources that cost something while they stand."""
 
 
 def make_stack(
@@ -99,8 +101,38 @@ def unmake_stack(
             # Terraform deletes what a bucket holds only if it was told so before.
             terraform.let_go(stack, BUCKET, WITH_RUNS, note=note)
             terraform.plan(stack, file, destroy=True, values=values, note=note)
-        terraform.carry_out(stack, file, note=note)
+        _destroy(stack, file, values, note=note)
     return True
+
+
+def _destroy(
+    stack: Path, file: Path, values: Mapping[str, Any], *, note: Callable[[str], None]
+) -> None:
+    """Carry out the plan `file`. One that stops half-way is made anew and gone on with, once: what
+    was done, and whose answer was lost, is then seen to be gone. Raises InputError with what still
+    stands and bills."""
+    try:
+        terraform.carry_out(stack, file, note=note)
+        return
+    except InputError as error:
+        note(f"{error}; once more, from what stands still")
+    if terraform.plan(stack, file, destroy=True, values=values, note=note).nothing:
+        return
+    try:
+        terraform.carry_out(stack, file, note=note)
+    except InputError as error:
+        left = terraform.plan(stack, file, destroy=True, values=values, note=note).gone
+        if left:
+            raise InputError(f"{_still_there(left)}: {error}") from error
+
+
+def _still_there(left: Sequence[str]) -> str:
+    """What was not destroyed: what bills, then the rest."""
+    bills = [address for address in left if address.partition(".")[0] in BILLS]
+    others = [address for address in left if address not in bills]
+    named = [f"{', '.join(bills)} (billed until gone)"] if bills else []
+    named += [f"{', '.join(others)} (not billed)"] if others else []
+    return f"of the stack there is still {' and '.join(named)}; `bamboo init --destroy` again"
 
 
 def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:

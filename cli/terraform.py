@@ -162,22 +162,17 @@ def carry_out(stack: Path, file: Path, *, note: Callable[[str], None]) -> None:
 def _asked(
     stack: Path, verb: str, *arguments: str, deadline_s: float
 ) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            ["terraform", f"-chdir={stack}", verb, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=deadline_s,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise _absent() from error
-    except subprocess.TimeoutExpired as error:
-        raise InputError(
-            f"`terraform {verb}` in {stack} took longer than {deadline_s:g} s; see whether its "
-            "state can be reached"
-        ) from error
+    with _started(stack, verb, *arguments, stderr=subprocess.PIPE) as process:
+        try:
+            out, err = process.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired as error:
+            raise InputError(
+                f"`terraform {verb}` in {stack} took longer than {deadline_s:g} s; see whether its "
+                "state can be reached"
+            ) from error
+        finally:
+            _end_all_of(process)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def _absent() -> InputError:
@@ -187,13 +182,23 @@ def _absent() -> InputError:
     )
 
 
-def _started(stack: Path, verb: str, *arguments: str) -> "subprocess.Popen[str]":
+def _end_all_of(process: "subprocess.Popen[str]") -> None:
+    """End it, if it is there, and what it has started, which would outlive it: a provider is a
+    process of its own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _started(
+    stack: Path, verb: str, *arguments: str, stderr: int = subprocess.STDOUT
+) -> "subprocess.Popen[str]":
+    """In a session of its own."""
     try:
         return subprocess.Popen(
             ["terraform", f"-chdir={stack}", verb, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             env=os.environ | {"TF_IN_AUTOMATION": "1"},
             start_new_session=True,
@@ -217,7 +222,7 @@ def _watched(
         process = _started(stack, verb, *arguments)
         ends = (
             Timer(deadline_s, process.send_signal, (signal.SIGINT,)),
-            Timer(deadline_s + TO_STOP_S, process.kill),
+            Timer(deadline_s + TO_STOP_S, _end_all_of, (process,)),
         )
         for end in ends:
             end.daemon = True
@@ -247,6 +252,8 @@ def _watched(
             for end in ends:
                 end.cancel()
             said.close()
+            if process.returncode is not None:
+                _end_all_of(process)
     if process.returncode != 0:
         then = AFTERWARDS if verb == "apply" else "nothing was changed"
         raise InputError(f"`terraform {verb}` in {stack} failed: {_why(lines)}; {then}")

@@ -165,6 +165,8 @@ class MockAws:
                 answer = self._delete_fleets(form, environ)
             elif action == "TerminateInstances":
                 answer = self._terminate_instances(environ)
+            elif action == "DeleteLaunchTemplate":
+                answer = self._delete_launch_template(form, environ)
             elif action == "DescribeSpotPriceHistory":
                 answer = price_history(self._market, form)
             else:
@@ -248,6 +250,18 @@ class MockAws:
                 ends = {"Action": "TerminateInstances", "Version": form["Version"], **ids}
                 self._ask_moto_for(ends, environ)
         return self._ask_moto_for({**form, "TerminateInstances": "false"}, environ)
+
+    def _delete_launch_template(self, form: Mapping[str, str], environ: Environ) -> Answer:
+        """One that is gone is not known by its id, says EC2, and who asks again takes that for
+        done; moto says that its name is not known, whatever it was asked by."""
+        answer = self._ask_moto(environ)
+        if answer.ok or "LaunchTemplateId" not in form or b"NotFound" not in answer.body:
+            return answer
+        asked = form["LaunchTemplateId"]
+        return refusal(
+            "InvalidLaunchTemplateId.NotFound",
+            f"The specified launch template, with template ID {asked}, does not exist.",
+        )
 
     def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
         body = urlencode(form).encode()

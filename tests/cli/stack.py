@@ -1,7 +1,10 @@
 """A stack for tests of `bamboo init`: its directory, and a `terraform` that notes its calls."""
 
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from tests.cli.test_init import text_of
 
@@ -54,3 +57,12 @@ esac
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line.split()[0] for line in lines]
+
+
+def stack_on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    """A stack in `folder`, where we are now; its Terraform is the one that is found."""
+    made = Stack(folder)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("BAMBOO_CONFIG", str(folder / "cloud.toml"))
+    monkeypatch.chdir(folder)
+    return made

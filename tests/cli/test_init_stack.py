@@ -18,18 +18,14 @@ from bamboo.ids import RunId
 from cli import standing, terraform
 from cli.main import run
 from cli.standing import public_address
-from tests.cli.stack import Stack
+from tests.cli.stack import Stack, stack_on_the_path
 from tests.cli.test_init import text_of
 from tests.support import wait_until
 
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    made = Stack(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
-    monkeypatch.chdir(tmp_path)
-    return made
+    return stack_on_the_path(tmp_path, monkeypatch)
 
 
 def test_what_it_makes_and_costs_is_shown_then_made_then_written_down(

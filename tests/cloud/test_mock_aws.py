@@ -4,6 +4,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
@@ -39,6 +40,24 @@ def test_what_the_cloud_took_stays_taken_whoever_ends_it_again() -> None:
         assert before[0] == INTERRUPTED
         client.terminate_instances(InstanceIds=[name])
         assert shown() == before
+        client.close()
+    finally:
+        aws.stop()
+
+
+def test_a_launch_template_that_is_gone_is_not_known_by_its_id() -> None:
+    """Terraform asks again where an answer was lost, and takes the one code alone for done."""
+    aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
+    aws.start()
+    try:
+        client = client_of(aws)
+        data = {"ImageId": "ami-12345678"}
+        made = client.create_launch_template(LaunchTemplateName="taken", LaunchTemplateData=data)
+        known = {"LaunchTemplateId": made["LaunchTemplate"]["LaunchTemplateId"]}
+        client.delete_launch_template(**known)
+        with pytest.raises(ClientError) as caught:
+            client.delete_launch_template(**known)
+        assert caught.value.response["Error"]["Code"] == "InvalidLaunchTemplateId.NotFound"
         client.close()
     finally:
         aws.stop()

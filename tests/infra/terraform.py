@@ -7,7 +7,9 @@ names a directory for `terraform init -plugin-dir`, or a script beside the check
 import functools
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,14 @@ resource "aws_s3_bucket_policy" "encrypted_transport_only" {
   count = 0
 }
 """
+
+
+STORE_IMAGE = """
+resource "aws_instance" "store" {
+  ami = "%s"
+}
+"""
+"""The local cloud has no images but those that are registered there."""
 
 
 def program() -> str:
@@ -80,12 +90,18 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     # A variable that names a configuration file which is not there makes every call complain.
     inherited = {k: v for k, v in os.environ.items() if k != "TF_CLI_CONFIG_FILE"}
-    return subprocess.run(
+    with subprocess.Popen(
         [program(), arguments[0], "-no-color", *arguments[1:]],
         cwd=folder,
         env=inherited | {"TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"} | environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:  # a provider is a process of its own, and outlives it
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

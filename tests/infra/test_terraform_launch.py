@@ -24,17 +24,19 @@ from cli.fleet import RunFleet
 from cli.runs import RunFolder
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.start import LocalCloud
-from tests.infra.terraform import MOTO_OVERRIDE, copy_stack, plugin_dir, program, said_by
+from tests.infra.terraform import (
+    MOTO_OVERRIDE,
+    STORE_IMAGE,
+    copy_stack,
+    plugin_dir,
+    program,
+    said_by,
+)
 from tests.jobs import tiny_job
 
 pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(600)]
 RUN = "on-the-stack"
 LIVE = ("pending", "running")
-STORE_IMAGE = """
-resource "aws_instance" "store" {
-  ami = "%s"
-}
-"""
 
 
 @pytest.fixture
@@ -138,8 +140,10 @@ def test_a_run_on_the_applied_stack(
         stop = cloud.stop
 
         def stop_without_stack(**how: Any) -> None:
-            account.end()
-            stop(**how)
+            try:
+                account.end()
+            finally:
+                stop(**how)
 
         monkeypatch.setattr(cloud, "stop", stop_without_stack)
         return cloud
