@@ -1,4 +1,4 @@
-"""What `bamboo doctor` looks at on this machine: versions, GPU, loopback, disk, and the store.
+"""What `bamboo doctor` looks at on this machine: versions, GPU, loopback, limits, disk, and the store.
 
 Rule: nothing is started that outlives the question, and a machine without a GPU is no fault.
 """
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from bamboo.config.tree import JobConfig
 from bamboo.core.words import size
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
+from cli.machine import need_of
+from cloud.local import limits
 from cloud.local.reach import loopback_trouble
 from cloud.local.room import ROOM_BYTES, free_bytes
 
@@ -26,13 +29,15 @@ MOST_SKEW_S = 60.0
 PYTHON = (3, 11)
 
 
-def here_checks(reference: str, *, in_account: bool) -> list[Check]:
+def here_checks(reference: str, *, in_account: bool, job: JobConfig | None = None) -> list[Check]:
     """`reference`: the store's URL or what leads to it; "": each run has one of its own, which is
-    of no use to nodes `in_account`."""
+    of no use to nodes `in_account`. `job`: what is to be run here, by default one of the default
+    size."""
     return [
         Check(name="python", ask=python_finding),
         Check(name="gpu", ask=gpu_finding),
         Check(name="loopback", ask=loopback_finding),
+        *([] if in_account else [Check(name="limits", ask=lambda: limits_finding(job))]),
         Check(name="disk", ask=lambda: disk_finding(runs.home())),
         Check(name="store", ask=lambda: store_finding(reference, in_account=in_account)),
     ]
@@ -89,6 +94,18 @@ def loopback_finding() -> Finding:
     if trouble := loopback_trouble():
         return Finding(result=Result.FAULT, sentence=trouble)
     return Finding(result=Result.GOOD, sentence="127.0.0.1 answers; no other network is needed")
+
+
+def limits_finding(job: JobConfig | None) -> Finding:
+    """Whether the system allows the processes of a run here what they need."""
+    need = need_of(job or JobConfig())
+    if wrong := limits.wrong_with(need):
+        return Finding(result=Result.FAULT, sentence=wrong)
+    return Finding(
+        result=Result.GOOD,
+        sentence=f"open files ({need.descriptors} a process), processes and threads "
+        f"({need.tasks}), addresses and file sizes are enough for a run of {need.nodes} nodes",
+    )
 
 
 def disk_finding(home: Path) -> Finding:

@@ -30,14 +30,13 @@ from cli.account_ready import check_account, check_free
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.echo import note
 from cli.lock import Lock
-from cli.machine import refuse_unfit
+from cli.machine import refuse_too_small, refuse_unfit
 from cli.market import Replayed, settle
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, nodes_of, plan_job
 from cli.ports import Screen
 from cli.prices import refresh_for_launch
 from cli.profiling import seen_of
-from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.settling import grid_of
 from cli.signals import Interrupts
@@ -107,6 +106,8 @@ def prepare(
     look = partial(look_at, gpu=gpu) if dry_run else seen_of
     prepared = plan_again(run, job, played, given, look=look)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
+    if not dry_run:
+        refuse_too_small(prepared.planned, runs.home())
     return prepared
 
 
@@ -155,8 +156,7 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
         raise RunExists(
             f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
         )
-    refuse_without_room(runs.home())
-    refuse_unfit(job)
+    refuse_unfit(job, runs.home())
     check_place(job, run)
     if job.cloud.provider != "local":
         check_free(job, run)

@@ -1,15 +1,61 @@
 """What a run needs of this machine, looked at before anything is started.
 
 Rule: what will be missing is refused in one line, with the value, the need and the remedy; what can
-be had by asking for it is asked for.
+be had by asking for it is asked for. An instance of an account is none of it.
 """
+
+import os
+import tempfile
+from pathlib import Path
 
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from cli.planning import Planned, nodes_of
+from cli.room import refuse_without_room
+from cloud.local import limits
+from cloud.local.limits import Need
 from cloud.local.reach import loopback_trouble
 
 
-def refuse_unfit(job: JobConfig) -> None:
-    """Raises InputError where the processes of a run on this machine could not talk."""
-    if job.cloud.provider == "local" and (trouble := loopback_trouble()):
-        raise InputError(trouble)
+def refuse_unfit(job: JobConfig, home: Path) -> None:
+    """Before the job is looked at. Raises InputError where its processes could not talk, are not
+    allowed to be, or have nowhere to write."""
+    refuse_without_room(home)
+    if job.cloud.provider != "local":
+        return
+    refuse_without_room(Path(tempfile.gettempdir()), variable="TMPDIR")
+    if wrong := limits.wrong_with(need_of(job)) or loopback_trouble():
+        raise InputError(wrong)
+
+
+def refuse_too_small(planned: Planned, home: Path) -> None:
+    """The same with what the plan says that each node holds and writes. Raises InputError."""
+    job, plan = planned.job, planned.plan
+    if job.cloud.provider != "local":
+        return
+    placement = planned.strategy.placement
+    written = [
+        planned.workload.state_bytes(placement.layers_of(stage))
+        for stage in range(placement.grid.stages)
+    ]
+    node_bytes = max((stage.total for stage in plan.memory), default=0)
+    if wrong := limits.wrong_with(need_of(job, node_bytes=node_bytes, file_bytes=max(written))):
+        raise InputError(wrong)
+    # The final state, and where they lie with the run, checkpoints: one more than are kept.
+    copies = 1 + (job.checkpoint.keep + 1 if _keeps_checkpoints(job) else 0)
+    refuse_without_room(home, need_bytes=copies * sum(written))
+
+
+def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need:
+    """What a run of this job needs of the system here."""
+    return limits.need_of(
+        nodes=nodes_of(job) or job.cluster.stages,
+        threads=job.cluster.threads,
+        cores=os.cpu_count() or 1,
+        node_bytes=node_bytes,
+        file_bytes=file_bytes,
+    )
+
+
+def _keeps_checkpoints(job: JobConfig) -> bool:
+    return bool(job.checkpoint.every_steps) and not job.checkpoint.url

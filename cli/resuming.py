@@ -25,10 +25,9 @@ from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
 from cli.look import begun_progress, catalogue_of, job_of, strategy_of
-from cli.machine import refuse_unfit
+from cli.machine import refuse_too_small, refuse_unfit
 from cli.money import bill
 from cli.ports import Screen
-from cli.room import refuse_without_room
 from cli.runs import RunFolder
 from cli.semantics import differences, told
 from cli.signals import Interrupts
@@ -96,10 +95,9 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     """Everything that can be found out before a start. Raises InputError when the run is going
     on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
-    refuse_without_room(folder.path)
     after = runs.part_of(folder).number
     job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
-    refuse_unfit(job)
+    refuse_unfit(job, folder.path)
     strategy = strategy_of(folder)
     _refuse_another_region(folder, job)
     # By the prices that the whole run is billed by.
@@ -111,6 +109,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
             f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
             "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
         )
+    refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
     url = store_of_job(prepared.job)
     if url:

@@ -6,16 +6,24 @@ on from them once there is room.
 
 from pathlib import Path
 
+from bamboo.core.words import size
 from bamboo.errors import BooksUnwritable, InputError
 from cli.runs import RunFolder, is_detached
-from cloud.local.room import full_disk
+from cloud.local.room import ROOM_BYTES, free_bytes, full_disk
 
 
-def refuse_without_room(home: Path) -> None:
-    """Before anything is started. Raises InputError."""
+def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAMBOO_HOME") -> None:
+    """Before anything is started; `variable` names another folder than `home`. Raises InputError
+    where its disk is full, or has less than `need_bytes` besides."""
     there = next(path for path in (home, *home.parents) if path.exists())
+    otherwise = f"or set {variable} to a folder on another disk"
     if full := full_disk(there):
-        raise InputError(f"{full}, or set BAMBOO_HOME to a folder on another disk")
+        raise InputError(f"{full}, {otherwise}")
+    if (free := free_bytes(there)) < ROOM_BYTES + need_bytes:
+        raise InputError(
+            f"the disk of {there} has {size(free)} left, and what the run keeps there needs "
+            f"{size(ROOM_BYTES + need_bytes)}; make room there, {otherwise}"
+        )
 
 
 def refuse_to_settle(folder: RunFolder) -> None:

@@ -60,7 +60,7 @@ def _checks(
     job = account_job() if path is None else load_job(path, overrides)
     there = job is not None and job.cloud.provider == "ec2"
     store = named_store() if job is None else store_of_job(job)
-    checks = here_checks(store, in_account=there)
+    checks = here_checks(store, in_account=there, job=job)
     if job is not None and there:
         for region in regions or (job.cloud.region,):
             of_region = replace(job, cloud=replace(job.cloud, region=region))

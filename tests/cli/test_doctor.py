@@ -33,6 +33,7 @@ from tests.store_server import start_store
 
 REGION = "us-west-2"
 """Where no other test leaves anything: the mock is one for the process."""
+HERE = ["python", "gpu", "loopback", "limits", "disk", "store"]
 G_SPOT = "L-3819A6DF"
 TEMPLATE, BUCKET = "doctor-worker", "doctor-bucket"
 JOB = JobConfig(
@@ -350,7 +351,7 @@ def test_this_machine_alone_asks_no_account(
     for words in (["doctor", "--json"], ["doctor", local, "--json"]):
         assert main.run(words) == 0
         checks = json.loads(capsys.readouterr().out)["checks"]
-        assert [one["check"] for one in checks] == ["python", "gpu", "loopback", "disk", "store"]
+        assert [one["check"] for one in checks] == HERE
 
 
 def test_the_account_file_and_a_job_say_what_is_looked_at(

@@ -1,12 +1,18 @@
 """What a machine lacks for a run is refused before anything is started."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
-from cli import checks_here, launching, machine, resuming
+from bamboo.ids import RunId
+from cli import checks_here, launching, machine, resuming, room
 from cli.doctor import Result
+from cli.planning import Planned, plan_job
+from cloud.local import limits
+from tests.cli.facts import seen
 from tests.cli.test_reading import folder_of
 from tests.jobs import tiny_job
 
@@ -30,6 +36,65 @@ def test_a_launch_without_a_loopback_interface_looks_at_nothing_else(
 def test_nor_does_a_resume(no_loopback: None, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=SAID):
         resuming.prepare(folder_of(tmp_path), ())
+
+
+def plan_of(job: JobConfig) -> Planned:
+    return plan_job(job, seen(job), run=RunId("r"), now_s=1000.0)
+
+
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "raised", lambda which, need: 46)
+
+
+def test_limits_are_compared_before_the_job_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limited(monkeypatch)
+    tiny_job(tmp_path)
+    with pytest.raises(InputError, match="open files are limited to 46 a process"):
+        launching.prepare(tmp_path / "job.toml", overrides=(), name="r", dry_run=False)
+    with pytest.raises(InputError, match="a run of 4 nodes needs"):
+        resuming.prepare(folder_of(tmp_path), ())
+    found = checks_here.limits_finding(None)
+    assert (found.result, "open files are limited" in found.sentence) == (Result.FAULT, True)
+
+
+def test_the_nodes_of_an_account_are_not_limited_from_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limited(monkeypatch)
+    job = tiny_job(tmp_path)
+    machine.refuse_unfit(replace(job, cloud=replace(job.cloud, provider="ec2")), tmp_path)
+    names = [check.name for check in checks_here.here_checks("", in_account=True)]
+    assert "limits" not in names
+
+
+def test_what_a_stage_writes_is_held_against_the_size_of_a_file_and_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = plan_of(tiny_job(tmp_path, ["checkpoint.every_steps=2"]))
+    machine.refuse_too_small(planned, tmp_path)
+    state = planned.workload.state_bytes(range(4))
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 4 * state - 1)
+    with pytest.raises(InputError, match=r"the disk of .* left, and what the run keeps there"):
+        machine.refuse_too_small(planned, tmp_path)
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 4 * state)
+    machine.refuse_too_small(planned, tmp_path)
+    without = plan_of(tiny_job(tmp_path))
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + state)
+    machine.refuse_too_small(without, tmp_path)
+
+
+def test_a_full_disk_for_temporary_files_is_said_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(
+        "cloud.local.room.free_bytes", lambda folder: 4096 if folder.name == "tmp" else 1 << 40
+    )
+    with pytest.raises(InputError, match=r"tmp is full.* or set TMPDIR to a folder"):
+        machine.refuse_unfit(tiny_job(tmp_path), tmp_path)
 
 
 def test_the_doctor_says_so(no_loopback: None) -> None:

@@ -1,0 +1,152 @@
+"""What the system allows the processes of a run on this machine, against what they need.
+
+Measured on 2026-11-26, 2 cores, torch 2.13 (CPU), grids of 2 to 16 nodes, 1 and 2 pipelines, both
+transports, at the fullest moment of a run: open files of the store 12 and 7 a node (and 32 that it
+keeps free), of a worker 19 and 6 a node, of the host 15 and 2 a node; tasks (threads) 10 and 16 a
+node of one torch thread; address space of a worker 0.7 GiB beside what its node holds, of the host
+0.6 GiB and 33 MiB a node. The needs below have some room over that.
+
+Rule: a limit that the process may raise by itself, it raises; what is less than the need even then
+is said in one line with value, need and remedy.
+"""
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_MIB, _GIB = 1 << 20, 1 << 30
+STORE_FILE_BYTES = 80 * _MIB
+"""The embedded store writes its log anew when it has 64 MiB."""
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What the fullest process of a run needs, and what all of them need together (`tasks`)."""
+
+    nodes: int
+    """That may be there at once."""
+    descriptors: int
+    tasks: int
+    address_bytes: int
+    file_bytes: int
+
+
+def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes: int) -> Need:
+    """Of a run with so many `nodes` and torch `threads` each, on so many `cores`; `node_bytes`:
+    what the fullest node holds; `file_bytes`: the longest file that the run writes, the store's log
+    beside. Pure."""
+    there = nodes + 1  # one that is replaced while it is still there
+    host_bytes = _GIB + 40 * _MIB * there
+    return Need(
+        nodes=nodes,
+        descriptors=56 + 8 * there,
+        # A library of linear algebra has a thread for each core in every process.
+        tasks=24 + 2 * cores + there * (14 + threads + cores),
+        address_bytes=max(host_bytes, _GIB + 2 * node_bytes),
+        file_bytes=max(file_bytes, STORE_FILE_BYTES),
+    )
+
+
+def raised(which: int, need: int) -> int:
+    """The soft limit (RLIM_INFINITY: none), raised to `need` as far as the hard one allows it: who
+    is started from here on inherits that."""
+    soft, hard = resource.getrlimit(which)
+    reach = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    if soft == resource.RLIM_INFINITY or soft >= reach:
+        return soft
+    resource.setrlimit(which, (reach, hard))
+    return reach
+
+
+def tasks_left(uid: int, *, proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
+    """How many more processes and threads this user, and the control group of this process, may
+    have; None: no limit is known. The user's limit is none for root."""
+    left = [_left_in_group(proc, groups)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if uid != 0 and hard != resource.RLIM_INFINITY:
+        if soft < hard:
+            resource.setrlimit(resource.RLIMIT_NPROC, (hard, hard))
+        left.append(max(0, hard - _tasks_of(uid, proc)))
+    return min((one for one in left if one is not None), default=None)
+
+
+def _tasks_of(uid: int, proc: Path) -> int:
+    tasks = 0
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == uid:
+                    tasks += sum(1 for _ in (entry / "task").iterdir())
+            except OSError:
+                continue  # it has ended
+    return tasks
+
+
+def _left_in_group(proc: Path, groups: Path) -> int | None:
+    try:
+        own = (proc / "self/cgroup").read_text().rpartition("0::/")[2].strip()
+        most = (groups / own / "pids.max").read_text().strip()
+        taken = (groups / own / "pids.current").read_text().strip()
+    except OSError:
+        return None  # the root group, or no version 2: none that is known
+    return None if most == "max" else max(0, int(most) - int(taken))
+
+
+def wrong_with(need: Need, *, uid: int | None = None) -> str:
+    """The first limit that is less than the need, in a line with its remedy; "" where all are
+    enough. Soft limits are raised on the way."""
+    for which, words in _LIMITS.items():
+        wanted = getattr(need, words.field)
+        allowed = raised(which, wanted)
+        if allowed != resource.RLIM_INFINITY and allowed < wanted:
+            return (
+                f"{words.name} are limited to {words.shown(allowed)} a process ({words.flag}), and "
+                f"a run of {need.nodes} nodes needs {words.shown(wanted)}; {words.remedy(wanted)}"
+            )
+    left = tasks_left(os.getuid() if uid is None else uid)
+    if left is not None and left < need.tasks:
+        return (
+            f"this user may start {left} more processes and threads here (ulimit -u, or the "
+            f"control group's pids.max), and a run of {need.nodes} nodes needs {need.tasks}; "
+            "raise the limit, end what else runs, or take fewer nodes"
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """How a limit is spoken of. `unit`: bytes that `ulimit` counts it in; 0: it counts numbers."""
+
+    field: str
+    name: str
+    flag: str
+    unit: int = 0
+    otherwise: str = "take fewer nodes"
+
+    def shown(self, value: int) -> str:
+        return f"{value / _MIB:,.0f} MiB" if self.unit else f"{value:,}"
+
+    def remedy(self, wanted: int) -> str:
+        value = -(-wanted // self.unit) if self.unit else wanted
+        return f"raise the hard limit (`{self.flag} {value}` as who may), or {self.otherwise}"
+
+
+_LIMITS = {
+    resource.RLIMIT_NOFILE: _Words(field="descriptors", name="open files", flag="ulimit -n"),
+    resource.RLIMIT_AS: _Words(
+        field="address_bytes",
+        name="addresses",
+        flag="ulimit -v",
+        unit=1024,
+        otherwise="take more stages of less each",
+    ),
+    resource.RLIMIT_FSIZE: _Words(
+        field="file_bytes",
+        name="files",
+        flag="ulimit -f",
+        unit=1024,
+        otherwise="take more stages of less each",
+    ),
+}
