@@ -1,4 +1,4 @@
-"""What `bamboo doctor` looks at on this machine: versions, GPU, loopback, limits, disk, and the store.
+"""What `bamboo doctor` looks at here: versions, GPU, loopback, limits, disk, and the store.
 
 Rule: nothing is started that outlives the question, and a machine without a GPU is no fault.
 """
