@@ -104,7 +104,7 @@ def limits_finding(job: JobConfig | None) -> Finding:
     return Finding(
         result=Result.GOOD,
         sentence=f"open files ({need.descriptors} a process), processes and threads "
-        f"({need.tasks}), addresses and file sizes are enough for a run of {need.nodes} nodes",
+        f"({need.tasks}), virtual memory and file sizes are enough for a run of {need.nodes} nodes",
     )
 
 

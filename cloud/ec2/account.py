@@ -49,8 +49,7 @@ class Ec2Account:
     def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Account":
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
-        with translated("reading the AWS settings", service="AWS"):
-            session = session_of(region)
+        session = session_of(region)
         client = partial(
             client_of,
             session,
@@ -148,8 +147,7 @@ class Ec2Account:
 
     def _of(self, service: str) -> Any:
         if service not in self._clients:
-            with translated("reading the AWS settings", service="AWS"):
-                self._clients[service] = self._client(service)
+            self._clients[service] = self._client(service)
         return self._clients[service]
 
 

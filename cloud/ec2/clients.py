@@ -7,6 +7,7 @@ AWS (proxies, profiles, endpoints, files) counts for AWS, and never for a mock o
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,10 @@ from botocore.configprovider import (
     ConfigValueStore,
     ConstantProvider,
 )
+from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader, create_loader
+
+from cloud.provider import CloudUnavailable
 
 CONNECT_TIMEOUT_S = 5
 _MOCK_KEY = "local"
@@ -26,11 +30,12 @@ _MOCK_KEY = "local"
 
 
 def session_of(region: str | None) -> boto3.session.Session:
-    """A session of its own with the user's usual settings and credentials. Raises BotoCoreError for
-    settings that cannot be read."""
-    core = botocore.session.Session()
-    core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
-    return boto3.session.Session(botocore_session=core, region_name=region)
+    """A session of its own with the user's usual settings and credentials. Raises CloudUnavailable
+    for settings that cannot be read."""
+    with _reading_settings():
+        core = botocore.session.Session()
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+        return boto3.session.Session(botocore_session=core, region_name=region)
 
 
 def mock_session(region: str) -> boto3.session.Session:
@@ -65,14 +70,16 @@ def client_of(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     endpoint_url: str | None = None,
 ) -> Any:
-    """A client that gives up after so many attempts, each within its time. Makes no call yet."""
+    """A client that gives up after so many attempts, each within its time. Makes no call yet.
+    Raises CloudUnavailable for settings that cannot be."""
     config = Config(
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"total_max_attempts": attempts, "mode": "standard"},
     )
     make: Any = session.client  # its type has a name for each service
-    return make(service, endpoint_url=endpoint_url, config=config)
+    with _reading_settings():
+        return make(service, endpoint_url=endpoint_url, config=config)
 
 
 def clients_of(
@@ -83,7 +90,7 @@ def clients_of(
     attempts: int,
     endpoint_url: str | None = None,
 ) -> Iterator[Any]:
-    """A client of each service in turn, all of one session. Raises BotoCoreError as `session_of`
+    """A client of each service in turn, all of one session. Raises CloudUnavailable as `client_of`
     does."""
     session = session_of(region)
     for service in services:
@@ -94,6 +101,19 @@ def clients_of(
             attempts=attempts,
             endpoint_url=endpoint_url,
         )
+
+
+@contextmanager
+def _reading_settings() -> Iterator[None]:
+    """The library reads the user's variables and files as it goes, and says what is wrong in them
+    in exceptions of many kinds."""
+    try:
+        yield
+    except (BotoCoreError, ValueError) as error:
+        raise CloudUnavailable(
+            f"reading the AWS settings: {error}; correct the AWS_ variables of this shell, or the "
+            "file that AWS_CONFIG_FILE names (~/.aws/config)"
+        ) from error
 
 
 @cache

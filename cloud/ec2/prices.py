@@ -47,14 +47,13 @@ class Ec2Prices:
     def connect(cls, *, region: str, endpoint_url: str | None = None) -> "Ec2Prices":
         """With clients of its own and the user's usual credentials. Makes no call yet. Raises
         CloudUnavailable where the user's AWS settings cannot be read."""
-        with translated("reading the AWS settings", without_account=WITHOUT_ACCOUNT):
-            ec2, quotas = clients_of(
-                ("ec2", "service-quotas"),
-                region=region,
-                read_timeout_s=READ_TIMEOUT_S,
-                attempts=ATTEMPTS,
-                endpoint_url=endpoint_url,
-            )
+        ec2, quotas = clients_of(
+            ("ec2", "service-quotas"),
+            region=region,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            endpoint_url=endpoint_url,
+        )
         return cls(ec2=ec2, quotas=quotas, region=region)
 
     def read(self, types: Sequence[str], *, quotas: Sequence[str]) -> PricesSeen:

@@ -18,6 +18,7 @@ from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
 from bamboo.ports import SMALL_BYTES
 from cloud.ec2.clients import client_of, session_of
+from cloud.provider import CloudUnavailable
 
 READ_TIMEOUT_S = 60
 ATTEMPTS = 3
@@ -43,14 +44,18 @@ class S3Store:
     def connect(
         cls, *, bucket: str, prefix: str, region: str, endpoint_url: str | None = None
     ) -> "S3Store":
-        """Connect with the credentials that boto3 finds; nothing is asked of the service yet."""
-        client = client_of(
-            session_of(region),
-            "s3",
-            read_timeout_s=READ_TIMEOUT_S,
-            attempts=ATTEMPTS,
-            endpoint_url=endpoint_url,
-        )
+        """Connect with the credentials that boto3 finds; nothing is asked of the service yet.
+        Raises StorageUnavailable for settings that cannot be."""
+        try:
+            client = client_of(
+                session_of(region),
+                "s3",
+                read_timeout_s=READ_TIMEOUT_S,
+                attempts=ATTEMPTS,
+                endpoint_url=endpoint_url,
+            )
+        except CloudUnavailable as error:
+            raise StorageUnavailable(f"s3://{bucket}: {error}") from error
         return cls(client, bucket=bucket, prefix=prefix)
 
     def put_file(self, name: str, path: Path) -> None:

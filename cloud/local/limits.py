@@ -102,7 +102,7 @@ def wrong_with(need: Need, *, uid: int | None = None) -> str:
         allowed = raised(which, wanted)
         if allowed != resource.RLIM_INFINITY and allowed < wanted:
             return (
-                f"{words.name} are limited to {words.shown(allowed)} a process ({words.flag}), and "
+                f"{words.name} limited to {words.shown(allowed)} a process ({words.flag}), and "
                 f"a run of {need.nodes} nodes needs {words.shown(wanted)}; {words.remedy(wanted)}"
             )
     left = tasks_left(os.getuid() if uid is None else uid)
@@ -134,17 +134,17 @@ class _Words:
 
 
 _LIMITS = {
-    resource.RLIMIT_NOFILE: _Words(field="descriptors", name="open files", flag="ulimit -n"),
+    resource.RLIMIT_NOFILE: _Words(field="descriptors", name="open files are", flag="ulimit -n"),
     resource.RLIMIT_AS: _Words(
         field="address_bytes",
-        name="addresses",
+        name="virtual memory is",
         flag="ulimit -v",
         unit=1024,
         otherwise="take more stages of less each",
     ),
     resource.RLIMIT_FSIZE: _Words(
         field="file_bytes",
-        name="files",
+        name="the size of a file is",
         flag="ulimit -f",
         unit=1024,
         otherwise="take more stages of less each",

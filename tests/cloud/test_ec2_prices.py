@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -134,16 +133,6 @@ def test_an_endpoint_that_does_not_answer_is_unavailable(monkeypatch: pytest.Mon
             pytest.raises(CloudUnavailable, match="DescribeAvailabilityZones got no answer"),
         ):
             source.read(TYPES, quotas=[])
-
-
-def test_settings_of_aws_that_cannot_be_used_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(CloudUnavailable, match=r"reading the AWS settings.*nobody"):
-        Ec2Prices.connect(region="us-east-1")
 
 
 def test_facts_of_odd_types() -> None:

@@ -1,13 +1,18 @@
 """What a user has set for AWS and for the network never reaches the mock of a local run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bamboo.errors import BambooError
+from cli import wiring
+from cloud.ec2.account import Ec2Account
 from cloud.ec2.clients import client_of, mock_session
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
+from cloud.ec2.secrets import read_secret
 from cloud.local.environment import without_settings
 from cloud.local.faults import Market as MockMarket
 from cloud.local.metadata import MetadataService
@@ -104,6 +109,41 @@ def test_the_launcher_reaches_the_mock_whatever_the_user_has_set(
     finally:
         provider.close()
     assert offer.usd_per_hour == 0.2
+
+
+CONNECTS: dict[str, Callable[[], Any]] = {
+    "instances": lambda: wiring.account("us-east-1"),
+    "prices": lambda: wiring.price_source("us-east-1"),
+    "a bucket": lambda: wiring.bucket("s3://hers/x", region="us-east-1"),
+    "a secret": lambda: read_secret("hers"),
+    "an account": lambda: Ec2Account.connect(region="us-east-1").caller(),
+}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "a profile that is not there",
+        "a file that cannot be parsed",
+        "an endpoint that is none",
+        "modes",
+        "monitoring",
+    ],
+)
+@pytest.mark.parametrize("connect", CONNECTS.values(), ids=list(CONNECTS))
+def test_in_an_account_settings_that_cannot_be_are_named(
+    settings: str, connect: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the user's settings count; what is wrong with them is one line, not a fault of ours."""
+    (tmp_path / "broken").write_text("[default\nwithout an end")
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    for name, value in SETTINGS[settings].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BambooError, match="reading the AWS settings: ") as caught:
+        connect()
+    assert "correct the AWS_ variables of this shell, or the file" in str(caught.value)
 
 
 def test_what_the_library_lacks_of_a_users_settings_is_its_default() -> None:
