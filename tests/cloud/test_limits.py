@@ -77,8 +77,8 @@ def test_a_hard_one_is_said_with_value_need_and_remedy(system: System) -> None:
 @pytest.mark.parametrize(
     ("which", "said"),
     [
-        (resource.RLIMIT_AS, "virtual memory is limited to 512 MiB a process (ulimit -v), and a run "),
-        (resource.RLIMIT_FSIZE, "the size of a file is limited to 1 MiB a process (ulimit -f), and "),
+        (resource.RLIMIT_AS, "virtual memory is limited to 512 MiB a process (ulimit -v), "),
+        (resource.RLIMIT_FSIZE, "the size of a file is limited to 1 MiB a process (ulimit -f), "),
     ],
 )
 def test_so_are_address_space_and_size_of_files(system: System, which: int, said: str) -> None:
