@@ -85,6 +85,8 @@ class Planned:
     unigram_entropy_nats: float
     data: Mapping[str, Any]
     """What the data are, as `bamboo.data.described.Description.body` has it."""
+    samples: int
+    """How many the data hold."""
     code: Manifest | None
     """What the run takes along of the user's code; None: the built-in model needs none."""
 
@@ -176,6 +178,7 @@ def plan_job(
         layers=tuple(int(x["index"]) for x in seen["layers"] if x["parameters"]),
         unigram_entropy_nats=float(seen["unigram_entropy_nats"]),
         data=seen["data"],
+        samples=int(seen["samples"]),
         code=code_of(seen),
     )
 

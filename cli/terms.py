@@ -105,6 +105,7 @@ def save_terms(
         "from_step": from_step,
         "older": older,
         "unigram_entropy_nats": planned.unigram_entropy_nats,
+        "samples": planned.samples,
         "job": json.loads(job_to_json(job))["job"],
     }
     runs.write_json(folder.resolved, body)

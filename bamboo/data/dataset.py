@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from bamboo.config.tree import JobConfig
+from bamboo.data.order import SampleOrder
 from bamboo.data.sources import read_source
 from bamboo.errors import InputError
-from bamboo.topology.keys import keyed_seed
 
-PERMUTATIONS_KEPT = 2
-"""A microbatch may straddle two data epochs."""
 COUNT_BYTES = 1 << 20
 
 
@@ -32,28 +30,19 @@ class Dataset:
         self, text: bytearray, *, context: int, batch: int, microbatch: int, seed: int
     ) -> None:
         self._tokens = torch.frombuffer(text, dtype=torch.uint8) if text else torch.empty(0)
-        self._batch = batch
-        self._microbatch = microbatch
-        self._seed = seed
         self._window = torch.arange(context + 1)
         self._context = context
-        self._permutations: dict[int, Tensor] = {}
         self.samples = max(len(text) - 1, 0) // context
         """Windows in one data epoch."""
+        self._order = SampleOrder(
+            samples=self.samples, batch=batch, microbatch=microbatch, seed=seed
+        )
         self.digest = hashlib.sha256(text).hexdigest()
         """SHA-256 of the bytes."""
 
     def sample_indices(self, step: int, index: int) -> list[int]:
         """The windows of global microbatch `index` of `step`, steps counted from 0."""
-        position = step * self._batch + index * self._microbatch
-        end = position + self._microbatch
-        out: list[int] = []
-        while position < end:
-            data_epoch, place = divmod(position, self.samples)
-            part = self._permutation(data_epoch)[place : place + end - position]
-            out += part.tolist()
-            position += len(part)
-        return out
+        return self._order.of(step, index)
 
     def microbatch(self, step: int, index: int) -> tuple[Tensor, Tensor]:
         """(inputs_BT, targets_BT), int64, of the global microbatch `index` of `step`."""
@@ -81,16 +70,6 @@ class Dataset:
             # bincount widens its input to 8 bytes a token: count in pieces.
             counts += np.bincount(tokens[start : start + COUNT_BYTES], minlength=256)
         return counts
-
-    def _permutation(self, data_epoch: int) -> Tensor:
-        found = self._permutations.get(data_epoch)
-        if found is None:
-            generator = torch.Generator().manual_seed(keyed_seed(self._seed, "shuffle", data_epoch))
-            found = torch.randperm(self.samples, generator=generator)
-            while len(self._permutations) >= PERMUTATIONS_KEPT:
-                self._permutations.pop(min(self._permutations))
-            self._permutations[data_epoch] = found
-        return found
 
 
 def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:

@@ -1,9 +1,9 @@
 """`python -m bamboo.runtime.verify_samples RUN_DIR`: was each sample used exactly once?
 
-Reads what the run's nodes recorded of their committed steps (`samples.jsonl`), computes from job
-and data what those steps had to use, and compares; no step is trained again. Standard output: one
-JSON object {equal, steps, samples, epochs, first_difference, ...}; standard error: a JSON line
-{step, steps} now and then. Exit codes: 0 equal, 5 different, 2 not comparable.
+Reads what the run's nodes recorded of their committed steps (`samples.jsonl`), computes from the
+job what those steps had to use, and compares; no step is trained again, and no data are needed.
+Standard output: one JSON object {equal, steps, samples, epochs, first_difference, ...}; standard
+error: a JSON line {step, steps} now and then. Exit codes: 0 equal, 5 different, 2 not comparable.
 """
 
 import json
@@ -20,7 +20,7 @@ from bamboo.config.load import job_from_json
 from bamboo.config.resolve import batch_shape
 from bamboo.config.tree import JobConfig
 from bamboo.data.coverage import Addressing, check_coverage
-from bamboo.data.dataset import Dataset, load_data
+from bamboo.data.order import SampleOrder
 from bamboo.errors import InputError
 from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.telemetry.samples import read_samples
@@ -33,13 +33,19 @@ TELL_EVERY = 1000
 def verify_samples(run: Path, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Check the run in this folder; see the top of the file. `progress`: (checked steps, steps).
 
-    Raises InputError when the run has not ended, took no step, or its data are not here.
+    Raises InputError when the run has not ended, took no step, or its order is drawn otherwise
+    here.
     """
     job = job_from_json(_read(run / "resolved.json"))
     steps = _committed_steps(run)
     records = read_samples(run / "samples.jsonl")
-    data = load_data(job)
-    _same_data(run, job, data)
+    _same_order(run, job)
+    order = SampleOrder(
+        samples=_samples_of(run),
+        batch=job.train.batch,
+        microbatch=job.train.microbatch,
+        seed=job.train.seed,
+    )
 
     def told(step: int) -> None:
         if (step + 1) % TELL_EVERY == 0 or step + 1 == steps:
@@ -51,8 +57,8 @@ def verify_samples(run: Path, progress: Callable[[int, int], None]) -> dict[str,
         data=Addressing(
             microbatches=batch_shape(job).total,
             microbatch=job.train.microbatch,
-            data_samples=data.samples,
-            samples_of=data.sample_indices,
+            data_samples=order.samples,
+            samples_of=order.of,
         ),
         told=told,
     )
@@ -84,31 +90,44 @@ def _committed_steps(run: Path) -> int:
     return steps
 
 
-def _same_data(run: Path, job: JobConfig, data: Dataset) -> None:
-    """Raise InputError unless job, data and the drawing of their order are those of the run."""
+def _samples_of(run: Path) -> int:
+    """How many samples the run's data hold, as its launch counted them: the data are not read."""
+    path = run / "resolved.json"
+    try:
+        samples = int(json.loads(_read(path))["samples"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: does not say how many samples its data hold ({error}); it is damaged, or of "
+            "an older release"
+        ) from error
+    if samples < 1:
+        raise InputError(f"{path}: samples = {samples}; the file is damaged")
+    return samples
+
+
+def _same_order(run: Path, job: JobConfig) -> None:
+    """Raise InputError unless the order of the samples is drawn as in the run."""
     path = run / "strategy.json"
     try:
         of_run = Strategy.from_json(_read(path)).semantics
         numbers = of_run.batch, of_run.microbatch, of_run.virtual_nodes, of_run.seed
-        context, release = of_run.model["context"], of_run.numerics["torch"]
+        release = of_run.numerics["torch"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: {error}; the file is damaged") from error
     train = job.train
     compared = {
-        "data_digest": (data.digest, of_run.data_digest),
         "batch, microbatch, virtual_nodes, seed": (
             (train.batch, train.microbatch, train.virtual_nodes, train.seed),
             numbers,
         ),
-        "model.context": (job.model.context, context),
         # It draws the order of the samples.
         "the release of torch": (str(torch.__version__), release),
     }
     for name, (here, there) in compared.items():
         if here != there:
             raise InputError(
-                f"{name} is {here!r} here and {there!r} in the run; check it with the data, the "
-                "files and the release of torch that it was trained with"
+                f"{name} is {here!r} here and {there!r} in the run; check it with the files and "
+                "the release of torch that it was trained with"
             )
 
 

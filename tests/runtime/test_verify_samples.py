@@ -29,7 +29,8 @@ def write_facts(run: Path, job: JobConfig, *, steps: int) -> Dataset:
     """What a run's folder says of job, data and committed steps; its data."""
     data = load_data(job)
     (run / "final").mkdir(parents=True, exist_ok=True)
-    (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
+    body = json.loads(job_to_json(job)) | {"samples": data.samples}
+    (run / "resolved.json").write_text(json.dumps(body), encoding="utf-8")
     strategy = Strategy(
         semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster)),
         placement=Placement(cut=(0, 2, 4), grid=Grid(pipelines=1, stages=2), redundancy="stash"),
@@ -126,7 +127,7 @@ def test_without_a_final_state_the_receipt_says_how_far_it_came(tmp_path: Path) 
         ("strategy.json", "{}", "is damaged"),
         ("samples.jsonl", None, "there is none"),
         ("resolved.json", None, "name the folder of a run"),
-        ("../text.txt", "another text, long enough for a window", "data_digest is"),
+        ("resolved.json", "{}", "holds no job|another schema"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
@@ -138,6 +139,17 @@ def test_what_cannot_be_compared_is_refused(
     else:
         (run / name).write_text(change, encoding="utf-8")
     with pytest.raises(InputError, match=message):
+        check(run)
+
+
+def test_no_data_are_needed(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (tmp_path / "text.txt").unlink()
+    assert check(run)["equal"] is True
+    body = json.loads((run / "resolved.json").read_text(encoding="utf-8"))
+    del body["samples"]
+    (run / "resolved.json").write_text(json.dumps(body), encoding="utf-8")
+    with pytest.raises(InputError, match="does not say how many samples"):
         check(run)
 
 
