@@ -48,7 +48,10 @@ def write_bundle(manifest: Manifest, folder: Path) -> None:
         if found != file.sha256:
             raise InputError(f"{file.origin} was changed while the job was looked at; launch again")
         target.chmod(0o400)
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    # It holds values of environment variables.
+    descriptor = os.open(folder / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        out.write(manifest.to_json())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -69,7 +72,7 @@ def identity_here(folder: Path) -> dict[str, Any]:
     """What `Manifest.identity` says, of the files and distributions that are here now. Raises
     InputError when the manifest cannot be read."""
     manifest = read_manifest(folder)
-    return {
+    return manifest.identity() | {
         "files": {file.path: _digest(folder / file.path) for file in manifest.files},
         "requires": {name: _version(name) for name in sorted(manifest.requires)},
     }
@@ -84,6 +87,11 @@ def check_identity(folder: Path, wanted: Mapping[str, Any]) -> None:
                 f"{folder / path} was changed after the launch of the run, which trains with what "
                 f"it took along; put it back, or {LAUNCH_ANEW}"
             )
+    if wanted["environment"] != here["environment"]:
+        raise DamagedCode(
+            f"{folder / MANIFEST} has other environment variables than the run was launched with; "
+            f"put it back, or {LAUNCH_ANEW}"
+        )
     for name in sorted(wanted["requires"].keys() | here["requires"].keys()):
         there, now = wanted["requires"].get(name), here["requires"].get(name)
         if there != now:

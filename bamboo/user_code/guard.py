@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.user_code.local import is_local, user_frame
+from bamboo.user_code import environment
+from bamboo.user_code.local import is_local, place_of, user_frame
 from bamboo.user_code.manifest import Manifest
 
 _MODULES = (".py", ".so")
@@ -37,6 +38,7 @@ def guarded(folder: Path, manifest: Manifest) -> None:
     unguarded()
     _guard = _Guard(folder, manifest)
     sys.meta_path.insert(0, _guard)
+    environment.ask(_guard)
     if not _hooked:
         _hooked = True
         sys.addaudithook(_saw)
@@ -49,6 +51,7 @@ def unguarded() -> None:
     global _guard
     if _guard is not None:
         sys.meta_path.remove(_guard)
+        environment.ask(None)
         _guard = None
 
 
@@ -68,6 +71,8 @@ class _Guard(importlib.abc.MetaPathFinder):
             for file in manifest.files
         }
         self._written: set[str] = set()
+        self._environment = manifest.environment
+        self._set: set[str] = set()
 
     # ------------------------------------------------------------ imports
 
@@ -93,15 +98,38 @@ class _Guard(importlib.abc.MetaPathFinder):
         if origin is None or not os.path.isabs(origin) or self._is_mine(origin):
             return
         if is_local(origin):
+            where = place_of(user_frame(sys._getframe(1)))
             raise NotTakenAlong(
-                f"{_place()} imports {name} from {origin}, which the run did not take along: it "
-                "was neither imported nor named in an import statement at launch; import it at "
-                "the top of the model's file"
+                f"{where} imports {name} from {origin}, which the run did not take along: it was "
+                "neither imported nor named in an import statement at launch; import it at the top "
+                "of the model's file"
             )
+
+    # ------------------------------------------------------------ the environment
+
+    def read(self, name: str, value: str | None, frame: FrameType) -> str | None:
+        """A variable as it was at launch, or as the code has set it since."""
+        if name in self._set:
+            return value
+        if name not in self._environment:
+            raise NotTakenAlong(
+                f"{place_of(frame)} reads the environment variable {name}, which it did not read "
+                "at launch, so its value was not taken along; read it while the model is built"
+            )
+        return self._environment[name]
+
+    def wrote(self, name: str) -> None:
+        self._set.add(name)
+
+    def listed(self, frame: FrameType) -> None:
+        raise NotTakenAlong(
+            f"{place_of(frame)} reads the whole environment, which it did not read at launch; read "
+            "the variables that it needs by their names, while the model is built"
+        )
 
     # ------------------------------------------------------------ files
 
-    def place_of(self, path: Any) -> Any:
+    def moved(self, path: Any) -> Any:
         """Where a file is read from; what the run did not take along stays as it is."""
         if not isinstance(path, str | bytes | os.PathLike):
             return path
@@ -126,26 +154,26 @@ class _Guard(importlib.abc.MetaPathFinder):
         if not isinstance(path, str | bytes | os.PathLike):
             return
         full = os.path.abspath(os.fsdecode(path))
-        if not is_local(full) or self._is_mine(full) or user_frame(sys._getframe(2)) is None:
+        frame = user_frame(sys._getframe(2)) if is_local(full) else None
+        if frame is None:
             return
         if flags & _WRITES:
+            if full in self._by_origin.values():
+                raise NotTakenAlong(
+                    f"{place_of(frame)} writes {full}, which is part of the run's code; write "
+                    "elsewhere"
+                )
             self._written.add(full)
+        elif self._is_mine(full):
+            return
         elif full not in self._written and os.path.isfile(full):
             raise NotTakenAlong(
-                f"{_place()} opens {full}, which the run did not take along: the model did not "
-                "open it at launch; open it while the model is built"
+                f"{place_of(frame)} opens {full}, which the run did not take along: the model did "
+                "not open it at launch; open it while the model is built"
             )
 
     def _is_mine(self, path: str) -> bool:
         return os.path.normpath(path).startswith(self._folder + os.sep)
-
-
-def _place() -> str:
-    """`model.py, line 3`: where the user's code stands."""
-    frame = user_frame(sys._getframe(1))
-    if frame is None:
-        return "the model"
-    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno},"
 
 
 def _saw(event: str, arguments: tuple[Any, ...]) -> None:
@@ -175,9 +203,9 @@ def _redirected(call: Callable[..., Any], keyword: str) -> Callable[..., Any]:
     def at_its_place(*arguments: Any, **named: Any) -> Any:
         if _guard is not None and user_frame(sys._getframe(1)) is not None:
             if arguments:
-                arguments = (_guard.place_of(arguments[0]), *arguments[1:])
+                arguments = (_guard.moved(arguments[0]), *arguments[1:])
             elif keyword in named:
-                named = {**named, keyword: _guard.place_of(named[keyword])}
+                named = {**named, keyword: _guard.moved(named[keyword])}
         return call(*arguments, **named)
 
     return at_its_place

@@ -52,4 +52,11 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+def place_of(frame: FrameType | None) -> str:
+    """`model.py, line 3,`: where the user's code stands, for a sentence that goes on."""
+    if frame is None:
+        return "the model"
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno},"
+
+
 _HERE = str(Path(__file__).resolve().parent) + os.sep

@@ -3,6 +3,7 @@
 Rule: nothing in here is trusted to be a path until it was checked; a file lies below its folder.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,11 +42,15 @@ class Manifest:
     requires: Mapping[str, str]
     """Distribution -> version, of all that the user's code imports from installed packages."""
 
+    environment: Mapping[str, str | None]
+    """Environment variable -> value at launch, of those that the user's code reads; None: unset."""
+
     def identity(self) -> dict[str, Any]:
-        """The part of a run's semantics: digests and versions, without places."""
+        """The part of a run's semantics: digests and versions, without places and values."""
         return {
             "files": {file.path: file.sha256 for file in self.files},
             "requires": dict(sorted(self.requires.items())),
+            "environment": {name: _digest(value) for name, value in self.environment.items()},
         }
 
     def to_json(self) -> str:
@@ -73,6 +78,10 @@ class Manifest:
                 folder=str(raw["folder"]),
                 files=tuple(_file(file) for file in raw["files"]),
                 requires={str(name): str(v) for name, v in raw["requires"].items()},
+                environment={
+                    str(name): None if value is None else str(value)
+                    for name, value in raw["environment"].items()
+                },
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it lacks something, or holds another type: {error}") from error
@@ -83,6 +92,10 @@ class Manifest:
     def to_dict(self) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(self.to_json())
         return body
+
+
+def _digest(value: str | None) -> str | None:
+    return None if value is None else hashlib.sha256(value.encode()).hexdigest()
 
 
 def _file(raw: Any) -> CodeFile:

@@ -12,13 +12,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.user_code import environment
 from bamboo.user_code.imports import imported_names, specs_along
 from bamboo.user_code.loading import Entry, file_of, local_modules
-from bamboo.user_code.local import is_local, user_frame
+from bamboo.user_code.local import is_local, place_of, user_frame
 from bamboo.user_code.manifest import CodeFile, Manifest
 
 MOST_BYTES = 2 << 30
@@ -36,22 +37,51 @@ class Recorder:
         self._before = frozenset(sys.modules)
         self._read: dict[str, None] = {}
         self._written: set[str] = set()
+        self._environment: dict[str, str | None] = {}
+        self._set: set[str] = set()
+        self._refused: list[str] = []
+        """What a run could not take along, a line each."""
+
+    def read(self, name: str, value: str | None, frame: FrameType) -> str | None:
+        """An environment variable, as it is here."""
+        if name not in self._set:
+            self._environment.setdefault(name, value)
+        return value
+
+    def wrote(self, name: str) -> None:
+        """An environment variable that the code sets for itself."""
+        self._set.add(name)
+
+    def listed(self, frame: FrameType) -> None:
+        """All environment variables: they are others on every node."""
+        self._refused.append(
+            f"{place_of(frame)} reads the whole environment, which is another one on each node; "
+            "read the variables that it needs by their names"
+        )
 
     def saw_open(self, path: object, flags: int) -> None:
         """The audit hook's part, before a file is opened."""
         if not isinstance(path, str | bytes | os.PathLike):
             return
         full = os.path.abspath(os.fsdecode(path))
-        if not is_local(full) or user_frame(sys._getframe(2)) is None:
+        frame = user_frame(sys._getframe(2)) if is_local(full) else None
+        if frame is None:
             return
         if flags & (_WRITES | os.O_CREAT):
             self._written.add(full)
+            if full in self._read or (flags & os.O_APPEND and os.path.isfile(full)):
+                self._refused.append(
+                    f"{place_of(frame)} writes {full}, which the model reads, or adds to it: what "
+                    "is in it would depend on how often the model was built; write elsewhere"
+                )
         elif full not in self._written:
             self._read[full] = None
 
     def manifest(self, entry: Entry) -> Manifest:
         """All that the model in this file was built from, read now. Raises InputError for what
         cannot be taken along."""
+        if self._refused:
+            raise InputError(self._refused[0])
         modules = local_modules(self._before)
         places = _Places(entry)
         for name, module in modules.items():
@@ -69,19 +99,23 @@ class Recorder:
             folder=os.getcwd(),
             files=tuple(sorted((_read(o, p) for o, p in files), key=lambda file: file.path)),
             requires=_requires(modules, self._before),
+            environment=dict(sorted(self._environment.items())),
         )
 
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recorder]:
-    """See what is imported and opened in this block, in this process. Blocks do not nest."""
+    """See what is imported, opened and read of the environment in this block, in this process.
+    Blocks do not nest."""
     global _active
     recorder = Recorder()
     _hook_once()
     _active = recorder
+    environment.ask(recorder)
     try:
         yield recorder
     finally:
+        environment.ask(None)
         _active = None
 
 

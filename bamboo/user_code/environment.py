@@ -1,0 +1,100 @@
+"""Environment variables that the user's code reads: seen at launch, and given to every worker as
+they were then.
+
+Rule: only what the user's own lines read counts, not what a library reads for itself. A value is
+kept with the run's code, readable by its owner alone; its digest is in the run's identity.
+"""
+
+import _collections_abc
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Protocol
+
+from bamboo.user_code.local import is_local
+
+_PASSED = (os.__file__, _collections_abc.__file__, "<frozen os>", "<frozen _collections_abc>")
+"""Files whose frames lie between a read and who reads."""
+
+
+class Reader(Protocol):
+    """What is asked before the user's code reads of the environment."""
+
+    def read(self, name: str, value: str | None, frame: FrameType) -> str | None:
+        """The value to give for a variable that has this one here; None: it is not set."""
+
+    def wrote(self, name: str) -> None:
+        """The user's code sets this variable: from now on it reads what it set."""
+
+    def listed(self, frame: FrameType) -> None:
+        """The names of all variables are asked for."""
+
+
+def ask(reader: Reader | None) -> None:
+    """From now on this one is asked; None: nobody."""
+    global _reader
+    _reader = reader
+    if not _patched and reader is not None:
+        _patch()
+
+
+_reader: Reader | None = None
+_patched = False
+
+
+def _patch() -> None:
+    """`os.environ` has one class for text and bytes, and all ways to a value lead through it."""
+    global _patched
+    _patched = True
+    kind: Any = type(os.environ)
+    kind.__getitem__ = _asking_item(kind.__getitem__)
+    kind.__setitem__ = _telling(kind.__setitem__)
+    kind.__iter__ = _asking_names(kind.__iter__)
+
+
+def _asking_item(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(plain)
+    def item(self: Any, name: Any) -> Any:
+        frame = None if _reader is None else _of_user(sys._getframe(1))
+        if _reader is None or frame is None or not isinstance(name, str | bytes):
+            return plain(self, name)
+        try:
+            here = os.fsdecode(plain(self, name))
+        except KeyError:
+            here = None
+        value = _reader.read(os.fsdecode(name), here, frame)
+        if value is None:
+            raise KeyError(name)
+        return os.fsencode(value) if isinstance(name, bytes) else value
+
+    return item
+
+
+def _telling(plain: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    @functools.wraps(plain)
+    def set_item(self: Any, name: Any, value: Any) -> None:
+        if _reader is not None and _of_user(sys._getframe(1)) is not None:
+            _reader.wrote(os.fsdecode(name))
+        plain(self, name, value)
+
+    return set_item
+
+
+def _asking_names(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(plain)
+    def names(self: Any) -> Any:
+        frame = None if _reader is None else _of_user(sys._getframe(1))
+        if _reader is not None and frame is not None:
+            _reader.listed(frame)
+        return plain(self)
+
+    return names
+
+
+def _of_user(frame: FrameType | None) -> FrameType | None:
+    """Who reads, where that is the user's code."""
+    while frame is not None and frame.f_code.co_filename in _PASSED:
+        frame = frame.f_back
+    return frame if frame is not None and is_local(frame.f_code.co_filename) else None
