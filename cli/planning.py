@@ -131,8 +131,7 @@ def plan_job(
     """
     catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
-    kind = catalogue.find(pool.instance_type)
-    stakes = stakes_of(job, catalogue, pool.instance_type)
+    kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
     hazard = Hazard(stakes=stakes, losses_per_node_hour=losses_per_node_hour)
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
     job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut

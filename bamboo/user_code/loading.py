@@ -111,7 +111,12 @@ def drop_modules(folders: tuple[str, ...]) -> None:
 def _places_of(module: ModuleType) -> list[str]:
     """Its file, or the folders of a package that has none."""
     file = file_of(module)
-    return [file] if file else [str(path) for path in getattr(module, "__path__", None) or ()]
+    if file is not None:
+        return [file]
+    try:
+        return [str(path) for path in vars(module).get("__path__") or ()]
+    except (TypeError, KeyError):  # of a made-up module, or of a package whose parent has gone
+        return []
 
 
 _on_path: list[str] = []
