@@ -36,7 +36,7 @@ swarm: setup
 	$(BIN)/pytest -m full tests/sim/swarm
 
 terraform-e2e: setup
-	$(BIN)/pytest -m full tests/infra/test_terraform.py tests/infra/test_terraform_launch.py
+	$(BIN)/pytest -m full tests/infra/test_terraform_lost_answers.py tests/infra/test_terraform_launch.py
 
 redis-e2e: setup
 	infra/redis_server.sh

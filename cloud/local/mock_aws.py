@@ -22,6 +22,7 @@ from cloud.local.faults import Market
 from cloud.local.metadata import PREFIX, MetadataService
 from cloud.local.mock_answers import Answer, price_history, quota, refusal
 from cloud.local.mock_fleets import FleetAsked, FleetPool, fleet_created, fleet_id, instance_ids
+from cloud.local.mock_repeats import no_such_entity, of_the_gone
 
 # moto reads this when it makes its first backend: thousands of images that nobody asks for.
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
@@ -165,12 +166,12 @@ class MockAws:
                 answer = self._delete_fleets(form, environ)
             elif action == "TerminateInstances":
                 answer = self._terminate_instances(environ)
-            elif action == "DeleteLaunchTemplate":
-                answer = self._delete_launch_template(form, environ)
             elif action == "DescribeSpotPriceHistory":
                 answer = price_history(self._market, form)
+            elif action == "RemoveRoleFromInstanceProfile":
+                answer = self._remove_role(environ)
             else:
-                answer = self._ask_moto(environ)
+                answer = of_the_gone(form, self._ask_moto(environ))
         if action in _CHANGES_INSTANCES:
             self._on_change()
         if action in _LAUNCHES and self._market.loses_answer():
@@ -251,17 +252,11 @@ class MockAws:
                 self._ask_moto_for(ends, environ)
         return self._ask_moto_for({**form, "TerminateInstances": "false"}, environ)
 
-    def _delete_launch_template(self, form: Mapping[str, str], environ: Environ) -> Answer:
-        """One that is gone is not known by its id, says EC2, and who asks again takes that for
-        done; moto says that its name is not known, whatever it was asked by."""
-        answer = self._ask_moto(environ)
-        if answer.ok or "LaunchTemplateId" not in form or b"NotFound" not in answer.body:
-            return answer
-        asked = form["LaunchTemplateId"]
-        return refusal(
-            "InvalidLaunchTemplateId.NotFound",
-            f"The specified launch template, with template ID {asked}, does not exist.",
-        )
+    def _remove_role(self, environ: Environ) -> Answer:
+        try:
+            return self._ask_moto(environ)
+        except ValueError:  # so does moto break on a role that is not in the profile
+            return no_such_entity("The role is not in the instance profile.")
 
     def _ask_moto_for(self, form: Mapping[str, str], environ: Environ) -> Answer:
         body = urlencode(form).encode()

@@ -12,9 +12,9 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import INTERRUPTED, MockAws
 
 
-def client_of(aws: MockAws) -> Any:
+def client_of(aws: MockAws, service: str = "ec2") -> Any:
     return boto3.client(
-        "ec2",
+        service,
         region_name="us-east-1",
         endpoint_url=aws.url,
         aws_access_key_id="local",
@@ -45,20 +45,44 @@ def test_what_the_cloud_took_stays_taken_whoever_ends_it_again() -> None:
         aws.stop()
 
 
-def test_a_launch_template_that_is_gone_is_not_known_by_its_id() -> None:
-    """Terraform asks again where an answer was lost, and takes the one code alone for done."""
+def test_a_removal_that_is_asked_for_again_is_answered_as_aws_does() -> None:
+    """Terraform asks again where an answer was lost, and takes these words alone for done."""
     aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
     aws.start()
     try:
         client = client_of(aws)
         data = {"ImageId": "ami-12345678"}
         made = client.create_launch_template(LaunchTemplateName="taken", LaunchTemplateData=data)
-        known = {"LaunchTemplateId": made["LaunchTemplate"]["LaunchTemplateId"]}
-        client.delete_launch_template(**known)
+        template = made["LaunchTemplate"]["LaunchTemplateId"]
+        client.delete_launch_template(LaunchTemplateId=template)
         with pytest.raises(ClientError) as caught:
-            client.delete_launch_template(**known)
+            client.delete_launch_template(LaunchTemplateId=template)
         assert caught.value.response["Error"]["Code"] == "InvalidLaunchTemplateId.NotFound"
-        client.close()
+
+        network = client.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+        table = client.create_route_table(VpcId=network)["RouteTable"]["RouteTableId"]
+        endpoint = client.create_vpc_endpoint(
+            VpcId=network,
+            VpcEndpointType="Gateway",
+            ServiceName="com.amazonaws.us-east-1.s3",
+            RouteTableIds=[table],
+        )["VpcEndpoint"]
+        for _ in range(2):
+            left = client.delete_vpc_endpoints(VpcEndpointIds=[endpoint["VpcEndpointId"]])
+            assert not left["Unsuccessful"]
+
+        iam = client_of(aws, "iam")
+        iam.create_role(RoleName="taken", AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName="taken")
+        both = {"InstanceProfileName": "taken", "RoleName": "taken"}
+        iam.add_role_to_instance_profile(**both)
+        iam.remove_role_from_instance_profile(**both)
+        with pytest.raises(iam.exceptions.NoSuchEntityException):
+            iam.remove_role_from_instance_profile(**both)
+        iam.delete_instance_profile(InstanceProfileName="taken")
+        iam.delete_role(RoleName="taken")
+        client.delete_route_table(RouteTableId=table)
+        client.delete_vpc(VpcId=network)
     finally:
         aws.stop()
 

@@ -1,0 +1,48 @@
+"""What AWS says of a removal that was asked for again after it was done, where moto says something
+else. Who lost the first answer takes these words, and no others, for done. Pure.
+
+Seen by destroying the stack with every first answer lost: the AWS provider asks again, and stopped
+half-way at each of these.
+"""
+
+import uuid
+from collections.abc import Mapping
+
+from cloud.local.mock_answers import XML_NAMESPACE, Answer, refusal
+
+
+def of_the_gone(form: Mapping[str, str], answer: Answer) -> Answer:
+    """The answer to the request `form`, moto's own where AWS says the same."""
+    if answer.ok:
+        return answer
+    match form.get("Action"):
+        case "DeleteLaunchTemplate" if "LaunchTemplateId" in form and b"NotFound" in answer.body:
+            # moto says that its name is not known, whatever it was asked by.
+            return refusal(
+                "InvalidLaunchTemplateId.NotFound",
+                f"The specified launch template, with template ID {form['LaunchTemplateId']}, "
+                "does not exist.",
+            )
+        case "DeleteVpcEndpoints" if b"InvalidRoute.NotFound" in answer.body:
+            # moto takes away the endpoint's routes once more.
+            return _endpoints_gone()
+    return answer
+
+
+def _endpoints_gone() -> Answer:
+    body = (
+        f'<DeleteVpcEndpointsResponse xmlns="{XML_NAMESPACE}"><requestId>{uuid.uuid4()}'
+        "</requestId><unsuccessful/></DeleteVpcEndpointsResponse>"
+    )
+    return Answer(status="200 OK", headers=(("Content-Type", "text/xml"),), body=body.encode())
+
+
+def no_such_entity(message: str) -> Answer:
+    """What IAM says of what is not there."""
+    body = (
+        '<ErrorResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/"><Error>'
+        f"<Type>Sender</Type><Code>NoSuchEntity</Code><Message>{message}</Message></Error>"
+        f"<RequestId>{uuid.uuid4()}</RequestId></ErrorResponse>"
+    )
+    headers = (("Content-Type", "text/xml"),)
+    return Answer(status="404 Refused", headers=headers, body=body.encode())
