@@ -1,0 +1,21 @@
+"""Where an error rose in the user's own code: what a person needs of a traceback first."""
+
+import traceback
+
+from bamboo.user_code.local import is_local
+
+MOST_FRAMES = 3
+"""Shown, the innermost last."""
+
+
+def user_lines(error: BaseException) -> list[str]:
+    """The last frames of the user's code that an error went through, the innermost last:
+    `parts.py, line 9, in forward: return x + y`. Empty: it rose elsewhere."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_local(frame.filename)
+    ]
+    return [
+        f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}, in {frame.name}: "
+        f"{' '.join((frame.line or '').split())}"
+        for frame in frames[-MOST_FRAMES:]
+    ]
