@@ -150,6 +150,7 @@ def test_of_a_store_that_cannot_be_read_it_is_said_what_may_be_missing(bench: Be
     assert (body["outcome"], body["step"]) == ("done", STEPS)
 
 
+@pytest.mark.full
 def test_with_a_store_of_ones_own(bench: Bench) -> None:
     server = start_store(bench.folder / "s", password="secret")
     try:

@@ -76,6 +76,7 @@ def test_it_stops_answering_between_the_first_look_and_the_loop(
         run.wait_for_steps(1)
 
 
+@pytest.mark.full
 def test_who_attaches_waits_for_a_launcher_until_the_store_answers(bench: Bench) -> None:
     with detached(bench, "waiting") as run:
         run.kill_launcher()

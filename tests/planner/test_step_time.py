@@ -188,7 +188,7 @@ def test_peers_share_the_microbatches_of_a_lost_node() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11), st.booleans()), max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_one_assignment_after_the_other_takes_what_each_takes_alone(
     changes: list[tuple[int, int, bool]],
 ) -> None:

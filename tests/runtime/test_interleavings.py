@@ -122,8 +122,8 @@ def victim(world: World) -> NodeId | None:
 
 
 SEEDS = [
-    *range(SEED, SEED + 12),
-    *(pytest.param(seed, marks=pytest.mark.full) for seed in range(SEED + 12, SEED + 400)),
+    *range(SEED, SEED + 7),
+    *(pytest.param(seed, marks=pytest.mark.full) for seed in range(SEED + 7, SEED + 400)),
 ]
 
 

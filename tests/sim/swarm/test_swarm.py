@@ -7,7 +7,7 @@ import pytest
 from bamboo.sim.swarm.many import play_many, play_portion
 from tests.sim.swarm.planted import BUGS, WITHIN, find
 
-SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("BAMBOO_SWARM_SEEDS", "1000"))
 PORTION = 250
 
 
@@ -19,9 +19,10 @@ def test_every_seed_is_green(first: int) -> None:
     assert tally.outcomes["done"] > tally.seeds // 3
 
 
-def test_processes_find_what_one_finds() -> None:
+def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bamboo.sim.swarm.many.PORTION", 15)
     alone, together = (
-        [(t.seeds, t.events, t.outcomes) for t in play_many(range(120), processes=number)]
+        [(t.seeds, t.events, t.outcomes) for t in play_many(range(30), processes=number)]
         for number in (1, 2)
     )
     assert alone == together
