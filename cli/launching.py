@@ -87,8 +87,9 @@ def prepare(
             "or leave it out"
         )
     job = load_job(path, overrides)
-    if not dry_run and (wrong := what_is_wrong(path)):
-        raise InputError(f"{wrong}; a run keeps a copy of its job, so write it to a file first")
+    for kept in () if dry_run else (path, *([] if trace is None else [trace.path])):
+        if wrong := what_is_wrong(kept):
+            raise InputError(f"{wrong}; a run keeps a copy of it, so write it to a file first")
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())

@@ -1,7 +1,9 @@
 """What a machine lacks for a run is refused before anything is started."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -31,6 +33,24 @@ def test_a_launch_without_a_loopback_interface_looks_at_nothing_else(
     tiny_job(tmp_path)
     with pytest.raises(InputError, match=SAID):
         launching.prepare(tmp_path / "job.toml", overrides=(), name="r", dry_run=False)
+
+
+@pytest.mark.parametrize("piped", ["job", "trace"])
+def test_what_a_run_keeps_a_copy_of_is_a_file(tmp_path: Path, piped: str) -> None:
+    """A pipe can be read once: for a plan that does, for a run it does not."""
+    os.mkfifo(tmp_path / "pipe")
+    tiny_job(tmp_path)
+    files = {"job": tmp_path / "job.toml", "trace": tmp_path / "trace.csv"}
+    files["trace"].write_text("0,add,a\n")
+    text = files[piped].read_text()
+    files[piped] = tmp_path / "pipe"
+    asked = launching.TraceAsked(
+        path=files["trace"], time_scale=1.0, restart_s=None, max_nodes=None, hours=None
+    )
+    if piped == "job":  # which is read before; nobody reads the trace
+        Thread(target=files[piped].write_text, args=(text,), daemon=True).start()
+    with pytest.raises(InputError, match=r"pipe is a pipe \(FIFO\), no file; a run keeps a copy"):
+        launching.prepare(files["job"], overrides=(), name="r", dry_run=False, trace=asked)
 
 
 def test_nor_does_a_resume(no_loopback: None, tmp_path: Path) -> None:
