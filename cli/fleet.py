@@ -68,10 +68,9 @@ class RunFleet:
     """`launcher.Fleet` over `cloud.Fleet`. `note` tells a person what the cloud said; `zones` is
     how many of the nodes each zone is to have; `most`: never are more instances there at once, 0:
     no limit; `anchors`: so many of them are on demand; `gang`: while the run forms, fewer are given
-    up; `join_s`: one that no node has come from for so long is replaced; `max_usd`: without a
-    launcher none is to cost more, 0: no limit; `dearest_usd_per_hour`: an instance may cost.
-    `close`, when all is over, raises BooksUnwritable where the bill is not written down to its
-    end."""
+    up; `max_usd`: without a launcher none is to cost more, 0: no limit; `dearest_usd_per_hour`: an
+    instance may cost. `close`, when all is over, raises BooksUnwritable where the bill is not
+    written down to its end."""
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class RunFleet:
         most: int = 0,
         anchors: int = 0,
         gang: Gang | None = None,
-        join_s: float,
         close: Callable[[], None] = lambda: None,
         max_usd: float = 0.0,
         dearest_usd_per_hour: float = 0.0,
@@ -103,7 +101,6 @@ class RunFleet:
         self._most = most
         self._anchors = anchors
         self._gang = gang
-        self._join_s = join_s
         self._max_usd, self._dearest_usd_per_hour = max_usd, dearest_usd_per_hour
         self._now = now
         self.close = close
@@ -131,7 +128,6 @@ class RunFleet:
                 leaving = {n.instance for n in state.nodes if not n.usable}
                 self._end_gone(state)
                 self._end_left_over(state)
-                self._end_mute(state)
                 wanted = self._nodes + kept_beyond(state) if nodes is None else nodes
                 report = self._fleet.ensure(
                     wanted,
@@ -197,16 +193,6 @@ class RunFleet:
             over = due_s is not None and self._now() - due_s > GRACE_S
             if node.status is NodeStatus.LEFT and over and node.instance not in self._asked:
                 self.terminate(node.instance, reason="the cloud gave notice and did not take it")
-
-    def _end_mute(self, state: State) -> None:
-        """An instance whose agent broke, or never began, counts as there and takes no part."""
-        joined = {node.instance for node in state.nodes}
-        for one in self.rented():
-            instance = InstanceId(one.instance)
-            if one.ended_at_s is not None or instance in joined or instance in self._asked:
-                continue
-            if self._now() - one.started_at_s > self._join_s:
-                self.terminate(instance, reason=f"no node came from it within {self._join_s:g} s")
 
     def terminate(self, instance: InstanceId, *, reason: str) -> None:
         """End one instance, now or as soon as the cloud answers; once, however often it is said."""

@@ -24,7 +24,7 @@ from cli.deadlines import Deadlines
 from cli.heard import Hearing
 from cli.ledger import Accounts
 from cli.market import Market
-from cli.missing import missing
+from cli.missing import may_start, missing
 from cli.outage import Outage
 from cli.pace import PaceKeeper
 from cli.pause import with_kill_stamp
@@ -277,9 +277,8 @@ class Launcher:
         self.progress = self._spending.at(progress, rented, missing=self._missing, now_s=now_s)
 
     def _within_limit(self, nodes: int | None) -> tuple[int | None, int | None]:
-        """(Nodes to keep, how many to start at most.) Nothing more is rented by a run that is to
-        stop, or has to for what that would cost; where dollars are limited, one lost after this
-        look waits for the next."""
+        """(Nodes to keep, how many to start at most.) A run that is to stop, or has to for what
+        that would cost, rents no more; where dollars are limited, one lost from now on waits."""
         rented, state = self._ports.fleet.rented(), self.progress.state
         here, self._missing = short_of(self._job, state, rented, wanted=nodes)
         trains, limited = state.assignment is not None, self._job.budget.max_usd > 0
@@ -288,11 +287,12 @@ class Launcher:
             self._ask_to_stop()
         if self._asked_to_stop:
             return here, 0
-        return nodes, self._missing if trains and limited else None
+        most = self._missing if trains and limited else None
+        return nodes, may_start(state, rented, most=most, now_s=self._ports.now())
 
     def _miss_nodes(self) -> None:
         state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
-        for event in missing(state, rented, now_s=now_s, gone_s=self._job.cluster.gone_s):
+        for event in missing(state, rented, self._job, now_s=now_s):
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _to_ledger(self, *, last: bool = False) -> None:

@@ -1,18 +1,38 @@
-"""Nodes whose instance ended and whom no member has missed: what the launcher says of them.
+"""What the launcher says of instances that no member speaks of: nodes that nobody has missed, and
+those that never came.
 
-Rule: members see a loss first and say it; when the last of them go at once, nobody is left to.
+Rule: members see a loss first and say it; when the last of them go at once, nobody is left to. An
+instance whose agent broke, or never began, counts as there and takes no part.
 """
 
 from collections.abc import Sequence
 
-from bamboo.core.events import PeerLost
+from bamboo.config.tree import JobConfig
+from bamboo.core.events import FaultScope, NodeFailed, PeerLost
+from bamboo.core.faults import may_rent
 from bamboo.core.state import Phase, State
+from bamboo.ids import InstanceId, ZoneId, node_id
 from cli.money import Rented
 
 
 def missing(
-    state: State, rented: Sequence[Rented], *, now_s: float, gone_s: float
-) -> list[PeerLost]:
+    state: State, rented: Sequence[Rented], job: JobConfig, *, now_s: float
+) -> list[PeerLost | NodeFailed]:
+    """What is to be said of the instances of a run now."""
+    lost = _lost(state, rented, now_s=now_s, gone_s=job.cluster.gone_s)
+    return [*lost, *_never_came(state, rented, job, now_s=now_s)]
+
+
+def may_start(
+    state: State, rented: Sequence[Rented], *, most: int | None, now_s: float
+) -> int | None:
+    """How many instances may be started now, `most` or fewer; None: as many as are wanted. After
+    nodes that failed by themselves the next ones wait."""
+    new = may_rent(state, booting=len(_booting(state, rented)), now_s=now_s)
+    return min((n for n in (new, most) if n is not None), default=None)
+
+
+def _lost(state: State, rented: Sequence[Rented], *, now_s: float, gone_s: float) -> list[PeerLost]:
     """One event for each live node whose instance has been over for a lease. While the cluster
     forms nobody is connected yet, and a dead node must not get a slot: then at once."""
     ended_s = {r.instance: r.ended_at_s for r in rented}
@@ -22,3 +42,27 @@ def missing(
         for node in state.live_nodes()
         if (at_s := ended_s.get(node.instance)) is not None and now_s - at_s >= patience_s
     ]
+
+
+def _never_came(
+    state: State, rented: Sequence[Rented], job: JobConfig, *, now_s: float
+) -> list[NodeFailed]:
+    """One event for each instance that no node has come from for too long."""
+    join_s = job.cluster.forming_timeout_s + job.cloud.boot_s
+    return [
+        NodeFailed(
+            node=node_id(InstanceId(one.instance), 0),
+            instance=InstanceId(one.instance),
+            zone=ZoneId(one.zone),
+            scope=FaultScope.NODE,
+            reason=f"no node came from its instance within {join_s:g} s",
+        )
+        for one in _booting(state, rented)
+        if now_s - one.started_at_s > join_s
+    ]
+
+
+def _booting(state: State, rented: Sequence[Rented]) -> list[Rented]:
+    """The instances that are there and that no node has come from yet."""
+    known = {node.instance for node in state.nodes}
+    return [one for one in rented if one.ended_at_s is None and one.instance not in known]

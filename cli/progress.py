@@ -231,7 +231,11 @@ def with_decision(
     before = progress.state
     preemptions = progress.preemptions
     match event:
-        case events.PeerLost() | events.HandedOver():
+        case (
+            events.PeerLost()
+            | events.HandedOver()
+            | events.NodeFailed(scope=events.FaultScope.NODE)
+        ):
             node = before.node(event.node)
             if node is not None and node.status.live and before.assignment is not None:
                 preemptions = (

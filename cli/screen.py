@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from bamboo.coord.follow import Decision
+from bamboo.core.events import NodeFailed
 from cli.echo import echo, terminal_width
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line, told_of
@@ -87,6 +88,8 @@ class LiveScreen:
         self._live.stop()
 
     def decided(self, progress: Progress, decision: Decision) -> None:
+        if isinstance(decision.event, NodeFailed):  # to be read when the next decision has come
+            self.note(decision_line(progress, decision.reason))
         self._draw(progress)
 
     def stepped(self, progress: Progress) -> None:

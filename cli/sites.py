@@ -212,7 +212,6 @@ def run_fleet(
         most=job.budget.max_instances,
         anchors=job.cloud.anchors,
         gang=Gang(nodes=job.cluster.pipelines * job.cluster.stages, within_s=job.cloud.gang_s),
-        join_s=job.cluster.forming_timeout_s + job.cloud.boot_s,
         close=recorded.close,
         max_usd=0.0 if local else job.budget.max_usd,
         dearest_usd_per_hour=max(

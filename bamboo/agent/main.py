@@ -32,8 +32,7 @@ from bamboo.config.load import job_from_json
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.open import opened_in_time
 from bamboo.coord.writes import Writes
-from bamboo.core import state as core
-from bamboo.core.events import PeerLost, RunFailed
+from bamboo.core.events import FaultScope, NodeFailed, PeerLost
 from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.errors import BambooError, InputError, StoreUnavailable
@@ -146,6 +145,10 @@ class _Agent:
                 except queue.Empty:
                     continue
                 return self._end(outcome, worker)
+        except BambooError as error:
+            log.error("%s", error)
+            self._say_failed(FaultScope.NODE, f"no worker can be started: {error}")
+            return EXIT_WORKER
         finally:
             if worker is not None:
                 _kill(worker)
@@ -190,24 +193,31 @@ class _Agent:
             log.warning("the worker ended with %d before it joined; starting another", status)
             return None
         log.error("the worker ended with status %d", status)
+        if node is not None:
+            self._say(PeerLost(node=self._node, reporter=self._node, cause="exit"))
+        elif status < 0:
+            how = f"its worker was killed {_STARTS} times before it joined, by signal {-status}"
+            self._say_failed(FaultScope.NODE, f"{how}; has its machine memory enough?")
+        elif status not in (STORE_AWAY_STATUS, FENCED_STATUS):
+            # It broke by itself, and did not say of what: any other one would break the same way.
+            self._say_failed(
+                FaultScope.RUN, f"its worker ended with status {status} before it joined"
+            )
         # Fenced and not known: the store lost it with the node's joining.
-        if node is not None or status not in (STORE_AWAY_STATUS, FENCED_STATUS):
-            self._say_worker_lost(status, joined=node is not None)
         return EXIT_WORKER
 
-    def _say_worker_lost(self, status: int, *, joined: bool) -> None:
-        if joined:
-            event: PeerLost | RunFailed = PeerLost(
-                node=self._node, reporter=self._node, cause="exit"
+    def _say_failed(self, scope: FaultScope, reason: str) -> None:
+        self._say(
+            NodeFailed(
+                node=self._node,
+                instance=self._identity.instance,
+                zone=self._identity.zone,
+                scope=scope,
+                reason=f"{reason}; see its log: bamboo logs {self._config.run}",
             )
-        else:
-            # It broke before it joined, by itself: every other one would break the same way.
-            event = RunFailed(
-                reporter=self._node,
-                outcome=core.Outcome.FAULT,
-                reason=f"the worker of {self._node} ended with status {status} before it joined; "
-                f"see its log: bamboo logs {self._config.run}",
-            )
+        )
+
+    def _say(self, event: PeerLost | NodeFailed) -> None:
         try:
             self._run.driver.append(event, deadline_s=_APPEND_DEADLINE_S)
         except StoreUnavailable as error:

@@ -14,7 +14,7 @@ from bamboo.coord.codec import (
     encode_effects,
     state_hash,
 )
-from bamboo.core.invariants import check, check_step
+from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State
@@ -97,6 +97,7 @@ def _recompute(state: State, entry: Committed, policy: Policy) -> tuple[State, s
         ours, theirs = encode_effects(step.effects), encode_effects(entry.effects)
         return step.state, f"the effects are {ours}, not {theirs}"
     wrong = check(step.state) + check_step(state, step.state)
+    wrong += check_cause(state, entry.event, step.state)
     return step.state, wrong[0] if wrong else None
 
 

@@ -1,4 +1,5 @@
-"""How a run ends: agreeing on the last step, the members' final reports, and faults.
+"""How a run ends: agreeing on the last step, the members' final reports, and numbers that are not
+finite.
 
 Rule: a run ends once. The end tells every live node to leave and the fleet to keep nothing.
 """
@@ -6,7 +7,7 @@ Rule: a run ends once. The end tells every live node to leave and the fleet to k
 from dataclasses import replace
 
 from bamboo.core.effects import FLEET, Effect, End, HoldForStop, StopAt, TerminateAll
-from bamboo.core.events import NodeFinished, NonFinite, RunFailed, StopReady, StopRequested
+from bamboo.core.events import NodeFinished, NonFinite, StopReady, StopRequested
 from bamboo.core.state import Outcome, Phase, State
 from bamboo.core.transition import (
     Transition,
@@ -22,7 +23,6 @@ from bamboo.core.transition import (
     stale,
 )
 from bamboo.errors import CoreMisuse
-from bamboo.ids import NodeId
 
 
 def end(after: State, outcome: Outcome, reason: str, first: tuple[Effect, ...] = ()) -> Transition:
@@ -124,13 +124,3 @@ def report_non_finite(state: State, event: NonFinite) -> Transition:
     where = describe(state, event.node)
     reason = f"step {event.step}: {event.what} of layer {event.layer} is not finite, says {where}"
     return end(state, Outcome.FAULT, reason)
-
-
-def fail_run(state: State, event: RunFailed) -> Transition:
-    """End the run for a reason that no failover mends."""
-    if event.outcome is Outcome.DONE:
-        raise CoreMisuse(f"RunFailed from {event.reporter} with the outcome done")
-    reporter = state.node(NodeId(event.reporter))
-    if reporter is not None and not reporter.status.live:
-        return stale(state, f"{event.reporter} {away(reporter)}: its report does not count")
-    return end(state, event.outcome, f"{event.reason} (says {event.reporter})")

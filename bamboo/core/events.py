@@ -1,6 +1,7 @@
 """What can happen, as values. Any member may append any event; the core decides what it means."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from bamboo.core.state import Holding, Norm, Outcome
@@ -142,10 +143,30 @@ class NodeFinished:
     step: int
 
 
+class FaultScope(StrEnum):
+    """node: this node alone has it (a full disk, too little memory), another may do the same work ·
+    run: the same work would meet it on any node."""
+
+    NODE = "node"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailed:
+    """A node met a fault of its own, before it joined or after; by itself, or by who sees that it
+    never will join."""
+
+    node: NodeId
+    instance: InstanceId
+    zone: ZoneId
+    scope: FaultScope
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed:
     """Whoever sees that the run cannot go on for a reason that no failover mends (no capacity by
-    the forming deadline, replicas differ, a worker's fault): ends it with `outcome`."""
+    the forming deadline, replicas differ): ends it with `outcome`."""
 
     reporter: str
     outcome: Outcome
@@ -319,6 +340,7 @@ Event: TypeAlias = (
     | StopReady
     | NonFinite
     | NodeFinished
+    | NodeFailed
     | RunFailed
     | BoundaryReady
     | Quiesced

@@ -3,7 +3,10 @@
 Rule: the machine never calls this; tests, replay and the simulator do.
 """
 
+from bamboo.core.events import Event, NodeFailed, RunFailed
+from bamboo.core.faults import has_begun, owns_slot
 from bamboo.core.state import Move, Node, NodeStatus, Outcome, Phase, State, Transfer
+from bamboo.ids import NodeId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.strategy import BARE_MODES
 
@@ -21,6 +24,19 @@ def check(state: State) -> list[str]:
         wrong += _check_preparing(state)
         wrong += _check_end_reports(state)
     return wrong
+
+
+def check_cause(before: State, event: Event, after: State) -> list[str]:
+    """Everything wrong with what led from one state to the next: a node that owns no slot ends no
+    run that has begun."""
+    if after.phase is not Phase.FINISHED or before.phase is Phase.FINISHED:
+        return []
+    if not isinstance(event, NodeFailed | RunFailed) or not has_begun(before):
+        return []
+    said_by = NodeId(event.reporter) if isinstance(event, RunFailed) else event.node
+    of_a_node = isinstance(event, NodeFailed) or before.node(said_by) is not None
+    trains = owns_slot(before, said_by) or (before.reform is not None and not after.live_nodes())
+    return [f"{said_by} owns no slot and ends the run"] if of_a_node and not trains else []
 
 
 def check_step(before: State, after: State) -> list[str]:

@@ -23,7 +23,6 @@ from bamboo.core.checkpointing import complete, give_up, order_completion, rejec
 from bamboo.core.effects import Drain, End, Start
 from bamboo.core.ending import (
     answer_stop,
-    fail_run,
     finish_node,
     report_non_finite,
     request_stop,
@@ -37,6 +36,7 @@ from bamboo.core.events import (
     Event,
     HandedOver,
     LayoutBuilt,
+    NodeFailed,
     NodeFinished,
     NodeJoined,
     NodeLeft,
@@ -60,6 +60,7 @@ from bamboo.core.events import (
     Yielded,
 )
 from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
+from bamboo.core.faults import fail_node, fail_run
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
 from bamboo.core.protect import join_replica, protect, yield_slot
@@ -139,8 +140,10 @@ def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Tran
             return report_non_finite(state, event)
         case NodeFinished():
             return finish_node(state, event)
+        case NodeFailed():
+            return fail_node(state, event, now_s=now_s, policy=policy)
         case RunFailed():
-            return fail_run(state, event)
+            return fail_run(state, event, now_s=now_s, policy=policy)
     return _decide_anew(state, event, policy)
 
 

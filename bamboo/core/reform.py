@@ -93,12 +93,20 @@ def begin_reform(
             planned=planned,
             intact=planned or intact,
             asked=asked,
+            owners=_owners(state),
             forced=forced,
             ahead=ahead,
         ),
     )
     kind = AgreeBoundary if planned else Quiesce
     return after, tuple(kind(to=node, since=since) for node in asked)
+
+
+def _owners(state: State) -> tuple[NodeId, ...]:
+    """Who trains; in a later round, who did before the first one."""
+    if state.reform is not None:
+        return state.reform.owners
+    return () if state.assignment is None else tuple(sorted(set(state.assignment.owners)))
 
 
 def can_recover(state: State, policy: Policy) -> bool:

@@ -14,6 +14,7 @@ from bamboo.topology.slots import Slot
 __all__ = [
     "Checkpoint",
     "Failover",
+    "Faults",
     "Feed",
     "Feeds",
     "Holding",
@@ -185,6 +186,8 @@ class Reform:
     """Nothing is lost that any node held, so what live nodes hold counts without redundancy too."""
     asked: tuple[NodeId, ...]
     """Who is to say what it holds."""
+    owners: tuple[NodeId, ...] = ()
+    """Who owned a slot when all stopped first; none: nobody has trained yet."""
     ready: tuple[tuple[NodeId, int], ...] = ()
     """While the boundary is being agreed: the last step that each has begun."""
     boundary: int | None = None
@@ -234,6 +237,21 @@ class Slow:
     rounds: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Nodes that failed by themselves, one after the other: see `core.faults`."""
+
+    tries: int
+    """So often in a row; nodes that were rented together are one try."""
+    nodes: int
+    at_s: float
+    """Store time of the first fault of the last try."""
+    known: int
+    """Nodes that the run knew after the last fault: those behind them have joined since."""
+    reason: str
+    """Of the last one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class State:
     """`version` counts transitions that changed anything; `generation` counts memberships."""
@@ -269,6 +287,7 @@ class State:
     slow: tuple[Slow, ...] = ()
     retiring: NodeId | None = None
     """A slow member whose place a standby takes."""
+    faults: Faults | None = None
     relieved: tuple[Slot, ...] = ()
     """Slots whose owner was replaced for being slow; the new one has not been found fine yet."""
     stop_reason: str | None = None

@@ -20,11 +20,12 @@ from bamboo.core.events import (
     BoundaryReady,
     CheckpointDamaged,
     Event,
+    FaultScope,
     LayoutBuilt,
-    NodeLeft,
     Quiesced,
     RunFailed,
 )
+from bamboo.core.faults import fault_of
 from bamboo.core.state import Holding, Norm, Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
@@ -269,9 +270,8 @@ class Rebuild:
         event: Event
         if isinstance(why, NotAsWritten):
             event = CheckpointDamaged(node=self._me, step=base, reason=str(why))
-        elif isinstance(why, StorageFull):
-            words = f"it has no room to read the checkpoint of step {base}: {why}"
-            event = NodeLeft(node=self._me, reason=words)
+        elif isinstance(why, StorageFull) and (me := self._state.node(self._me)):
+            event = fault_of(me, FaultScope.NODE, f"no room to read a checkpoint: {why}")
         else:
             words = (
                 f"the checkpoint of step {base} cannot be read: {why}; nothing of it is lost, go "

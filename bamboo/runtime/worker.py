@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -31,8 +30,8 @@ from bamboo.config.load import job_from_json
 from bamboo.coord.driver import Driver, join_run
 from bamboo.coord.follow import Follower
 from bamboo.coord.open import open_store, opened_in_time
-from bamboo.core.events import NodeJoined, NodeLeft, RunFailed
-from bamboo.core.state import Outcome, State
+from bamboo.core.events import NodeFailed, NodeJoined, NodeLeft
+from bamboo.core.state import State
 from bamboo.errors import (
     CoreMisuse,
     StorageUnavailable,
@@ -53,6 +52,7 @@ from bamboo.runtime.arrival import (
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
+from bamboo.runtime.fault import line_of, scope_of
 from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.host_memory import touch
 from bamboo.runtime.keys import RunKeys
@@ -79,14 +79,18 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
             lambda: open_store(config["store_url"], run), deadline_s=JOIN_DEADLINE_S
         )
         driver, begin = join_run(store, str(node), deadline_s=JOIN_DEADLINE_S)
-        documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
-        objects = objects_of(config, bucket)
-        text = None if objects is None else text_of(documents, objects)
-    except (StoreRefused, StoreUnavailable, StorageUnavailable):
+    except (StoreRefused, StoreUnavailable):
         traceback.print_exc()  # no fault of this node's: the run does not end for it
         return STORE_AWAY_STATUS
     overtaken = threading.Event()
     try:
+        try:
+            documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
+            objects = objects_of(config, bucket)
+            text = None if objects is None else text_of(documents, objects)
+        except (StoreRefused, StoreUnavailable, StorageUnavailable):
+            traceback.print_exc()
+            return STORE_AWAY_STATUS
         goodbye = _Worker(
             config,
             store=store,
@@ -100,9 +104,23 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
         ).live()
     except Exception as error:
         traceback.print_exc()
-        _say_fault(driver, node, error, overtaken)
+        _say_fault(driver, config, error, overtaken)
         raise
     return FENCED_STATUS if goodbye is Goodbye.FENCED else 0
+
+
+def keep_in_folder(folder: Path) -> KeepStage:
+    """What stores a stage of the final state in the run's folder, which all nodes share: that it
+    takes no more is nobody's fault alone. Then it raises StorageUnavailable."""
+
+    def keep(stage: int, tensors: Mapping[str, Tensor], step: int) -> None:
+        try:
+            write_stage(folder, stage, tensors, step)
+        except OSError as error:
+            words = f"the final state cannot be written to {folder}: {error}; make room"
+            raise StorageUnavailable(words) from None
+
+    return keep
 
 
 def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
@@ -124,18 +142,22 @@ def keep_in_bucket(objects: ObjectStore, *, patience_s: float) -> KeepStage:
     return keep
 
 
-def _say_fault(driver: Driver, node: NodeId, error: Exception, overtaken: threading.Event) -> None:
-    """A fault of ours or of the user's layers would fail again on the shadow: end the run. The
-    fault of who was overtaken is its own: the run goes on without it."""
+def _say_fault(
+    driver: Driver, config: Mapping[str, str], error: Exception, overtaken: threading.Event
+) -> None:
+    """What this node met: whether the run ends for it the core decides. The fault of who was
+    overtaken is its own: the run goes on without it."""
     if overtaken.is_set() or (isinstance(error, CoreMisuse) and overtaken.wait(OVERTAKEN_S)):
         return
-    line = " ".join(f"{type(error).__name__}: {error}".split())
-    reason = f"worker {node} failed: {line}; its log has the traceback"
+    event = NodeFailed(
+        node=NodeId(config["node"]),
+        instance=InstanceId(config["instance"]),
+        zone=ZoneId(config["zone"]),
+        scope=scope_of(error),
+        reason=f"{line_of(error)}; its log has the traceback",
+    )
     try:
-        driver.append(
-            RunFailed(reporter=str(node), outcome=Outcome.FAULT, reason=reason),
-            deadline_s=LEAVE_DEADLINE_S,
-        )
+        driver.append(event, deadline_s=LEAVE_DEADLINE_S)
     except StoreUnavailable:
         traceback.print_exc()  # the store is away: this node's lease will tell the others
 
@@ -235,7 +257,7 @@ class _Worker:
     def _keep_final(self) -> KeepStage | None:
         """Into the run's folder, or to its bucket where there is none."""
         if self._run_dir is not None:
-            return partial(write_stage, self._run_dir / "final")
+            return keep_in_folder(self._run_dir / "final")
         if self._objects is None:
             return None
         # Within the time that the others, and the agent, give a step.
@@ -312,7 +334,7 @@ class _Worker:
             with contextlib.suppress(OSError):  # the log's disk may be full
                 traceback.print_exception(broken.exc_value)
             if isinstance(broken.exc_value, Exception):
-                _say_fault(self._driver, self._me, broken.exc_value, self._overtaken)
+                _say_fault(self._driver, self._config, broken.exc_value, self._overtaken)
         finally:
             os._exit(1)
 

@@ -257,7 +257,8 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
                 f"version {version}: {event['kind']} of {speaker}, "
                 f"which is gone since version {gone[speaker]}"
             )
-        if event["kind"] in ("PeerLost", "NodeLeft"):
+        alone = event["kind"] == "NodeFailed" and event["scope"] == "node"
+        if alone or event["kind"] in ("PeerLost", "NodeLeft"):
             gone.setdefault(str(event["node"]), version)
     seen = f"{len(decisions)} versions, nothing counted of {len(gone)} nodes after they were gone"
     return Verdict(name="fences", finding=finding, seen=seen)
@@ -266,7 +267,10 @@ def check_fences(decisions: Sequence[Record]) -> Verdict:
 # ---------------------------------------------------------------- checkpoints
 
 HANDS = frozenset(
-    ("PeerLost", "NodeLeft", "HandedOver", "Yielded", "Quiesced", "LayoutBuilt", "StoreRefilled")
+    (
+        *("PeerLost", "NodeFailed", "NodeLeft", "HandedOver", "Yielded"),
+        *("Quiesced", "LayoutBuilt", "StoreRefilled"),
+    )
 )
 """Who was to store a part may have changed with these, or what was said of it was lost."""
 BEGUN = 4

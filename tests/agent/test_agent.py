@@ -10,9 +10,9 @@ import pytest
 
 from bamboo.agent.outcome import EXIT_DONE, EXIT_FENCED, EXIT_ORPHANED, EXIT_WORKER
 from bamboo.coord.driver import Driver
-from bamboo.core.events import NodeLeft, PeerLost, RunFailed, StopRequested
+from bamboo.core.events import FaultScope, NodeLeft, PeerLost, RunFailed, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
-from bamboo.errors import StoreRefused, StoreUnavailable
+from bamboo.errors import BambooError, StoreRefused, StoreUnavailable
 from bamboo.ports import FENCED_STATUS, REFUSED, STORE_AWAY_STATUS, TAKEN, Notice
 from tests.agent.test_watch import peer_watch
 from tests.agent.world import (
@@ -27,6 +27,7 @@ from tests.agent.world import (
     wait_for,
 )
 from tests.coord.flaky import FlakyStore
+from tests.core.build import failed
 from tests.support import wait_until
 
 
@@ -148,7 +149,49 @@ def test_a_worker_that_breaks_before_it_joins_ends_the_run(store, tmp_path) -> N
     assert agent.status() == EXIT_WORKER
     state = state_of(store)
     assert (state.phase, state.outcome) == (Phase.FINISHED, Outcome.FAULT)
-    assert "the worker of i-1.0 ended with status 1 before it joined" in state.sentence
+    assert "i-1.0 failed: its worker ended with status 1 before it joined" in state.sentence
+
+
+@pytest.mark.parametrize("status", [1, 0, 255, -9])
+def test_a_worker_that_breaks_before_it_joins_a_run_in_training_ends_none(
+    store, tmp_path, status
+) -> None:
+    join(store, 2)
+    join(store, 3)
+    agent = Agent(store, tmp_path)
+    for _ in range(3 if status < 0 else 1):
+        agent.worker().status = status
+    assert agent.status() == EXIT_WORKER
+    state = state_of(store)
+    assert state.phase is Phase.RUNNING
+    assert state.node(agent.node).status is NodeStatus.GONE
+    assert "before it joined" in state.sentence
+
+
+def test_a_worker_that_has_said_its_fault_is_not_spoken_of_again(store, tmp_path) -> None:
+    join(store, 2)
+    join(store, 3)
+    agent = Agent(store, tmp_path)
+    worker = agent.worker()
+    say(store, failed("i-1.0", FaultScope.RUN, "its data differ"))
+    before = state_of(store)
+    worker.status = 1
+    assert agent.status() == EXIT_FENCED
+    assert state_of(store) == before
+
+
+def test_a_machine_that_starts_no_worker_leaves_by_name(store, tmp_path) -> None:
+    class Broken:
+        def start(self, *, config):
+            raise BambooError("no more processes")
+
+    join(store, 2)
+    join(store, 3)
+    agent = Agent(store, tmp_path, starter=Broken())
+    assert agent.status() == EXIT_WORKER
+    state = state_of(store)
+    assert state.phase is Phase.RUNNING
+    assert "no worker can be started: no more processes" in state.sentence
 
 
 def test_a_worker_that_is_killed_before_it_joins_is_started_again(store, tmp_path) -> None:
@@ -161,7 +204,10 @@ def test_a_worker_that_is_killed_before_it_joins_is_started_again(store, tmp_pat
     third.status = -9
     assert agent.status() == EXIT_WORKER
     assert agent.starter.count == 3
-    assert state_of(store).phase is Phase.FINISHED
+    state = state_of(store)
+    assert state.node(agent.node).status is NodeStatus.GONE
+    assert "was killed 3 times before it joined, by signal 9; has its machine" in state.sentence
+    assert state.phase is Phase.FORMING, "another machine may have memory enough"
 
 
 def test_a_worker_that_could_not_join_for_the_stores_sake_ends_no_run(store, tmp_path) -> None:

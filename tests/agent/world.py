@@ -17,7 +17,7 @@ from bamboo.core.events import NodeJoined
 from bamboo.core.policy import Policy
 from bamboo.core.state import State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId, node_id
-from bamboo.ports import Identity, Notice, Store
+from bamboo.ports import Identity, Notice, Store, WorkerStarter
 from bamboo.topology.grid import Grid
 from tests.support import wait_until
 
@@ -112,12 +112,14 @@ class Agent:
         path: Path,
         *,
         opener: Callable[[], Store] | None = None,
+        starter: WorkerStarter | None = None,
         **settings: object,
     ) -> None:
         me = Identity(instance=InstanceId("i-1"), zone=ZoneId("us-east-1a"), address="10.0.0.4")
         self.node = node_id(me.instance, 0)
         self.service = Service(me)
         self.starter = Starter()
+        self._starter = starter or self.starter
         self.ended: queue.Queue[int | Exception] = queue.Queue()
         config = AgentConfig(
             run=RUN, store_url="memory:", socket_dir=path, notice_poll_s=0.02, leave_s=0.2
@@ -132,7 +134,7 @@ class Agent:
             run_agent(
                 metadata=self.service,
                 store=self._opener,
-                starter=self.starter,
+                starter=self._starter,
                 config=self._config,
             )
         )

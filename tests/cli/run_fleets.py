@@ -106,7 +106,6 @@ class Parts:
             most=most,
             anchors=1,
             gang=GANG,
-            join_s=120.0,
             now=lambda: self.now_s,
         )
 

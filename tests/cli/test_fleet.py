@@ -156,18 +156,6 @@ def test_a_node_that_is_given_back_does_not_count_and_is_not_ended_yet(parts: Pa
     assert parts.fleet.calls == [("ensure", (3, before.nodes[3].instance))]
 
 
-def test_an_instance_that_no_node_comes_from_is_ended_once(parts: Parts) -> None:
-    """Its agent may have left for good: it would count as there, and never be replaced."""
-    joined_s, mute_s = 10.0, 20.0
-    started = {state().nodes[0].instance: joined_s, InstanceId("i-mute"): mute_s}
-    journal(parts, started)
-    for now_s in (mute_s + 119.0, mute_s + 121.0, mute_s + 122.0):
-        parts.now_s = now_s
-        parts.made.reconcile(state())
-    ended = [value for name, value in parts.fleet.calls if name == "terminate"]
-    assert ended == ["i-mute"]
-
-
 def test_nothing_is_replaced_once_the_run_is_to_end(parts: Parts) -> None:
     parts.made.reconcile(state(StopRequested(reason="enough", outcome=Outcome.STOPPED)))
     assert parts.fleet.calls == []

@@ -1,6 +1,9 @@
 """What a plain screen tells of a run's decisions, and what it leaves to the log."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from bamboo.coord.follow import Decision
 from bamboo.core import events
@@ -9,8 +12,8 @@ from bamboo.core.policy import Policy
 from bamboo.core.state import Holding, Norm, Outcome, State
 from bamboo.ids import NodeId
 from cli.progress import Progress
-from cli.screen import PlainScreen
-from tests.core.build import forming, joined
+from cli.screen import LiveScreen, PlainScreen
+from tests.core.build import failed, forming, joined
 
 NODES = [NodeId(f"{name}.1") for name in "abcde"]
 POLICY = Policy(cuts=((0, 2, 4),), virtual_nodes=4, pipelines=2, checkpoint_every=5)
@@ -86,3 +89,32 @@ def test_a_run_that_waits_for_nodes_says_so(run: Told) -> None:
     assert run.state.reform is not None
     (said,) = run.by(stopped(NODES[0], run.state.reform.since, 0))
     assert said.endswith(": waiting for nodes: 1 of 2 are here")
+
+
+def test_a_node_that_cannot_take_part_is_told_in_one_line(run: Told) -> None:
+    (line,) = run.by(failed("z.1", events.FaultScope.RUN, "its data differ"))
+    assert line == (
+        "running, generation 1: node z.1 cannot take part and leaves: its data differ; "
+        "no other is rented for 5 s (try 1)"
+    )
+
+
+def test_on_a_live_screen_it_stands_above_what_changes() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    state = forming(stages=2)
+    progress = Progress(
+        run="r", steps=9, tokens_per_step=1, state=state, started_at_s=0.0, now_s=0.0
+    )
+    with LiveScreen(console) as screen:
+        for event in (failed("z.1", events.FaultScope.NODE, "its disk is full"), joined("a.1")):
+            decided = transition(progress.state, event, now_s=0.0, policy=POLICY)
+            decision = Decision(
+                event=event,
+                now_s=0.0,
+                effects=decided.effects,
+                reason=decided.reason,
+                state=decided.state,
+                author="test",
+            )
+            screen.decided(progress, decision)
+    assert console.file.getvalue().count("z.1 cannot take part") == 1  # type: ignore[attr-defined]

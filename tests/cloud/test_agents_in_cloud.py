@@ -129,7 +129,6 @@ def test_on_advice_one_more_node_stands_by(world: World, tmp_path: Path) -> None
         on_demand_usd_per_hour={"g4dn.xlarge": 0.526},
         note=lambda _: None,
         nodes=2,
-        join_s=120.0,
     )
 
     def look() -> int:

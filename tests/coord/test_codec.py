@@ -24,11 +24,12 @@ from bamboo.coord.codec import (
 )
 from bamboo.coord.shapes import shape_of
 from bamboo.core.effects import Drain, Effect, Start
-from bamboo.core.events import Event, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
+from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pace, PeerLost, Speed
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
     Failover,
+    Faults,
     Feed,
     Holding,
     Move,
@@ -65,6 +66,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     float: finite,
     Slot: slots,
     Outcome: st.sampled_from(Outcome),
+    FaultScope: st.sampled_from(FaultScope),
     tuple[NodeId, ...]: st.lists(names.map(NodeId), max_size=3).map(tuple),
     tuple[Holding, ...]: st.lists(
         st.builds(Holding, first=counts, stop=counts, step=counts, reach=counts), max_size=3
@@ -166,10 +168,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":8}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":9}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":8}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":9}'
     )
 
 
@@ -214,6 +216,7 @@ REFORM = Reform(
     shares=(3, 1),
     ahead=PREPARING,
     asked=(NodeId("n00.1"),),
+    owners=(NodeId("n00.1"),),
     ready=((NodeId("n00.1"), 4),),
     boundary=4,
     reports=(
@@ -254,6 +257,7 @@ def _another(name: str, value: Any) -> Any:
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
         "reform": REFORM,
         "preparing": PREPARING,
+        "faults": Faults(tries=2, nodes=3, at_s=7.0, known=4, reason="x"),
         "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
         "retiring": NodeId("n00.1"),
         "relieved": (MOVE.slot,),
@@ -280,7 +284,7 @@ LOST = encode_event(PeerLost(node=NodeId("a.1"), reporter="b", cause="exit"))
     [
         ("", "not JSON"),
         ("[1]", "schema version None"),
-        (altered(LOST, v=9), f"schema version 9 and this program reads {SCHEMA_VERSION}"),
+        (altered(LOST, v=99), f"schema version 99 and this program reads {SCHEMA_VERSION}"),
         (altered(LOST, more=1), "fields more do not fit"),
         (altered(LOST, event=None), "unknown kind None"),
         (altered(LOST, event={"kind": "PeerFound"}), "unknown kind 'PeerFound'"),
@@ -321,12 +325,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":8,"effects":{}}')
-    fleet = '{"v":8,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":9,"effects":{}}')
+    fleet = '{"v":9,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":8,"event":{}}')
+        decode_entry('{"v":9,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

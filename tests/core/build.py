@@ -1,7 +1,7 @@
 """Short ways to states and events for the tests of the core."""
 
 from bamboo.coord.codec import decode_state, encode_state
-from bamboo.core.events import Event, NodeJoined, PeerLost, Prepared
+from bamboo.core.events import Event, FaultScope, NodeFailed, NodeJoined, PeerLost, Prepared
 from bamboo.core.machine import Transition, transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import State, initial_state
@@ -24,6 +24,14 @@ def joined(node: str, zone: str = "z1") -> NodeJoined:
 
 def lost(node: str, reporter: str = "fleet", cause: str = "disconnect") -> PeerLost:
     return PeerLost(node=NodeId(node), reporter=reporter, cause=cause)
+
+
+def failed(node: str, scope: FaultScope, reason: str = "its disk is full") -> NodeFailed:
+    """The node of the first boot of an instance named like it met a fault of its own."""
+    known = joined(node)
+    return NodeFailed(
+        node=known.node, instance=known.instance, zone=known.zone, scope=scope, reason=reason
+    )
 
 
 def prepared(state: State) -> list[Event]:

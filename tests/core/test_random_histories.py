@@ -12,6 +12,7 @@ from bamboo.core.effects import FLEET, OTHERS, Effect, End, TerminateAll
 from bamboo.core.events import (
     CaughtUp,
     Event,
+    FaultScope,
     HandedOver,
     NodeFinished,
     NodeLeft,
@@ -25,12 +26,12 @@ from bamboo.core.events import (
     StoreRefilled,
     Yielded,
 )
-from bamboo.core.invariants import check, check_step
+from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.state import NodeStatus, Outcome, Phase, State, Transfer
 from bamboo.core.transition import live_members
 from bamboo.ids import NodeId
 from bamboo.topology.slots import Slot
-from tests.core.build import afresh, apply, forming, joined, lost
+from tests.core.build import afresh, apply, failed, forming, joined, lost
 from tests.core.plain_aim import aims_plainly
 
 STRANGER = NodeId("stranger.1")
@@ -91,6 +92,7 @@ class RunHistory(RuleBasedStateMachine):
         step = apply(before, event, self.now_s)
         assert step.reason
         assert check_step(before, step.state) == []
+        assert check_cause(before, event, step.state) == []
         assert step == afresh(before, event, self.now_s)
         if step.state is before:
             assert step.effects == ()
@@ -114,6 +116,11 @@ class RunHistory(RuleBasedStateMachine):
     @rule(node=anybody, reporter=anybody, cause=st.sampled_from(["disconnect", "lease", "exit"]))
     def lose(self, node: int, reporter: int, cause: str) -> None:
         self.say(lost(self.who(node), self.who(reporter), cause))
+
+    @rule(node=anybody, scope=st.sampled_from(FaultScope), now=seldom)
+    def fail(self, node: int, scope: FaultScope, now: bool) -> None:
+        """Mostly one that was about to join."""
+        self.say(failed(self.who(node) if now else f"n{node}.1", scope))
 
     @rule(node=anybody, in_s=st.floats(-1, 120))
     def notice(self, node: int, in_s: float) -> None:

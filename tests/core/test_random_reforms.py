@@ -18,6 +18,7 @@ from bamboo.core.events import (
     CheckpointDone,
     CheckpointFailed,
     Event,
+    FaultScope,
     NodesReleased,
     NoticeReceived,
     Pace,
@@ -28,14 +29,14 @@ from bamboo.core.events import (
     SpeedsMeasured,
     StopRequested,
 )
-from bamboo.core.invariants import check, check_step
+from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import NodeStatus, Outcome, Phase, State, initial_state
 from bamboo.core.transition import live_members
 from bamboo.ids import run_id
 from bamboo.topology.grid import Grid
-from tests.core.build import afresh, joined, lost
+from tests.core.build import afresh, failed, joined, lost
 from tests.core.honest import LAYERS, Honest
 from tests.core.plain_aim import aims_plainly
 
@@ -86,6 +87,7 @@ class World(Honest, RuleBasedStateMachine):
         assert decided == afresh(before, event, self.now_s, self.policy)
         assert check(after) == []
         assert check_step(before, after) == []
+        assert check_cause(before, event, after) == []
         self.state = after
         if after.preparing is not None or (after.reform is None and before.reform is None):
             self.fed = {}
@@ -181,6 +183,16 @@ class World(Honest, RuleBasedStateMachine):
         released = NodesReleased(reporter="fleet", nodes=victims, reason="they cost")
         for event in [released] if given_back else [lost(v, "fleet", "exit") for v in victims]:
             self.say(event)
+
+    @precondition(lambda self: len(self.living()) > 1)
+    @rule(index=draw, scope=st.sampled_from(FaultScope), now=seldom)
+    def fail(self, index: int, scope: FaultScope, now: bool) -> None:
+        """One that was about to join, or a node for itself alone."""
+        if now:
+            self.say(failed(self.living()[index % len(self.living())], FaultScope.NODE))
+        else:
+            self.nodes += 1
+            self.say(failed(f"n{self.nodes:02}.1", scope))
 
     @precondition(lambda self: self.living())
     @rule(index=draw, now=seldom)

@@ -7,9 +7,10 @@ A scenario file has comments (`# ...`), one line of settings, and events, one a 
     5.0 PeerLost node=c.1 reporter=b.1 cause="the plug was pulled"
 
 The time is in seconds. An event's fields are written `name=value`, with quotes around text that
-has spaces; NodeJoined may leave out instance, endpoint and pid, PeerLost its cause; `joined` is a
-NodeJoined for each node named, of which only the last is answered. Below each event stands what
-the machine answered, indented; those lines are written by the runner:
+has spaces; NodeJoined may leave out instance, endpoint and pid, NodeFailed instance and zone,
+PeerLost its cause; `joined` is a NodeJoined for each node named, of which only the last is
+answered. Below each event stands what the machine answered, indented; those lines are written by
+the runner:
 `BAMBOO_WRITE_GOLDEN=1 pytest tests/core/test_scenarios.py` rewrites them in place. To add a
 scenario, write comments, settings and events, run that once, and read every line of the answer.
 """
@@ -19,7 +20,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from bamboo.core import effects, events
-from bamboo.core.invariants import check, check_step
+from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.machine import transition
 from bamboo.core.policy import Policy
 from bamboo.core.state import Holding, Norm, Outcome, State, initial_state
@@ -103,6 +104,8 @@ def _event(kind: str, words: list[str]) -> events.Event:
     if kind == "NodeJoined":
         node = given["node"]
         given = {"instance": node.split(".")[0], "endpoint": f"ipc:///{node}", "pid": "1"} | given
+    if kind == "NodeFailed":
+        given = {"instance": given["node"].split(".")[0], "zone": "z1"} | given
     if kind == "PeerLost":
         given = {"cause": "disconnect"} | given
     hints = get_type_hints(EVENTS[kind])
@@ -111,6 +114,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
         float: float,
         Slot: Slot.parse,
         Outcome: Outcome,
+        events.FaultScope: events.FaultScope,
         tuple[Holding, ...]: _holdings,
         tuple[Norm, ...]: _norms,
         tuple[NodeId, ...]: _nodes,
@@ -163,7 +167,7 @@ def _answer(
     if step.state is state:
         return state, [f"stale: {step.reason}"]
     after = step.state
-    wrong = check(after) + check_step(state, after)
+    wrong = check(after) + check_step(state, after) + check_cause(state, event, after)
     assert wrong == [], wrong
     head = f"version {after.version} generation {after.generation} {after.phase}"
     if after.outcome is not None:

@@ -23,6 +23,7 @@ from bamboo.runtime.operations import Operations
 from bamboo.runtime.records import ReplicaCheck
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.stage import Pending, Stage
+from bamboo.runtime.transfer import Transfers
 from bamboo.runtime.transport import ZmqTransport
 
 FLIPPED = 1 << 12
@@ -195,6 +196,16 @@ def crash(where: str) -> None:
     Stage.forward = forward  # type: ignore[method-assign]
 
 
+def broken_receiver(unused: str) -> None:
+    """The node breaks when the first of a replica comes to it."""
+    del unused
+
+    def broken(self: Transfers, found: object, chunk: int, letter: object) -> None:
+        raise RuntimeError("planted: nothing is taken in")
+
+    Transfers._chunk_came = broken  # type: ignore[assignment, method-assign]
+
+
 def clock_jump(where: str) -> None:
     """`step,seconds`: from that step on the wall clock of this process is so much ahead."""
     step, ahead_s = where.split(",")
@@ -254,6 +265,7 @@ FAULTS: dict[str, Callable[[str], None]] = {
         overflow,
         noted_comparisons,
         crash,
+        broken_receiver,
         clock_jump,
         partition,
     )

@@ -159,7 +159,7 @@ def test_a_layer_that_raises_ends_the_run_with_its_words() -> None:
         run.start(faults={2: "crash:3"})
         state = run.finish(timeout_s=30)
         assert state.outcome == "fault"
-        assert "worker i-02.1 failed: RuntimeError: planted" in state.sentence
+        assert "node i-02.1 failed: RuntimeError: planted" in state.sentence
 
 
 # ---------------------------------------------------------------- while the run forms

@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from bamboo.checkpoint.directory import DirectoryStore
+from bamboo.core.events import FaultScope
 from bamboo.errors import StorageUnavailable
-from bamboo.runtime.worker import keep_in_bucket
+from bamboo.runtime.fault import scope_of
+from bamboo.runtime.worker import keep_in_bucket, keep_in_folder
+from tests.full_disk import files_up_to
 
 
 class Away(DirectoryStore):
@@ -40,3 +43,13 @@ def test_one_that_stays_away_is_said_after_a_while(tmp_path: Path) -> None:
         keep_in_bucket(objects, patience_s=0.3)(0, {"param/0.w": torch.zeros(2)}, 7)
     assert objects.asked > 1
     assert not objects.sizes("")
+
+
+def test_a_folder_that_all_share_is_nobodys_fault_alone(tmp_path: Path) -> None:
+    """Its shadow would meet the same: the run ends by name, and no other machine is rented."""
+    (tmp_path / "final").touch()
+    with pytest.raises(StorageUnavailable, match="final state cannot be written"):
+        keep_in_folder(tmp_path / "final")(0, {"param/0.w": torch.zeros(2)}, 7)
+    with files_up_to(64), pytest.raises(StorageUnavailable) as full:
+        keep_in_folder(tmp_path / "other")(0, {"param/0.w": torch.zeros(2)}, 7)
+    assert scope_of(full.value) is FaultScope.RUN

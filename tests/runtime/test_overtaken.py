@@ -23,6 +23,7 @@ from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ME = NodeId("n1.1")
+CONFIG = {"node": ME, "instance": "n1", "zone": "z1"}
 
 
 @dataclass
@@ -113,8 +114,8 @@ def test_its_word_about_a_lost_decision_breaks_nothing(
     node.poster.metric({"kind": "step", "step": 4})
     assert node.poster.drained(10.0), "what it has to say is dropped"
     assert not node.broke
-    worker._say_fault(node.driver, ME, CoreMisuse("StopReady, but no stop"), node.overtaken)
-    worker._say_fault(node.driver, ME, RuntimeError("after it"), node.overtaken)
+    worker._say_fault(node.driver, CONFIG, CoreMisuse("StopReady, but no stop"), node.overtaken)
+    worker._say_fault(node.driver, CONFIG, RuntimeError("after it"), node.overtaken)
     assert node.driver.state().phase is not Phase.FINISHED
     assert not node.driver.state().stop_ready
 
@@ -128,6 +129,6 @@ def test_a_mistake_of_who_is_not_overtaken_is_a_fault(
     node.post()
     (error,) = node.broke
     assert isinstance(error, CoreMisuse)
-    worker._say_fault(node.driver, ME, error, node.overtaken)
+    worker._say_fault(node.driver, CONFIG, error, node.overtaken)
     state = node.driver.state()
     assert (state.phase, state.outcome) == (Phase.FINISHED, Outcome.FAULT)

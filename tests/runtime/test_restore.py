@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
-from bamboo.core.events import CheckpointDamaged, LayoutBuilt, NodeLeft, RunFailed
+from bamboo.core.events import CheckpointDamaged, FaultScope, LayoutBuilt, NodeFailed, RunFailed
 from bamboo.core.state import Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.runtime.restore import Reading
@@ -137,7 +137,8 @@ def test_a_node_without_room_leaves(bench: Bench) -> None:
     bench.shelf.for_good = StorageFull("/tmp/bamboo: No space left on device")
     bench.restore()
     left = bench.first_said()
-    assert isinstance(left, NodeLeft)
+    assert isinstance(left, NodeFailed)
+    assert left.scope is FaultScope.NODE
     assert "No space left on device" in left.reason
 
 

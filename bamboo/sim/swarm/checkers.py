@@ -20,7 +20,7 @@ from bamboo.core.events import (
     StopRequested,
     StoreRefilled,
 )
-from bamboo.core.invariants import check, check_step
+from bamboo.core.invariants import check, check_cause, check_step
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
@@ -44,6 +44,8 @@ class Checkers:
         self._world = world
         self.stalls = 0
         """How often a member said that it waits in vain."""
+        self.faults = 0
+        """How often a node met what it took for a fault that all would meet."""
         self._acts: dict[tuple[int, Slot], str] = {}
         self._taken: dict[tuple[int, Slot], int] = {}
         """By era and slot, the last step that was taken."""
@@ -69,6 +71,7 @@ class Checkers:
         """A decision."""
         before, after = entry.before, entry.state
         wrong = check_step(before, after) + check(after)
+        wrong += check_cause(before, entry.event, after)
         if wrong:
             raise Red("invariants", f"{wrong[0]} after {entry.event}")
         self._check_fenced(entry)
@@ -324,7 +327,7 @@ class Checkers:
             raise Red("written", f"the run is done, by {entry.event}")
         if outcome is Outcome.UNRECOVERABLE and not isinstance(entry.event, RunFailed):
             self._check_unrecoverable(before, state)
-        if outcome is Outcome.FAULT and not self.stalls:
+        if outcome is Outcome.FAULT and not self.stalls and not self.faults:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
         if not any(isinstance(effect, TerminateAll) for effect in entry.to.get(FLEET, ())):
             raise Red("fleet", f"the run is {outcome} and its instances are kept")

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable
 
 from bamboo.core.accuse import patience_s
-from bamboo.core.events import NodeJoined, PeerLost, Stalled
+from bamboo.core.events import FaultScope, NodeFailed, NodeJoined, PeerLost, Stalled
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
@@ -26,6 +26,8 @@ from bamboo.sim.swarm.trouble import Trouble
 from bamboo.sim.swarm.voice import SLOW_READER, Voice
 from bamboo.topology.grid import Grid
 
+FAILED_S = 0.3
+"""From a fault to the end of its process."""
 DETECT_S = 0.05
 """From the end of a connection to the one who sees it."""
 SWEEP_S = 1.0
@@ -84,6 +86,8 @@ class Cluster:
         """From when until when the store took nothing, the last time that it was for long."""
         self._hushed_since_s: float | None = None
         self._stood_s = 0.0
+        self.refuses_until_s = 0.0
+        """Nodes that come until then meet a fault of their own."""
         self.launcher = Launcher(self)
         self.log.watch = self._committed
         self.log.watch_stale = self.checkers.stale
@@ -160,6 +164,9 @@ class Cluster:
         member = Member(self, NodeId(f"{instance}.1"), instance, zone)
         self.members.append(member)
         self._by_name[member.name] = member
+        if self.now_s < self.refuses_until_s:
+            self.say_failed(member, FaultScope.RUN)
+            return
         event = NodeJoined(
             node=member.node,
             instance=InstanceId(instance),
@@ -169,6 +176,19 @@ class Cluster:
         )
         member.say(event)
         member.hear()
+
+    def say_failed(self, member: Member, scope: FaultScope) -> None:
+        """It meets a fault of its own, says so, and ends a moment later."""
+        self.checkers.faults += scope is FaultScope.RUN
+        event = NodeFailed(
+            node=member.node,
+            instance=InstanceId(member.instance),
+            zone=member.zone,
+            scope=scope,
+            reason="a fault of its own",
+        )
+        member.say_apart(event)
+        self.agenda.after(FAILED_S, self.lose, member)
 
     def lose(self, member: Member) -> None:
         """The process ends without a word; whoever it was connected to sees that."""

@@ -18,6 +18,9 @@ REFUSING = 0.5
 """In so many worlds the store refuses what is written, once or some times, whatever else goes
 wrong, or refuses one node."""
 
+FAILED = 0.3
+"""In so many worlds nodes meet faults of their own, and for a while those that come as well."""
+
 KINDS = {
     "lose": 20,
     "lose_after": 16,
@@ -110,6 +113,11 @@ def _faults(rng: random.Random, heal_s: float) -> tuple[Fault, ...]:
         faults.append(Fault(at_s=round(at_s, 3), kind="release", who=who, other=given))
     if rng.random() < REFUSING:
         faults += _refusals(rng, heal_s)
+    if rng.random() < FAILED:
+        for kind in rng.choice((("fails",), ("refuses",), ("fails", "refuses"))):
+            at_s, who = 0.3 + (heal_s - 0.5) * rng.random(), rng.randrange(24)
+            other, for_s = rng.randrange(2), round(8 * rng.random(), 3)
+            faults.append(Fault(at_s=round(at_s, 3), kind=kind, who=who, other=other, for_s=for_s))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 

@@ -16,6 +16,7 @@ from bamboo.core.events import (
     SpeedsMeasured,
     StopRequested,
 )
+from bamboo.core.faults import may_rent
 from bamboo.core.outage import WaitClock
 from bamboo.core.patience import Patience
 from bamboo.core.state import NodeStatus, Outcome, Phase, State
@@ -123,7 +124,9 @@ class Launcher(Voice):
             return
         pipelines = scenario.pipelines_max if scenario.elastic else scenario.pipelines
         wanted = pipelines * scenario.stages + scenario.standbys + kept_beyond(state)
-        for _ in range(wanted - here):
+        most = may_rent(state, booting=self._booting, now_s=world.now_s)
+        lacking = wanted - here
+        for _ in range(lacking if most is None else min(lacking, most)):
             self._booting += 1
             world.agenda.after(scenario.boot_s * world.uniform(0.7, 2.0), self._boot)
 

@@ -12,6 +12,7 @@ from bamboo.core.events import (
     CaughtUp,
     CheckpointDone,
     Event,
+    FaultScope,
     HandedOver,
     LayoutBuilt,
     NodeFinished,
@@ -76,6 +77,7 @@ class Trouble:
             world.take_again(member)
             member.late_s, member.speed, member.dies_speaking = 0.0, 1.0, False
         world.launcher.dies_speaking = False
+        world.refuses_until_s = 0.0
         world.heal_cuts()
         world.log.up, world.log.refuses = True, False
         world.log.comes_back()
@@ -153,6 +155,19 @@ class Trouble:
         if nodes:
             reason = "they cost more than they bring"
             self._world.launcher.say(NodesReleased(reporter="launcher", nodes=nodes, reason=reason))
+
+    def fails(self, fault: Fault) -> None:
+        """A node meets a fault of its own, says so and ends. One that owns nothing, by its own
+        account, may take it for one that all others would meet."""
+        member = self._who(fault.who)
+        if member is not None:
+            everywhere = bool(fault.other) and not member.owned
+            self._world.say_failed(member, FaultScope.RUN if everywhere else FaultScope.NODE)
+
+    def refuses(self, fault: Fault) -> None:
+        """For a while nodes that come meet a fault before they join."""
+        world = self._world
+        world.refuses_until_s = max(world.refuses_until_s, world.now_s + fault.for_s)
 
     def join(self, fault: Fault) -> None:
         """A node that nobody asked for."""
@@ -306,5 +321,7 @@ KINDS: dict[str, Callable[[Trouble, Fault], None]] = {
     "stop": Trouble.stop,
     "reconsider": Trouble.reconsider,
     "release": Trouble.release,
+    "fails": Trouble.fails,
+    "refuses": Trouble.refuses,
 }
 """Every kind of fault by its name in a scenario."""

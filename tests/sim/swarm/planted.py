@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import aim, checkpointing, ending, failover, machine, protect, reform
+from bamboo.core import aim, checkpointing, ending, failover, faults, machine, protect, reform
 from bamboo.core.base import Base, find_base
 from bamboo.core.effects import CompleteCheckpoint, GoOn, Promote, QuiesceAfter, StopAt
 from bamboo.core.events import (
@@ -327,6 +327,11 @@ def given_back_too_soon() -> AbstractContextManager[Any]:
     return patch.object(machine, "release", release)
 
 
+def newcomer_ends_the_run() -> AbstractContextManager[Any]:
+    """What any node took for a fault that all would meet ends the run."""
+    return patch.object(faults, "owns_slot", lambda state, node: True)
+
+
 BUGS: dict[str, Bug] = {
     bug.__name__: bug
     for bug in (
@@ -354,6 +359,7 @@ BUGS: dict[str, Bug] = {
         given_back_too_soon,
         judged_whatever_is_refused,
         patient_whatever_is_refused,
+        newcomer_ends_the_run,
     )
 }
 

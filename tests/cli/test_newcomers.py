@@ -1,0 +1,60 @@
+"""Instances that no node comes from, or whose nodes cannot take part: each is named and ended, and
+the next one waits."""
+
+import pytest
+
+from bamboo.core import events
+from bamboo.ids import InstanceId, NodeId, ZoneId
+from tests.cli.world import START_S, World, job, joined, step
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script plays in the loop's own thread, so a wait for a decision would be for nothing."""
+    monkeypatch.setattr("cli.launcher.TURN_S", 0.0)
+
+
+def test_an_instance_that_no_node_comes_from_is_ended_once_and_named() -> None:
+    """Its agent may have left for good: it would count as there, and never be replaced."""
+    config = job(stages=3)
+    join_s = int(config.cluster.forming_timeout_s + config.cloud.boot_s)
+    world = World(config)
+
+    def train_on() -> None:
+        done = int(world.clock_s - START_S)
+        world.do(step(done))
+
+    def end() -> None:
+        world.interrupts = 2
+
+    world._script = [joined(3), *[train_on for _ in range(join_s + 3)], end]
+    world.launcher.run()
+    assert world.fleet.terminated == ["i-3"]
+    told = [reason for reason in world.screen.reasons if "i-3.0" in reason]
+    assert told == [
+        f"node i-3.0 cannot take part and leaves: no node came from its instance within {join_s} s"
+        "; no other is rented for 5 s (try 1)"
+    ]
+
+
+def test_after_nodes_that_could_not_take_part_the_next_ones_wait() -> None:
+    world = World(job(steps=100))
+
+    def refuse(number: int) -> events.Event:
+        return events.NodeFailed(
+            node=NodeId(f"i-9{number}.0"),
+            instance=InstanceId(f"i-9{number}"),
+            zone=ZoneId("a"),
+            scope=events.FaultScope.RUN,
+            reason="its data differ",
+        )
+
+    def end() -> None:
+        world.interrupts = 2
+
+    waits = [[] for _ in range(7)]
+    world._script = [joined(), step(0), refuse(1), *waits, refuse(2), *waits, *waits, end]
+    world.launcher.run()
+    told = "".join("-" if new is None else str(new) for new in world.fleet.may_start)
+    assert told == "---00000---000000000011111"
+    assert world.fleet.terminated == ["i-91", "i-92"]
