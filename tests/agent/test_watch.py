@@ -150,10 +150,14 @@ def test_a_loss_that_the_store_did_not_take_at_once_is_judged_anew(store, clock)
     for _ in range(5):
         watch.judge_once()
         clock.now_s += 0.1
-    flaky.refuses = True
+
+    def refuse_once() -> None:
+        flaky.before_commit = lambda: None
+        raise StoreUnavailable("READONLY")
+
+    flaky.before_commit = refuse_once
     with pytest.raises(StoreUnavailable):
         watch.judge_once()
-    flaky.refuses = False
     store.beat(peer, '{"progress": 2}')
     watch.judge_once()
     assert state_of(store).node(peer).status.live

@@ -56,6 +56,8 @@ class Checkers:
         """Who was gone when all began, or went on, last."""
         self._stop_at_s: float | None = None
         """When somebody asked the run to stop."""
+        self._given_up: list[Event] = []
+        """What the launcher has said of waits in vain; a store that lost it is told again."""
         self._stored = {made.step for made in world.log.first.checkpoints}
         """Of the checkpoints that were said to be complete, those not found damaged."""
 
@@ -138,9 +140,12 @@ class Checkers:
             beats = victim is not None and victim.awake and not (victim.mute or victim.refused)
             if victim is not None and beats and world.now_s - victim.able_since_s > lease_s:
                 raise Red("accused", f"{victim.name} beats, and {entry.author} says it is gone")
-        gives_up = isinstance(event, RunFailed | Reconsider) and event.reporter == "launcher"
-        if gives_up and world.hushed_s is not None and world.now_s - world.hushed_s[1] < lease_s:
+        if not isinstance(event, RunFailed | Reconsider) or event.reporter != "launcher":
+            return
+        hushed_s, again = world.hushed_s, any(event is word for word in self._given_up)
+        if hushed_s is not None and world.now_s - hushed_s[1] < lease_s and not again:
             raise Red("hasty", f"the store is just back, and the launcher says: {entry.reason}")
+        self._given_up.append(event)
 
     def _check_given(self, entry: Entry) -> None:
         """Nobody whom the cloud is about to take is given anything, where others are there."""
