@@ -11,6 +11,7 @@ import torch
 
 from bamboo.core.events import FaultScope
 from bamboo.errors import StorageFull
+from bamboo.user_code.traces import user_lines
 
 _OF_THE_MACHINE = frozenset(
     {
@@ -44,3 +45,10 @@ def _is_of_the_machine(error: BaseException) -> bool:
 def line_of(error: BaseException) -> str:
     """`OSError: [Errno 28] No space left on device`, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def reason_of(error: BaseException, *, run: str, node: str) -> str:
+    """What it is, where in the user's own code it rose, and the command that shows the rest."""
+    own = user_lines(error)
+    where = f" at {' <- '.join(reversed(own))}" if own else ""
+    return f"{line_of(error)}{where}; `bamboo logs {run} --node {node}` has the traceback"

@@ -52,7 +52,7 @@ from bamboo.runtime.arrival import (
 from bamboo.runtime.checkpoints import Checkpoints
 from bamboo.runtime.control import OVERTAKEN_S, Poster, follow_log, report_to_agent, watch_peers
 from bamboo.runtime.decided import Goodbye
-from bamboo.runtime.fault import line_of, scope_of
+from bamboo.runtime.fault import reason_of, scope_of
 from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.host_memory import touch
 from bamboo.runtime.keys import RunKeys
@@ -154,7 +154,7 @@ def _say_fault(
         instance=InstanceId(config["instance"]),
         zone=ZoneId(config["zone"]),
         scope=scope_of(error),
-        reason=f"{line_of(error)}; its log has the traceback",
+        reason=reason_of(error, run=config["run"], node=config["node"]),
     )
     try:
         driver.append(event, deadline_s=LEAVE_DEADLINE_S)

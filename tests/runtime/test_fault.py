@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import zmq
 
 from bamboo.core.events import FaultScope
 from bamboo.errors import CoreMisuse, InputError, StorageFull, StorageUnavailable, StoreUnavailable
-from bamboo.runtime.fault import line_of, scope_of
+from bamboo.runtime.fault import line_of, reason_of, scope_of
+from bamboo.user_code.loading import entry_of, load_entry
 
 
 def os_error(number: int) -> OSError:
@@ -66,3 +68,29 @@ def test_what_the_work_meets_it_would_meet_anywhere(error: BaseException) -> Non
 
 def test_a_fault_is_said_in_one_line() -> None:
     assert line_of(ValueError("two\n  lines")) == "ValueError: two lines"
+
+
+LAYER = """
+def inner(x):
+    raise ValueError("two\\nlines")
+def forward(x):
+    return inner(x)
+"""
+
+
+def test_a_fault_in_the_users_code_shows_its_lines_and_the_command_for_the_rest(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "layer.py").write_text(LAYER, encoding="utf-8")
+    module = load_entry(entry_of(tmp_path / "layer.py"))
+    with pytest.raises(ValueError, match="two") as caught:
+        module.forward(1)
+    assert reason_of(caught.value, run="r", node="i-1.0").endswith(
+        'ValueError: two lines at layer.py, line 3, in inner: raise ValueError("two\\nlines") <- '
+        "layer.py, line 5, in forward: return inner(x) <- test_fault.py, line "
+        f"{caught.tb.tb_lineno}, in {caught.tb.tb_frame.f_code.co_name}: module.forward(1); "
+        "`bamboo logs r --node i-1.0` has the traceback"
+    )
+    assert reason_of(ValueError("x"), run="r", node="n") == (
+        "ValueError: x; `bamboo logs r --node n` has the traceback"
+    )
