@@ -24,7 +24,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -41,7 +41,8 @@ from bamboo.models import ModelSpec, build_model, build_shell, put_parameters
 from bamboo.ports import Buffer
 from bamboo.runtime.loss_contract import loss_gradient
 from bamboo.runtime.numerics import prepare
-from bamboo.runtime.one_layer import KEEP_NOTHING, OneLayer, Place, checksum, checksums, later
+from bamboo.runtime.one_layer import DRAW_IN_PLACE, OneLayer, Place, checksum, checksums, later
+from bamboo.runtime.other_times import move_clock
 from bamboo.runtime.wire import to_buffer, to_tensor
 
 _PR_SET_PDEATHSIG = 1
@@ -51,18 +52,22 @@ _KEPT_VARIABLES = (
     *("AWS_", "BAMBOO_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy"),
 )
 """How the names begin of variables that say where things lie, on a node as here."""
+LATER_S = 97_531.7
+FORK_LATER_S = 3_613.3
+"""A node joins a day later; and it runs long after it has read the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """What is asked of a layer: its microbatch, and the gradient of its output, or for the last
-    layer the targets of the loss."""
+    layer the targets of the loss; and what it was given of the first microbatch of all."""
 
     index: int
     step: int
     microbatch: int
     input: Tensor
     given: Tensor
+    first: Tensor
     is_last: bool
 
 
@@ -71,6 +76,8 @@ class Found:
     """What a layer was and did: checksums, by name."""
 
     initial: Mapping[str, int]
+    first_output: int
+    """Of the first microbatch, with the parameters of the later one."""
     output: int
     loss: str
     """In hexadecimal; "" for all but the last layer."""
@@ -103,7 +110,7 @@ class Alone:
 
     def ask(self, look: Look) -> None:
         """Have a layer looked at; `answer` is to be called once for each."""
-        buffers = [to_buffer(look.input), to_buffer(look.given)]
+        buffers = [to_buffer(look.input), to_buffer(look.given), to_buffer(look.first)]
         about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
         self._send(about | {"tensors": [[b.dtype, b.shape] for b in buffers]})
         with self._heard():
@@ -177,8 +184,9 @@ def serve(connection: Connection) -> NoReturn:
 
 def _look_at(text: str, connection: Connection) -> None:
     """The looker: reads the user's file and answers until there is no more to look at."""
-    _differ()
     job = job_from_json(text)
+    job = replace(job, code=os.path.abspath(job.code) if job.code else "")
+    _differ()
     prepare(job.cluster)
     wrong, spec = "", None
     try:
@@ -202,6 +210,7 @@ def _look_at(text: str, connection: Connection) -> None:
 def _look_in_fork(job: JobConfig, spec: ModelSpec, look: Look, connection: Connection) -> None:
     pid = os.fork()
     if not pid:
+        move_clock(FORK_LATER_S)
         _in_fork(lambda: _answer(connection, _found(job, spec, look)))
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
@@ -230,27 +239,30 @@ def look_alone(job: JobConfig, spec: ModelSpec, look: Look) -> Found:
     values = {name: later(value) for name, value in first.layer.named_parameters()}
     begun = [parameter.data for parameter in first.layer.parameters()]  # else freed, and given away
     put_parameters(first.layer, values)
-    output = checksum(first.forward(look.input, look.step, look.microbatch).output)
+    # Here it is in the middle of a stage, below where one begins.
+    earlier = first.forward(look.first, 0, 0, checked=True, begins=False)
     taken = OneLayer(spec, place, seed=seed, build=build_shell)
     _check_apart(taken, [*begun, *values.values()])
-    try:
-        put_parameters(taken.layer, values)
-    except (KeyError, ValueError) as error:
-        raise taken.place.refuse(
-            f"has other parameters each time it is built: {error}", "make the same in every call"
-        ) from error
+    again = initial if spec.plain else taken.initial()
+    for name in {**initial, **again}:
+        if initial.get(name) != again.get(name):
+            raise taken.place.refuse(
+                f"has other initial values of {name!r} each time that it is built", DRAW_IN_PLACE
+            )
+    put_parameters(taken.layer, values)
     run = taken.forward(look.input, look.step, look.microbatch)
-    if checksum(run.output) != output:
-        raise taken.place.refuse(
-            "gives another output each time that it is built and run", KEEP_NOTHING
-        )
     loss, gradient = "", look.given
     if look.is_last:
         value, gradient = loss_gradient(job.file, spec, run.output, look.given)
         loss = value.hex()
+    output = checksum(run.output)
     taken.backward(run, gradient)
     return Found(
-        initial=initial, output=output, loss=loss, gradients=checksums(run.gradients.items())
+        initial=initial,
+        first_output=checksum(earlier.output),
+        output=output,
+        loss=loss,
+        gradients=checksums(run.gradients.items()),
     )
 
 
@@ -271,6 +283,9 @@ def _differ() -> None:
     """Be as unlike the asking process as another node is: what a model must not depend on."""
     for name in [n for n in os.environ if not n.startswith(_KEPT_VARIABLES)]:
         del os.environ[name]
+    sys.argv = ["another"]
+    os.chdir("/")
+    move_clock(LATER_S)
     random.seed()
     np.random.seed()
     torch.seed()
@@ -291,7 +306,7 @@ def _read_look(connection: Connection) -> Look | None:
         for dtype, shape in body.pop("tensors")
     ]
     tensors = [to_tensor(buffer) for buffer in buffers]
-    return Look(**body, input=tensors[0], given=tensors[1])
+    return Look(**body, input=tensors[0], given=tensors[1], first=tensors[2])
 
 
 def _answer(connection: Connection, body: Mapping[str, object]) -> None:

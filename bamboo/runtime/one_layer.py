@@ -22,6 +22,10 @@ from bamboo.runtime.wire import SENDABLE
 
 ITS_INPUT = "its input"
 """In the place of a parameter's name: the gradient of the layer's input."""
+DRAW_IN_PLACE = (
+    "draw them in the layer's own function, from the default generators of torch, random and "
+    "numpy, and read no clock, address, environment or other layer"
+)
 KEEP_NOTHING = (
     "draw from torch's default generator only (as torch.nn.functional.dropout does), and keep "
     "nothing from call to call, from another layer or from the first parameters"
@@ -121,11 +125,20 @@ class OneLayer:
 
     # ------------------------------------------------------------------ what it does
 
-    def forward(self, x: Tensor, step: int, microbatch: int, *, checked: bool = False) -> Pass:
+    def forward(
+        self,
+        x: Tensor,
+        step: int,
+        microbatch: int,
+        *,
+        checked: bool = False,
+        begins: bool = True,
+    ) -> Pass:
         """Run it on one microbatch; `checked`: and look, then and after its backward, at all that
-        must be as it was."""
-        x = x.detach().clone()
-        x.requires_grad_(x.is_floating_point())
+        must be as it was. Not `begins`: the input is another layer's output, and no backward."""
+        leaf = x.detach().clone()
+        leaf.requires_grad_(leaf.is_floating_point())
+        x = leaf if begins else leaf.clone()
         before, held = settings(), Held(self.layer, x) if checked else None
         own = {tensor.untyped_storage().data_ptr() for _, tensor in named_tensors(self.layer)}
         saved: dict[int, int] = {}
@@ -152,7 +165,7 @@ class OneLayer:
             ) from error
         forward_ms = (time.perf_counter() - begin_s) * 1000
         self._check_settings(before)
-        self._check_output(x, y)
+        self._check_output(leaf, y)
         self._check_kept(held)
         return Pass(
             input=x,

@@ -13,6 +13,11 @@ together. Progress goes to standard error.
 """
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bamboo.config.load import job_from_json
@@ -28,6 +33,8 @@ from bamboo.runtime.global_settings import changed, settings
 from bamboo.runtime.loss_contract import check_sum
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.whole import Whole
+from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
+from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import recording
 
 SCHEMA_VERSION = 1
@@ -39,7 +46,6 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
     Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
     missing or empty data.
     """
-    alone.begin(job)
     prepare(job.cluster)
     text, described = read_described(job)
     data = load_data(job, text)
@@ -53,7 +59,9 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
         whole = Whole(job, spec, data)
         first = whole.run(0, 0)
         check_sum(job.file, spec, first[-1].output, data.microbatch(0, 0)[1])
-        whole.compare(alone)
+        with _taken_along(job, code_taken_along(job, recorder)) as of_a_node:
+            alone.begin(of_a_node)
+            whole.compare(alone, first)
         times = whole.time(first)
         whole.check_largest_token(first[-1].output)
         code = code_taken_along(job, recorder)
@@ -77,6 +85,19 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
         **_facts(job, data, described),
         **code,
     }
+
+
+@contextmanager
+def _taken_along(job: JobConfig, code: Mapping[str, Any]) -> Iterator[JobConfig]:
+    """The job as a node of the run has it: with a copy of the user's code, which is all that it has
+    of it."""
+    if not code or job.code:
+        yield job
+        return
+    with TemporaryDirectory(prefix="bamboo-look-") as folder:
+        copy = Path(folder) / CODE_FOLDER
+        write_bundle(Manifest.from_dict(code["code"]), copy)
+        yield replace(job, code=str(copy))
 
 
 def of_data(job: JobConfig) -> dict[str, Any]:

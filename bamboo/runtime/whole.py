@@ -24,6 +24,7 @@ from bamboo.runtime.alone import Alone, Found, Look
 from bamboo.runtime.answer import tell_progress
 from bamboo.runtime.loss_contract import check_finite, check_largest, loss_gradient
 from bamboo.runtime.one_layer import (
+    DRAW_IN_PLACE,
     KEEP_NOTHING,
     OneLayer,
     Pass,
@@ -37,8 +38,10 @@ from bamboo.runtime.one_layer import (
 from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
 
 REPEATS = 8
-"""How often layers that are alike run again, together."""
-LOOKS = 8
+"""How often layers that are alike run again, together, at least."""
+MOST_REPEATS, REPEATS_S = 100, 0.05
+"""So often they do within this time: what a layer counts may show only then."""
+LOOKS = 4
 """The most layers, of those that the same function makes, that are built alone."""
 UPDATES = 3
 """How often the end of a step is timed, for one of those that are alike."""
@@ -107,9 +110,10 @@ class Whole:
 
     # ------------------------------------------------------------------ beside layers built alone
 
-    def compare(self, alone: Alone) -> None:
+    def compare(self, alone: Alone, first: Sequence[Pass]) -> None:
         """Run a microbatch of a later step, with other parameters, and hold each layer against one
-        that begins there."""
+        that begins there; and again what each layer was given in the `first` passes: who keeps what
+        it made of it gives what the old parameters made."""
         for one in self.layers:
             for parameter in one.layer.parameters():
                 # In place, as a step changes it.
@@ -127,6 +131,7 @@ class Whole:
                 microbatch=microbatch,
                 input=run.input.detach(),
                 given=targets if is_last else gradient,
+                first=first[index].input.detach(),
                 is_last=is_last,
             )
             gradient = one.backward(run, gradient)
@@ -135,6 +140,7 @@ class Whole:
                 continue
             here = Found(
                 initial=self._initial[index],
+                first_output=checksum(one.forward(look.first, 0, 0).output),
                 output=checksum(run.output),
                 loss=loss.hex() if is_last else "",
                 gradients=checksums(run.gradients.items()),
@@ -180,10 +186,9 @@ class Whole:
             if here.initial.get(name) != there.initial.get(name):
                 raise place.refuse(
                     f"has other initial values of {name!r} {elsewhere}",
-                    "draw them in the layer's own function, from the default generators of torch, "
-                    "random and numpy, and read no clock, address, environment or other layer",
+                    DRAW_IN_PLACE,
                 )
-        if here.output != there.output:
+        if (here.output, here.first_output) != (there.output, there.first_output):
             raise place.refuse(f"gives another output {elsewhere}", KEEP_NOTHING)
         if here.loss != there.loss:
             raise InputError(
@@ -213,13 +218,15 @@ class Whole:
     def _time_one(self, index: int, first: Sequence[Pass]) -> Times:
         one, begun = self.layers[index], first[index]
         runs: list[Pass] = []
-        for _ in range(REPEATS):
+        end_s = time.perf_counter() + REPEATS_S
+        while len(runs) < REPEATS or (len(runs) < MOST_REPEATS and time.perf_counter() < end_s):
             run = one.forward(begun.input, 0, 0)
             one.backward(run, begun.given)
             self._check_repeats(one, run, runs)
-            runs.append(run)
-            if len(runs) > 1:
+            if runs:
                 run.gradients = {}
+                run.output = run.input = torch.empty(0)
+            runs.append(run)
         return Times(
             forward_ms=statistics.median(run.forward_ms for run in runs),
             backward_ms=statistics.median(run.backward_ms for run in runs),

@@ -11,7 +11,7 @@ from bamboo.runtime.preflight import preflight
 from tests.jobs import tiny_job
 
 HEAD = """
-import functools, os, random, threading, time, uuid
+import functools, os, random, sys, threading, time, uuid
 import numpy as np
 import torch
 import torch.nn.functional as F

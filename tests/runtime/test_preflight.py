@@ -51,7 +51,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x) * random.random()
 """,
-        "gives another output each time that it is built and run; draw from",
+        "gives another output when it is built alone in another process",
     ),
     "numpy's random": (
         """
@@ -59,7 +59,7 @@ class Odd(Good):
     def forward(self, x):
         return self.linear(x) * float(np.random.rand())
 """,
-        "gives another output each time that it is built and run; draw from",
+        "gives another output when it is built alone in another process",
     ),
     "randomness in the gradient only": (
         """
@@ -149,7 +149,7 @@ class Odd(Good):
         super().__init__()
         self.linear.bias.data.fill_(random.SystemRandom().random())
 """,
-        "layer 2 (Odd) has other initial values of 'linear.bias' when it is built alone",
+        "has other initial values of 'linear.bias' each time that it is built; draw them in",
     ),
     "a wrong shape": (
         """

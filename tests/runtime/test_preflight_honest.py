@@ -236,6 +236,16 @@ HONEST = {
         "    def __init__(self):\n        super().__init__()\n"
         "        self.linear.weight = nn.Parameter(torch.randn(W, W).t())\nbuild = between(A)"
     ),
+    "files that are taken along": (
+        "from pathlib import Path\n"
+        "HERE = Path(__file__).parent\n"
+        "GAIN = len((HERE / 'text.txt').read_text())\n"
+        + OPTION.format("return self.linear(x) * (GAIN % 7)")
+    ),
+    "a variable that is taken along": (
+        "import os\nGAIN = len(os.environ.get('HOSTNAME', '')) + int(os.environ.get('RANK', '0'))\n"
+        + OPTION.format("return self.linear(x) * (1 + GAIN)")
+    ),
     "time for a log": (
         "import os, time\n"
         + OPTION.format("self.took = time.time(); self.pid = os.getpid(); return self.linear(x)")

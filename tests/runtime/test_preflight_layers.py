@@ -81,7 +81,7 @@ LAYER = {
         "        SIZES.reverse()\n"
         "    def forward(self, x): return super().forward(x) * self.more.sum()\n"
         "def build(job): return [embed, Odd, head]",
-        "has other parameters each time it is built: more has shape (8,), not (16,)",
+        "has other initial values of 'more' each time that it is built",
     ),
     "a token too few": (
         "class Few(nn.Module):\n"
