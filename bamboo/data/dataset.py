@@ -37,6 +37,7 @@ class Dataset:
         self._order = SampleOrder(
             samples=self.samples, batch=batch, microbatch=microbatch, seed=seed
         )
+        self.size_bytes = len(text)
         self.digest = hashlib.sha256(text).hexdigest()
         """SHA-256 of the bytes."""
 
@@ -72,6 +73,26 @@ class Dataset:
         return counts
 
 
+def check_digest(job: JobConfig, data: Dataset, digest: str) -> None:
+    """Raise InputError unless the data are those of this SHA-256, which the run was made for."""
+    if data.digest == digest:
+        return
+    key, value = _named(job)
+    raise InputError.at(
+        file=job.file,
+        key=key,
+        value=value,
+        problem=f"{data.size_bytes:,} bytes with digest {data.digest[:12]} are here, the run was "
+        f"made for digest {digest[:12]}",
+        remedy="give every node the files as they were at launch",
+    )
+
+
+def _named(job: JobConfig) -> tuple[str, str]:
+    """The key that names the data, and its value."""
+    return ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
+
+
 def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
     """Read and hash the job's text; takes well under a second for 16 MB and keeps no cache. `text`:
     what was read of it elsewhere.
@@ -87,7 +108,7 @@ def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
         microbatch=job.train.microbatch,
         seed=job.train.seed,
     )
-    key, value = ("data.path", job.data.path) if job.data.path else ("data.source", job.data.source)
+    key, value = _named(job)
     if data.samples < 1:
         raise InputError.at(
             file=job.file,

@@ -9,7 +9,7 @@ from pathlib import Path
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data
 from bamboo.config.tree import JobConfig
-from bamboo.data.dataset import load_data
+from bamboo.data.dataset import check_digest, load_data
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.models import build_model
 from bamboo.planner.memory import Sizes, stage_counts
@@ -72,11 +72,7 @@ def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = No
     prepare(job.cluster)
     semantics = strategy.semantics
     dataset = load_data(job, text)
-    if dataset.digest != semantics.data_digest:
-        raise InputError(
-            f"the data on this node has digest {dataset.digest[:12]}, the run was made for "
-            f"{semantics.data_digest[:12]}; give every node the same files"
-        )
+    check_digest(job, dataset, semantics.data_digest)
     numerics = local_numerics(job.cluster)
     if numerics != semantics.numerics:
         raise InputError(

@@ -40,5 +40,6 @@ def test_newcomers_that_meet_an_error_leave_and_the_next_one_is_taken_in(tmp_pat
         assert state.stop_at_step is not None
         assert not difference(run, steps=state.stop_at_step + 1), run.report()
         said = [d.reason for d in run.decisions()]
-        assert any(f"{other_data} cannot take part and leaves: InputError" in r for r in said)
+        (refused,) = [r for r in said if f"{other_data} cannot take part and leaves" in r]
+        assert f"data.path = '{text}'" in refused
         assert any(f"{breaks} is gone: it failed, RuntimeError" in r for r in said)

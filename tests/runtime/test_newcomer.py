@@ -184,9 +184,9 @@ def unreadable_job(bench: Bench, patch: pytest.MonkeyPatch) -> None:
 
 NODE, RUN = FaultScope.NODE, FaultScope.RUN
 CASES = [
-    (grown, "the run was made for", RUN),
-    (shorter, "the run was made for", RUN),
-    (other_bytes, "the run was made for", RUN),
+    (grown, f"data.path = 'text.txt': {len(TEXT) + 4:,} bytes with digest", RUN),
+    (shorter, f"data.path = 'text.txt': {len(TEXT) - 100:,} bytes with digest", RUN),
+    (other_bytes, f"data.path = 'text.txt': {len(TEXT):,} bytes with digest", RUN),
     (gone, "there is no file or folder", RUN),
     (unreadable, "Permission denied; make it readable", RUN),
     (failing_disk, "Input/output error", NODE),
