@@ -99,7 +99,9 @@ def status_of(folder: RunFolder) -> dict[str, Any]:
 def _ended(folder: RunFolder) -> dict[str, Any] | None:
     if not folder.receipt.exists():
         return None
-    return {**folder.read_json(folder.receipt)["status"], "ended": True}
+    body: dict[str, Any] = folder.read_json(folder.receipt)["status"]
+    body["ended"] = True  # in place: a copy would not say which field a damaged receipt lacks
+    return body
 
 
 def _standing(folder: RunFolder) -> dict[str, Any]:

@@ -53,12 +53,9 @@ def code_of(seen: Mapping[str, Any]) -> Manifest | None:
 def semantics_of(job: JobConfig, seen: Mapping[str, Any]) -> Semantics:
     """What a resolved job means, with the data, the code and the numerics that were seen."""
     code = code_of(seen)
-    return semantics(
-        job,
-        data_digest=seen["data_digest"],
-        numerics=seen["numerics"],
-        code=None if code is None else code.identity(),
-    )
+    # A plan for a GPU leaves the user's model alone: its strategy is for no launch of that model.
+    identity = {"left alone": True} if code is None else code.identity()
+    return semantics(job, data_digest=seen["data_digest"], numerics=seen["numerics"], code=identity)
 
 
 def layer_facts(job: JobConfig, seen: Mapping[str, Any]) -> tuple[LayerFacts, ...]:

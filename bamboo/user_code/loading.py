@@ -86,10 +86,17 @@ def file_of(module: object) -> str | None:
 
 
 def forget_loaded() -> None:
-    """Take back what the last load put into `sys.path` and `sys.modules`."""
+    """Take back what the last load put into `sys.path` and `sys.modules`: of the modules that came
+    since, the user's own below its folders."""
     folders = tuple(path + os.sep for path in _on_path)
-    if folders:
-        drop_modules(folders)
+    found = [
+        name
+        for name, module in list(sys.modules.items())
+        if name not in _before
+        and any(p.startswith(folders) and is_local(p) for p in _places_of(module))
+    ]
+    for name in found if folders else ():
+        del sys.modules[name]
     for path in _on_path:
         if path in sys.path:
             sys.path.remove(path)
@@ -97,15 +104,16 @@ def forget_loaded() -> None:
     importlib.invalidate_caches()
 
 
-def drop_modules(folders: tuple[str, ...]) -> None:
-    """Forget every module below these folders."""
-    found = {
-        name
-        for name, module in list(sys.modules.items())
-        if any(place.startswith(folders) for place in _places_of(module))
-    }
-    for name in found:
-        sys.modules.pop(name, None)
+_on_path: list[str] = []
+_before: frozenset[str] = frozenset()
+
+
+def _put_on_path(folders: Sequence[Path]) -> None:
+    global _before
+    _before = frozenset(sys.modules)
+    for folder in reversed(folders):
+        sys.path.insert(0, str(folder))
+        _on_path.append(str(folder))
 
 
 def _places_of(module: ModuleType) -> list[str]:
@@ -117,15 +125,6 @@ def _places_of(module: ModuleType) -> list[str]:
         return [str(path) for path in vars(module).get("__path__") or ()]
     except (TypeError, KeyError):  # of a made-up module, or of a package whose parent has gone
         return []
-
-
-_on_path: list[str] = []
-
-
-def _put_on_path(folders: Sequence[Path]) -> None:
-    for folder in reversed(folders):
-        sys.path.insert(0, str(folder))
-        _on_path.append(str(folder))
 
 
 def _is_file_of(module: ModuleType, file: Path) -> bool:

@@ -22,7 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.RunFolder:
     written = write_run(tmp_path, steps=70)
     folder = runs.RunFolder(id=run_id(written.name), path=written)
     resolved = json.loads(folder.resolved.read_text())
-    runs.write_json(folder.resolved, {"started_s": 1.0, "job": resolved["job"]})
+    runs.write_json(
+        folder.resolved, {"started_s": 1.0} | {name: resolved[name] for name in ("job", "samples")}
+    )
     runs.write_json(folder.receipt, {"outcome": "done", "step": 70})
     return folder
 

@@ -371,7 +371,9 @@ def builder_of(job: JobConfig) -> SlotBuilder:
     layers = len(spec.factories)
     cut = tuple(round(layers * p / grid.stages) for p in range(grid.stages + 1))
     strategy = Strategy(
-        semantics=semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster)),
+        semantics=semantics(
+            job, data_digest=data.digest, numerics=local_numerics(job.cluster), code={}
+        ),
         placement=Placement(cut=cut, grid=grid, redundancy=job.cluster.redundancy),
     )
     return SlotBuilder(job=job, strategy=strategy, spec=spec, dataset=data)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.user_code.guard import unguarded
-from bamboo.user_code.loading import drop_modules, forget_loaded
+from bamboo.user_code.loading import forget_loaded
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,5 @@ def _left_as_it_was(tmp_path: Path) -> Iterator[None]:
     yield
     os.chdir(here)
     unguarded()
-    drop_modules((str(tmp_path),))
     forget_loaded()
     sys.path[:] = path
