@@ -238,14 +238,6 @@ SHAPES: tuple[Shape, ...] = (
         ),
     ),
     Shape(
-        name="as many layers as the clock says",
-        honest=False,
-        code=_list(
-            f"lambda: {_FIRST}, $classes, *($first for _ in range(time.time_ns() // 1000 % 3)), "
-            f"lambda: {_LAST}"
-        ),
-    ),
-    Shape(
         name="functions that a generator makes",
         honest=False,
         code=(

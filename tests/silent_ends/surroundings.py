@@ -97,23 +97,18 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         },
         {
             "name": "the address of an object",
-            "init": "self.gain$n = id(self) // 64 % 13",
-            "forward": "y = y * (1 + self.gain$n)",
-        },
-        {
-            "name": "objects in the order of a set",
-            "init": "self.parts$n = list({nn.Tanh(), nn.Sigmoid(), nn.GELU()})",
-            "forward": "for part in self.parts$n:\n    y = part(y)",
+            "init": "self.gain$n = id(self) // 16 % 100003",
+            "forward": "y = y * (1 + self.gain$n / 1e5)",
         },
         {
             "name": "the number of its process",
-            "top": "GAIN$n = os.getpid() % 7",
-            "forward": "y = y * (1 + GAIN$n)",
+            "top": "GAIN$n = os.getpid() % 10007",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "the folder that it lies in",
-            "top": "GAIN$n = sum(map(ord, str(HERE))) % 7",
-            "forward": "y = y * (1 + GAIN$n)",
+            "top": "GAIN$n = sum(map(ord, str(HERE)))",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "the name of its module",
@@ -122,7 +117,7 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         },
         {
             "name": "the working folder",
-            "top": "GAIN$n = len(os.getcwd()) % 7",
+            "top": "GAIN$n = len(os.getcwd())",
             "forward": "y = y * (1 + GAIN$n)",
         },
         {
@@ -134,7 +129,7 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         },
         {
             "name": "how it was called",
-            "top": "GAIN$n = len(' '.join(sys.argv)) % 7",
+            "top": "GAIN$n = len(' '.join(sys.argv))",
             "forward": "y = y * (1 + GAIN$n)",
         },
         {
@@ -154,22 +149,22 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         # -------------------------------------------------------------- clocks
         {
             "name": "the clock when the module is imported",
-            "top": "GAIN$n = time.time_ns() // 1000 % 97",
-            "forward": "y = y * (1 + GAIN$n)",
+            "top": "GAIN$n = time.time_ns() // 1000 % 100003",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "the clock when a layer is built",
-            "init": "self.gain$n = time.perf_counter_ns() // 1000 % 97",
-            "forward": "y = y * (1 + self.gain$n)",
+            "init": "self.gain$n = time.perf_counter_ns() // 1000 % 100003",
+            "forward": "y = y * (1 + self.gain$n / 1e5)",
         },
         {
             "name": "the clock in forward",
-            "forward": "y = y * (1 + time.time_ns() // 1000 % 97)",
+            "forward": "y = y * (1 + time.time_ns() // 1000 % 100003 / 1e5)",
         },
         {
             "name": "the clock in seconds",
-            "top": "GAIN$n = datetime.datetime.now().second % 5",
-            "forward": "y = y * (1 + GAIN$n)",
+            "top": "GAIN$n = datetime.datetime.now().second",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "how long ago it was imported",
@@ -207,8 +202,8 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         },
         {
             "name": "when a file was written",
-            "top": "GAIN$n = os.stat(__file__).st_mtime_ns // 1000 % 97",
-            "forward": "y = y * (1 + GAIN$n)",
+            "top": "GAIN$n = os.stat(__file__).st_mtime_ns // 1000 % 100003",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "code that it reads and runs",
@@ -261,12 +256,12 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         },
         {
             "name": "how many modules are loaded",
-            "top": "GAIN$n = len(sys.modules) % 7",
+            "top": "GAIN$n = len(sys.modules)",
             "forward": "y = y * (1 + GAIN$n)",
         },
         {
             "name": "how much memory it has",
-            "forward": "y = y * (1 + resource.getrusage(resource.RUSAGE_SELF).ru_maxrss % 5)",
+            "forward": "y = y * (1 + resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e5)",
         },
     )
 )

@@ -1,24 +1,28 @@
 """A search for silent wrong ends: generated models, each trained calmly, with a loss, and with a
 loss after an edit. None may end "done" with other bits than a calm run has.
 
-`python -m tests.silent_ends SEED` plays one and shows its files.
+`make test` plays a dozen, whose seeds stand in the test's name (`BAMBOO_TEST_SEED` takes others);
+`make chaos` plays 300. `python -m tests.silent_ends SEED` plays one and shows its files.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.silent_ends.feature import Shape
-from tests.silent_ends.generate import composed, hazards
+from tests.silent_ends.generate import Case, case_of, composed, hazards
 from tests.silent_ends.honest import HONEST
-from tests.silent_ends.play import PLAYS, Player
+from tests.silent_ends.play import PLAYS, Player, Verdict
 from tests.silent_ends.shapes import SHAPES
 
 pytestmark = pytest.mark.e2e
 
+FEW, MANY = 12, 300
 AT_ONCE = 2
 """Cases: most of the time of one is waiting."""
+BEGIN = FEW * (int(os.environ.get("BAMBOO_TEST_SEED", "1")) - 1)
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +30,44 @@ def player() -> Iterator[Player]:
     made = Player()
     yield made
     made.close()
+
+
+def search(player: Player, seeds: Iterable[int]) -> Mapping[int, list[Verdict]]:
+    """Play the cases of these seeds; how each ended."""
+    seeds = tuple(seeds)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(seeds, pool.map(lambda s: player.play(case_of(s)), seeds), strict=True))
+
+
+def wrong(case: Case, verdicts: Iterable[Verdict]) -> list[str]:
+    """What of this may not be, in lines: a silent end, or an honest model that is not trained."""
+    return [
+        f"{case}\n    {verdict}"
+        for verdict in verdicts
+        if verdict.bad or (case.honest and verdict.kind != "equal")
+    ]
+
+
+def check(found: Mapping[int, list[Verdict]]) -> None:
+    offences = [line for seed, verdicts in found.items() for line in wrong(case_of(seed), verdicts)]
+    assert not offences, "\n".join(offences)
+    trained = [seed for seed, verdicts in found.items() if len(verdicts) == len(PLAYS)]
+    assert 3 * len(trained) >= len(found), "too many are refused for the search to show anything"
+    edited = [found[seed][-1] for seed in trained]
+    took = [verdict for verdict in edited if verdict.newcomer_owned]
+    assert 2 * len(took) >= len(edited), "too few newcomers computed anything after an edit"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("begin", [BEGIN], ids=lambda begin: f"seeds {begin} to {begin + FEW - 1}")
+def test_a_dozen_end_calmly_or_by_name(player: Player, begin: int) -> None:
+    check(search(player, range(begin, begin + FEW)))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_many_end_calmly_or_by_name(player: Player) -> None:
+    check(search(player, range(MANY)))
 
 
 FOUND_WITHOUT_A_LOOK = (
