@@ -272,6 +272,10 @@ OUTSIDE = {
         in_init("self.linear.bias.data.fill_(uuid.uuid4().int % 997)"),
         "has other initial values of 'linear.bias'",
     ),
+    "how many modules are loaded": (
+        in_init("self.linear.bias.data.fill_(len(sys.modules))"),
+        "has other initial values of 'linear.bias'",
+    ),
     "an address": (
         in_init("self.linear.bias.data.fill_(id(self) % 100003)"),
         "has other initial values of 'linear.bias'",

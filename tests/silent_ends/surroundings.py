@@ -169,7 +169,7 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         {
             "name": "how long ago it was imported",
             "top": "BEGAN$n = time.monotonic()",
-            "forward": "y = y * (0.5 if time.monotonic() - BEGAN$n > 0.3 else 1.0)",
+            "forward": "y = y * (0.5 if time.monotonic() - BEGAN$n > 60 else 1.0)",
         },
         # -------------------------------------------------------------- files
         {
