@@ -257,7 +257,7 @@ SURROUNDINGS: tuple[Feature, ...] = tuple(
         {
             "name": "how many modules are loaded",
             "top": "GAIN$n = len(sys.modules)",
-            "forward": "y = y * (1 + GAIN$n)",
+            "forward": "y = y * (1 + GAIN$n / 1e5)",
         },
         {
             "name": "how much memory it has",
