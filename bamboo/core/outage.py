@@ -34,7 +34,7 @@ class Writing:
 
 class WaitClock:
     """A clock for waits that a store is needed to end: it stands still while the store is away, and
-    for one full lease after, in which everybody says what he could not say."""
+    for one full lease after, in which each node says what it could not say."""
 
     def __init__(self, *, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -45,7 +45,7 @@ class WaitClock:
         self._stood_s = 0.0
 
     def away(self, now_s: float) -> None:
-        """The store is away at `now_s`; to be told again as long as it is."""
+        """The store is away at `now_s`; to be called again as long as it is."""
         if self._asked_s is None:
             self._asked_s = now_s
         self._until_s = now_s + self._lease_s

@@ -3,7 +3,7 @@ to compare with the whole model.
 
     preflight                          server                      looker, a fork of it
     fork, before all else   ------->   waits
-    {"job": ...}            ------->   forks a looker   ------->   reads the user's file
+    {"job": ...}            ------->   forks a looker   ------->   reads the run's code
     {"layer": 2, ...}, x, ...  --------------------------------->  forks, and the fork builds layer
                                <---------------------------------  2, runs it and answers
 
@@ -114,7 +114,7 @@ class Alone:
         buffers = [to_buffer(look.input), to_buffer(look.given), to_buffer(look.first)]
         about = {name: getattr(look, name) for name in ("index", "step", "microbatch", "is_last")}
         self._send(about | {"tensors": [[b.dtype, b.shape] for b in buffers]})
-        with self._heard():
+        with self._connected():
             for buffer in buffers:
                 self._connection.send_bytes(bytes(buffer.data))
         self._asked += 1
@@ -131,7 +131,7 @@ class Alone:
 
     def answer(self) -> Found:
         """What was found. Raises InputError with what is wrong with the layer."""
-        with self._heard():
+        with self._connected():
             body = json.loads(self._connection.recv_bytes())
         self._asked -= 1
         if "error" in body:
@@ -154,11 +154,11 @@ class Alone:
             os.waitpid(self._pid, 0)
 
     def _send(self, body: Mapping[str, object]) -> None:
-        with self._heard():
+        with self._connected():
             self._connection.send_bytes(json.dumps(body).encode())
 
     @contextlib.contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _connected(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError) as error:

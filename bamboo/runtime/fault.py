@@ -11,7 +11,7 @@ import torch
 
 from bamboo.core.events import FaultScope
 from bamboo.errors import StorageFull
-from bamboo.user_code.traces import user_lines
+from bamboo.user_code.traces import line_of, user_lines
 
 _OF_THE_MACHINE = frozenset(
     {
@@ -40,11 +40,6 @@ def _is_of_the_machine(error: BaseException) -> bool:
     if getattr(error, "errno", None) in _OF_THE_MACHINE:  # an OSError, or a socket's of ZeroMQ
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
-
-
-def line_of(error: BaseException) -> str:
-    """`OSError: [Errno 28] No space left on device`, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def reason_of(error: BaseException, *, run: str, node: str) -> str:

@@ -14,7 +14,8 @@ from bamboo.errors import InputError
 from bamboo.models import ModelSpec
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.global_settings import changed, settings
-from bamboo.runtime.one_layer import leaves_of, line_of
+from bamboo.runtime.one_layer import leaves_of
+from bamboo.user_code.traces import line_of
 
 MOST_REPEATS, REPEATS_S = 100, 0.05
 """So often the loss is asked within this time: what it counts may show only then."""

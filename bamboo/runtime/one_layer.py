@@ -19,6 +19,7 @@ from bamboo.models.build import USER_ERRORS
 from bamboo.models.spec import ModelSpec
 from bamboo.runtime.global_settings import changed, settings
 from bamboo.runtime.wire import SENDABLE
+from bamboo.user_code.traces import line_of
 
 ITS_INPUT = "its input"
 """In the place of a parameter's name: the gradient of the layer's input."""
@@ -358,11 +359,6 @@ def checksums(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
-def line_of(error: BaseException) -> str:
-    """An error of the user's code in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def remedy_of(error: BaseException) -> str:

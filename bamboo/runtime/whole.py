@@ -32,10 +32,10 @@ from bamboo.runtime.one_layer import (
     checksum,
     checksums,
     later,
-    line_of,
     same,
 )
 from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.user_code.traces import line_of
 
 REPEATS = 8
 """How often layers that are alike run again, together, at least."""
@@ -108,7 +108,7 @@ class Whole:
             self._tell()
         return passes, targets
 
-    # ------------------------------------------------------------------ beside layers built alone
+    # ------------------------------------------------------------------ against layers built alone
 
     def compare(self, alone: Alone, first: Sequence[Pass]) -> None:
         """Run a microbatch of a later step, with other parameters, and hold each layer against one

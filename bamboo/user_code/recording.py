@@ -1,7 +1,7 @@
 """What a model is built from: the local modules that are imported and the files that are opened
 while it is built and run, seen by an audit hook.
 
-Rule: only what the user's code opens counts, told by the frames that lead to it; a file that it
+Rule: only what the user's code opens counts, as the frames that lead to it show; a file that it
 wrote itself before is no part of the model.
 """
 

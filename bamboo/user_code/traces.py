@@ -1,4 +1,5 @@
-"""Where an error rose in the user's own code: what a person needs of a traceback first."""
+"""An error of the user's own code, in a line: what it is and where it rose, which is what a person
+needs of a traceback first."""
 
 import traceback
 
@@ -6,6 +7,11 @@ from bamboo.user_code.local import is_local
 
 MOST_FRAMES = 3
 """Shown, the innermost last."""
+
+
+def line_of(error: BaseException) -> str:
+    """`OSError: [Errno 28] No space left on device`, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def user_lines(error: BaseException) -> list[str]:
