@@ -291,9 +291,12 @@ def _differ() -> None:
     np.random.seed()
     torch.seed()
     _KEPT.extend(bytearray(size) for size in range(16, 4096, 48) for _ in range(3))
-    sys.modules["bamboo.runtime._another"] = types.ModuleType("bamboo.runtime._another")
+    for name in (f"bamboo.runtime._another{i}" for i in range(_MODULES)):
+        sys.modules[name] = types.ModuleType(name)
 
 
+_MODULES = 101
+"""More than this process can lack of what the asking one has loaded since."""
 _KEPT: list[bytearray] = []
 """Nothing but in the way, so that what is made next has other addresses."""
 
