@@ -5,7 +5,8 @@ Rules. (1) A node that owns no slot never ends a run that has begun: it leaves, 
 the others go on. (2) A fault of its node alone (`FaultScope.NODE`) is a loss like any other. One
 that the same work would meet anywhere ends the run where it trains, and before it has begun.
 (3) Whoever comes next may fail the same way, and costs money: the wait before another is rented
-doubles from try to try, and a run that has nobody left ends after MOST_TRIES. Pure.
+doubles from try to try, and a run that has nobody left, or that forms, ends after MOST_TRIES; one
+that forms ends at once when all its first nodes meet one fault together. Pure.
 """
 
 from dataclasses import replace
@@ -117,7 +118,9 @@ def _counted(state: State, event: NodeFailed, *, now_s: float) -> Faults:
     if _took_in(state, before) and passed_s > max(CALM_S, CALM_WAITS * waited_s):
         return first
     if passed_s < waited_s:
-        return replace(first, tries=before.tries, nodes=before.nodes + 1, at_s=before.at_s)
+        reason = event.reason if event.reason == before.reason else ""
+        together = replace(first, tries=before.tries, at_s=before.at_s, reason=reason)
+        return replace(together, nodes=before.nodes + 1)
     return replace(first, tries=before.tries + 1, nodes=before.nodes + 1)
 
 
@@ -152,7 +155,7 @@ def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Tra
     if state.phase is Phase.FINISHED:
         return decided
     often = faults.tries >= MOST_TRIES
-    if state.phase is Phase.FORMING and (often or faults.nodes >= state.grid.size):
+    if state.phase is Phase.FORMING and (often or _all_alike(state, faults)):
         return _give_up(decided, f"{faults.nodes} nodes failed, and the run has not begun")
     if often and parked(state):
         if not state.roll.live:
@@ -163,6 +166,13 @@ def _unless_in_vain(decided: Transition, faults: Faults, *, now_s: float) -> Tra
     rest_s = faults.at_s + wait_s(faults.tries) - now_s
     words = f"no other is rented for {rest_s:.0f} s (try {faults.tries})"
     return replace(decided, state=state, reason=f"{decided.reason}; {words}")
+
+
+def _all_alike(state: State, faults: Faults) -> bool:
+    """Whether all the first nodes of a run that forms met one fault together: the next would meet
+    it, too. Who failed later shows only that it failed as well."""
+    all_at_once = faults.tries == 1 and faults.nodes >= state.grid.size
+    return all_at_once and bool(faults.reason) and not state.roll.live
 
 
 def _give_up(decided: Transition, words: str) -> Transition:

@@ -249,7 +249,7 @@ class Faults:
     known: int
     """Nodes that the run knew after the last fault: those behind them have joined since."""
     reason: str
-    """Of the last one."""
+    """Of all those of the last try; "" when theirs differ."""
 
 
 @dataclass(frozen=True, kw_only=True)

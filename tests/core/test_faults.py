@@ -141,17 +141,43 @@ def test_a_run_that_forms_counts_who_is_there() -> None:
     assert may_rent(state, booting=0, now_s=1e4) is None
 
 
-def test_a_run_that_forms_ends_after_as_many_faults_as_it_has_nodes_or_tries() -> None:
-    state = forming(stages=3)
-    for number in range(3):
-        assert state.phase is Phase.FORMING
-        state = refused_alone(state, number, 0.0)
-    assert state.outcome is Outcome.FAULT
-    state = forming(stages=64)
+@pytest.mark.parametrize("stages", [2, 3, 64])
+def test_a_run_that_forms_ends_after_four_tries_in_vain(stages: int) -> None:
+    """However small its grid is: single failures over time, of one kind."""
+    state = forming(stages=stages)
     for number in range(MOST_TRIES):
-        assert state.phase is Phase.FORMING
+        assert state.phase is Phase.FORMING, f"after {number} tries"
         state = refused_alone(state, number, 100.0 * number)
     assert state.outcome is Outcome.FAULT
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_run_that_forms_ends_at_once_when_all_its_nodes_meet_one_fault_together(
+    stages: int,
+) -> None:
+    state = forming(stages=stages)
+    for number in range(stages):
+        assert state.phase is Phase.FORMING
+        state = refused_alone(state, number, number / 10)
+    assert state.outcome is Outcome.FAULT
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_nodes_that_fail_together_for_two_reasons_are_one_try(odd: int) -> None:
+    state = forming(stages=3)
+    for number in range(3):
+        reason = "its memory is full" if number == odd else "its disk is full"
+        event = failed(f"n9{number}.1", FaultScope.NODE, reason)
+        state = apply(state, event, number / 10).state
+    assert state.phase is Phase.FORMING
+    assert tries_of(state) == 1
+
+
+def test_a_run_that_forms_and_has_a_node_goes_on_whatever_others_meet() -> None:
+    state = apply(forming(stages=3), joined("n00.1")).state
+    for number in range(3):
+        state = refused_alone(state, number, 0.0)
+    assert state.phase is Phase.FORMING
 
 
 def refused_alone(state: State, number: int, now_s: float) -> State:
