@@ -114,7 +114,8 @@ class _Agent:
         self._stop = threading.Event()
         self._writes = Writes()
         self._link = WorkerLink(
-            config.socket_dir / f"a-{node}.sock", taken=lambda: self._writes.now().succeeds
+            config.socket_dir / f"a-{node}.sock",
+            taken=lambda: self._writes.now().succeeds(every_s=run.beat_s),
         )
         self._log = LogWatch(
             node=node,

@@ -21,10 +21,10 @@ class Writing:
     last_s: float = 0.0
     """How long ago the newest one succeeded: what is asked and not answered yet is no success."""
 
-    @property
-    def succeeds(self) -> bool:
-        """Whether the store takes what is written to it, as far as is known."""
-        return self.for_s > 0 and self.last_s <= AWAY_S
+    def succeeds(self, *, every_s: float) -> bool:
+        """Whether the store takes what is written to it, as far as is known to one who writes
+        every `every_s` seconds: nothing is asked of the store in between."""
+        return self.for_s > 0 and self.last_s <= every_s + AWAY_S
 
     def waited_s(self, since_s: float) -> float:
         """How much of the last `since_s` seconds others could have written in, and did not: those

@@ -17,10 +17,12 @@ def test_only_time_in_which_own_writes_succeed_is_waited() -> None:
 
 
 def test_a_store_takes_writes_while_the_newest_was_taken_and_lately() -> None:
-    assert not Writing().succeeds
-    assert Writing(for_s=0.01).succeeds
-    assert Writing(for_s=100.0, last_s=AWAY_S).succeeds
-    assert not Writing(for_s=100.0, last_s=1.01 * AWAY_S).succeeds
+    for every_s in (0.2, 2.0, 60.0):
+        late_s = every_s + AWAY_S
+        assert not Writing().succeeds(every_s=every_s)
+        assert Writing(for_s=0.01).succeeds(every_s=every_s)
+        assert Writing(for_s=100.0, last_s=late_s).succeeds(every_s=every_s)
+        assert not Writing(for_s=100.0, last_s=1.01 * late_s).succeeds(every_s=every_s)
 
 
 def test_a_clock_for_waits_stands_still_during_an_outage_and_one_lease_after() -> None:

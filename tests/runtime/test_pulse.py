@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bamboo.coord.writes import Writes
 from bamboo.core.state import Phase
 from bamboo.ports import REFUSED, TAKEN
 from bamboo.runtime import log_watch
@@ -144,6 +145,36 @@ def test_a_log_that_takes_nothing_is_away_though_it_is_read(
         watch.answered()
     now_s += 0.1
     watch.answered()
+    assert watch.was_there()
+
+
+@pytest.mark.parametrize("beat_s", [0.2, 2.0, 60.0])
+def test_a_log_is_there_however_rarely_its_node_beats(
+    beat_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two beats nothing is written, which is no outage; a refused beat begins one."""
+    now_s = 100.0
+    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
+    writes = Writes(clock=lambda: now_s)
+    watch = log_watch.LogWatch(step_timeout_s=3 * beat_s)
+
+    def pass_beat(told: Callable[[], None]) -> None:
+        nonlocal now_s
+        told()
+        for _ in range(int(beat_s / 0.2)):
+            now_s += 0.2
+            watch.answered()
+            watch.taken(writes.now().succeeds(every_s=beat_s))
+
+    for _ in range(5):
+        pass_beat(writes.written)
+    assert watch.was_there()
+    pass_beat(writes.refused)
+    assert watch.away()
+    for _ in range(4):
+        assert not watch.was_there()
+        pass_beat(writes.written)
+    pass_beat(writes.written)
     assert watch.was_there()
 
 
