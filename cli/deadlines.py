@@ -36,6 +36,10 @@ class Deadlines:
         self._clock.away(now_s)
         self.moved(now_s)
 
+    def waited_s(self, since_s: float) -> float:
+        """How much of the time since `since_s` counts for one who is waited for since then."""
+        return self._clock.counted_s(since_s)
+
     def due(self, state: State, *, now_s: float) -> Iterator[Event]:
         """What is to be said now; an event counts as said when the next one is asked for."""
         counted_s, cluster = self._clock.at(now_s), self._cluster

@@ -292,7 +292,8 @@ class Launcher:
 
     def _miss_nodes(self) -> None:
         state, rented, now_s = self.progress.state, self._ports.fleet.rented(), self._ports.now()
-        for event in missing(state, rented, self._job, now_s=now_s):
+        waited_s = self._deadlines.waited_s
+        for event in missing(state, rented, self._job, now_s=now_s, waited_s=waited_s):
             self._ports.append(event, deadline_s=APPEND_DEADLINE_S)
 
     def _to_ledger(self, *, last: bool = False) -> None:

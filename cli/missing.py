@@ -5,7 +5,7 @@ Rule: members see a loss first and say it; when the last of them go at once, nob
 instance whose agent broke, or never began, counts as there and takes no part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bamboo.config.tree import JobConfig
 from bamboo.core.events import FaultScope, NodeFailed, PeerLost
@@ -16,11 +16,17 @@ from cli.money import Rented
 
 
 def missing(
-    state: State, rented: Sequence[Rented], job: JobConfig, *, now_s: float
+    state: State,
+    rented: Sequence[Rented],
+    job: JobConfig,
+    *,
+    now_s: float,
+    waited_s: Callable[[float], float],
 ) -> list[PeerLost | NodeFailed]:
-    """What is to be said of the instances of a run now."""
+    """What is to be said of the instances of a run now; `waited_s` gives how much of the time since
+    then a node could have come in: while the store is away none can."""
     lost = _lost(state, rented, now_s=now_s, gone_s=job.cluster.gone_s)
-    return [*lost, *_never_came(state, rented, job, now_s=now_s)]
+    return [*lost, *_never_came(state, rented, job, waited_s=waited_s)]
 
 
 def may_start(
@@ -45,7 +51,11 @@ def _lost(state: State, rented: Sequence[Rented], *, now_s: float, gone_s: float
 
 
 def _never_came(
-    state: State, rented: Sequence[Rented], job: JobConfig, *, now_s: float
+    state: State,
+    rented: Sequence[Rented],
+    job: JobConfig,
+    *,
+    waited_s: Callable[[float], float],
 ) -> list[NodeFailed]:
     """One event for each instance that no node has come from for too long."""
     join_s = job.cluster.forming_timeout_s + job.cloud.boot_s
@@ -58,7 +68,7 @@ def _never_came(
             reason=f"no node came from its instance within {join_s:g} s",
         )
         for one in _booting(state, rented)
-        if now_s - one.started_at_s > join_s
+        if waited_s(one.started_at_s) > join_s
     ]
 
 

@@ -38,24 +38,41 @@ class WaitClock:
 
     def __init__(self, *, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._asked_s: float | None = None
+        self._began_s: float | None = None
+        """When it was asked first."""
+        self._asked_s = 0.0
         """When it went last."""
         self._until_s: float | None = None
         """It stands still until then."""
-        self._stood_s = 0.0
+        self._stood: list[tuple[float, float]] = []
+        """From when to when it stood still before, oldest first."""
 
     def away(self, now_s: float) -> None:
         """The store is away at `now_s`; to be called again as long as it is."""
-        if self._asked_s is None:
-            self._asked_s = now_s
+        if self._began_s is None:
+            self._began_s = self._asked_s = now_s
         self._until_s = now_s + self._lease_s
 
     def at(self, now_s: float) -> float:
         """The time that has counted by `now_s`."""
-        if self._until_s is not None and self._asked_s is not None:
-            if now_s < self._until_s:
-                return self._asked_s - self._stood_s
-            self._stood_s += self._until_s - self._asked_s
-            self._until_s = None
-        self._asked_s = now_s
-        return now_s - self._stood_s
+        began_s = self._began_s = now_s if self._began_s is None else self._began_s
+        if self._until_s is None or now_s >= self._until_s:
+            if self._until_s is not None:
+                self._stood.append((self._asked_s, self._until_s))
+                self._until_s = None
+            self._asked_s = now_s
+        return self._asked_s - self._stood_since(began_s)
+
+    def counted_s(self, since_s: float) -> float:
+        """How much of the time since `since_s` has counted when it was asked last: of what came
+        since then nobody knows yet whether the store was there, nor of what was before it began."""
+        if self._began_s is None:
+            return 0.0
+        since_s = max(since_s, self._began_s)
+        return max(0.0, self._asked_s - since_s - self._stood_since(since_s))
+
+    def _stood_since(self, since_s: float) -> float:
+        """For how long it has stood still since then."""
+        return sum(
+            until_s - max(from_s, since_s) for from_s, until_s in self._stood if until_s > since_s
+        )

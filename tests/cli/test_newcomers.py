@@ -5,6 +5,7 @@ import pytest
 
 from bamboo.core import events
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from tests.cli.test_outage import Refusing
 from tests.cli.world import START_S, World, job, joined, step
 
 
@@ -35,6 +36,32 @@ def test_an_instance_that_no_node_comes_from_is_ended_once_and_named() -> None:
         f"node i-3.0 cannot take part and leaves: no node came from its instance within {join_s} s"
         "; no other is rented for 5 s (try 1)"
     ]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_outage_makes_no_instance_late(ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node comes when the store is back, and could not before; one that never does is named
+    when its own time is over."""
+    config = job(stages=3)
+    join_s = int(config.cluster.forming_timeout_s + config.cloud.boot_s)
+    world = World(config, store_is_ours=ours)
+    refusing = Refusing(world, monkeypatch)
+
+    def train_on() -> None:
+        world.do(step(int(world.clock_s - START_S)))
+
+    def end() -> None:
+        world.interrupts = 2
+
+    outage = [refusing.go, *[[] for _ in range(2 * join_s)], refusing.come]
+    rest = [train_on for _ in range(join_s - 30)]
+    world._script = [joined(3), *[train_on for _ in range(20)], *outage, *rest]
+    world._script += [lambda: told.append(list(world.fleet.terminated))]
+    world._script += [*[train_on for _ in range(30)], end]
+    told: list[list[str]] = []
+    world.launcher.run()
+    assert told == [[]]
+    assert world.fleet.terminated == ["i-3"]
 
 
 def test_after_nodes_that_could_not_take_part_the_next_ones_wait() -> None:

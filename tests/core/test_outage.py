@@ -49,6 +49,29 @@ def test_an_outage_that_begins_within_the_lease_of_another_is_one_outage() -> No
     assert clock.at(17.5) == pytest.approx(11.0)
 
 
+def test_of_any_span_the_time_counts_in_which_the_clock_went() -> None:
+    clock = WaitClock(lease_s=LEASE_S)
+    assert clock.counted_s(50.0) == 0.0
+    clock.at(100.0)
+    clock.at(110.0)
+    assert clock.counted_s(102.0) == 8.0
+    assert clock.counted_s(50.0) == 10.0, "nothing is known of before"
+    clock.away(111.0)
+    clock.away(150.0)  # it stands still from 110 to 153
+    clock.at(152.0)
+    assert clock.counted_s(102.0) == 8.0
+    assert clock.counted_s(120.0) == 0.0, "of one that began in the outage"
+    clock.at(155.0)
+    assert clock.counted_s(102.0) == 10.0
+    assert clock.counted_s(120.0) == 2.0
+    clock.away(156.0)  # and from 155 to 159
+    assert clock.counted_s(102.0) == 10.0
+    clock.at(160.0)
+    assert clock.counted_s(102.0) == 11.0
+    assert clock.counted_s(154.0) == 2.0
+    assert clock.counted_s(161.0) == 0.0
+
+
 def test_a_clock_that_was_never_asked_begins_with_the_outage() -> None:
     clock = WaitClock(lease_s=LEASE_S)
     clock.away(50.0)
