@@ -12,7 +12,7 @@ from bamboo.ids import RunId, run_id
 
 COMMANDS = (
     *("ping", "select", "evalsha", "script|load"),
-    *("del", "exists", "time"),
+    *("del", "exists", "expire", "time"),
     *("hget", "hgetall", "hmget", "hset"),
     *("xadd", "xread"),
 )

@@ -46,6 +46,8 @@ _STREAMS = ("metrics", "ledger")
 _GREETING_S = 0.5
 ROOM_BYTES = 1 << 20
 """So much memory a store must have left for a run, at least."""
+_TRIED_OUT_S = 300
+"""What a start that was killed wrote to try a store out is gone after so long."""
 _READ_COUNT = 1000
 """Most entries or records given by one call; the caller asks again for more."""
 
@@ -198,12 +200,17 @@ class RedisStore:
     def _write_as_a_run_does(self) -> None:
         node = NodeId("check")
         try:
-            # First what is large: a store with less room than that refuses what comes next.
-            self.create(state="{}", entry="{}", documents={"check": "-" * ROOM_BYTES})
+            self.create(state="{}", entry="{}", documents={"check": ""})
+            self._expire("state", "log", "documents")
+            # Then what is large: a store with less room than that refuses what comes next.
+            large, documents = "-" * ROOM_BYTES, self._key("documents")
+            self._call(lambda: self._commands.hset(documents, "check", large))
             self.commit(expected_version=0, state="{}", entry="{}")
             self.beat(node, "{}")
+            self._expire("leases")
             for stream in _STREAMS:
                 self.append(stream, "{}")
+                self._expire(f"s:{stream}")
             self.read()
             self.leases()
             self.documents()
@@ -211,6 +218,15 @@ class RedisStore:
         finally:
             with contextlib.suppress(StoreUnavailable):  # nothing was written, then
                 self.remove()
+
+    def _expire(self, *names: str) -> None:
+        """Have keys of a try-out end by themselves, for one that is killed before it removes them;
+        a write into a key leaves its end as it is."""
+        for name in names:
+            key = self._key(name)
+            # A run's user of old has no right to it: then they stay, and are as good.
+            with contextlib.suppress(StoreRefuses):
+                self._call(partial(self._commands.expire, key, _TRIED_OUT_S))
 
     def look(self) -> StoreSeen:
         """What answers there. Raises StoreRefused as `ping` does."""

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import pytest
 import redis
 
+from bamboo.coord.acl import user_rules
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import check_store, open_store
-from bamboo.coord.redis_store import refused
+from bamboo.coord.redis_store import RedisStore, refused
 from bamboo.coord.replay import verify_decisions
 from bamboo.errors import StoreRefused, StoreUnavailable
 from bamboo.ids import NodeId, run_id
@@ -95,6 +96,37 @@ def test_the_try_out_leaves_nothing(server: StoreServer) -> None:
     client = redis.Redis.from_url(server.url)
     assert client.keys("bamboo:leaves-nothing:*") == []
     client.close()
+
+
+@pytest.mark.parametrize("at", ["hset", "commit", "append", "read", "remove"])
+def test_a_try_out_that_is_killed_leaves_nothing_for_ever(
+    at: str, server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed: before it asks for what comes next, and it removes nothing."""
+    run = run_id(f"killed-{at}")
+    store = RedisStore(server.url, run, deadline_s=4.0)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "remove", die)
+    monkeypatch.setattr(store._commands if at == "hset" else store, at, die)
+    with pytest.raises(KeyboardInterrupt):
+        store.try_out()
+    store.close()
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        keys = client.keys(f"bamboo:{run}:*")
+        assert len(keys) >= 3
+        assert {key: 0 < client.ttl(key) <= 300 for key in keys} == dict.fromkeys(keys, True)
+
+
+def test_a_runs_user_of_old_that_may_let_nothing_expire_tries_out(server: StoreServer) -> None:
+    run = run_id("of-old")
+    with redis.Redis.from_url(server.url) as admin:
+        words = ("ACL", "SETUSER", "old", "on", ">pw", *user_rules(run), "-expire")
+        admin.execute_command(*words)
+        check_store(server.url.replace(f":{quote(PASSWORD)}@", "old:pw@"), run=run)
+        assert admin.keys("bamboo:of-old:*") == []
 
 
 def test_a_server_that_says_nothing_is_refused_within_the_deadline() -> None:
