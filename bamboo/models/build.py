@@ -25,6 +25,7 @@ from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, re
 from bamboo.user_code.guard import NotTakenAlong
 from bamboo.user_code.loading import entry_of, load_entry
 from bamboo.user_code.recording import Recorder
+from bamboo.user_code.traces import placed_line_of
 
 USER_ERRORS = (Exception, SystemExit)
 """What code of the user's may raise, exceptions of its own included: reported as wrong input, with
@@ -51,7 +52,7 @@ def build_model(job: JobConfig) -> ModelSpec:
     except (NotTakenAlong, DamagedCode):
         raise  # says all that there is to say
     except USER_ERRORS as error:
-        raise _refuse(job, f"{type(error).__name__}: {error}", f"correct {path}") from error
+        raise _refuse(job, placed_line_of(error), f"correct {path}") from error
     if isinstance(built, ModelSpec):
         flaw = flaw_of(built)
         if flaw is not None:
@@ -61,7 +62,7 @@ def build_model(job: JobConfig) -> ModelSpec:
         raise _refuse(
             job, f"it returned {type(built).__name__}", "return a non-empty list of layers"
         )
-    _refuse_shared(job, [item for item in built if isinstance(item, nn.Module)])
+    _refuse_shared(job, [(i, item) for i, item in enumerate(built) if isinstance(item, nn.Module)])
     # One factory for each function, however often it is listed: so layers are known to be alike.
     made: dict[int, Callable[[], nn.Module]] = {}
     factories = (made.setdefault(id(item), _factory(job, i, item)) for i, item in enumerate(built))
@@ -86,12 +87,12 @@ def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
     return {"code": manifest.to_dict()}
 
 
-def _refuse_shared(job: JobConfig, layers: Sequence[nn.Module]) -> None:
+def _refuse_shared(job: JobConfig, layers: Sequence[tuple[int, nn.Module]]) -> None:
     """Layers are copied apart, so a parameter that two of them share would silently become two."""
     seen: dict[int, str] = {}
-    for layer in layers:
+    for index, layer in layers:
         places = {
-            parameter.untyped_storage().data_ptr(): f"{type(layer).__name__}.{name}"
+            parameter.untyped_storage().data_ptr(): f"{type(layer).__name__}.{name} (item {index})"
             for name, parameter in layer.named_parameters()
             if not is_lazy(parameter) and parameter.numel()
         }

@@ -15,10 +15,11 @@ from bamboo.models import ModelSpec
 from bamboo.models.build import USER_ERRORS
 from bamboo.runtime.global_settings import changed, settings
 from bamboo.runtime.one_layer import leaves_of
-from bamboo.user_code.traces import line_of
+from bamboo.user_code.traces import placed_line_of
 
 MOST_REPEATS, REPEATS_S = 100, 0.05
-"""So often the loss is asked within this time: what it counts may show only then."""
+"""So often the loss is asked within this time of the processor, which a busy machine makes no
+shorter: what it counts may show only then."""
 ROUNDING = 1e-3
 """Of the losses' size: two orders of the same float32 sum differ by less."""
 
@@ -38,7 +39,7 @@ def loss_gradient(
             file,
             spec,
             output,
-            f"that the loss cannot take: {line_of(error)}",
+            f"that the loss cannot take: {placed_line_of(error)}",
             "end with a value for each token of the vocabulary",
         ) from error
     found = changed(before)
@@ -54,7 +55,9 @@ def loss_gradient(
     try:
         (loss / targets.numel()).backward()  # type: ignore[no-untyped-call]
     except USER_ERRORS as error:
-        raise InputError(f"{file}: the loss fails in its backward: {line_of(error)}") from error
+        raise InputError(
+            f"{file}: the loss fails in its backward: {placed_line_of(error)}"
+        ) from error
     assert leaf.grad is not None
     return loss.item(), leaf.grad
 
@@ -75,8 +78,8 @@ def check_sum(file: str, spec: ModelSpec, output: Tensor, targets: Tensor) -> No
     both. Raises InputError; does nothing where no half of the output can be told."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         whole = _of(spec.loss, output, targets, 1)
-        end_s, asked = time.perf_counter() + REPEATS_S, 1
-        while asked < 3 or (asked < MOST_REPEATS and time.perf_counter() < end_s):
+        end_s, asked = time.thread_time() + REPEATS_S, 1
+        while asked < 3 or (asked < MOST_REPEATS and time.thread_time() < end_s):
             asked += 1
             again = _of(spec.loss, output, targets, asked)
             if whole is None or whole != again:
@@ -109,7 +112,7 @@ def check_largest(
                 spec,
                 output,
                 f"with which the loss cannot take {largest}, the largest token of the data: "
-                f"{line_of(error)}",
+                f"{placed_line_of(error)}",
                 "end with a value for each token of the vocabulary",
             ) from error
 

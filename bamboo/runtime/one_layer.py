@@ -19,7 +19,7 @@ from bamboo.models.build import USER_ERRORS
 from bamboo.models.spec import ModelSpec
 from bamboo.runtime.global_settings import changed, settings
 from bamboo.runtime.wire import SENDABLE
-from bamboo.user_code.traces import line_of
+from bamboo.user_code.traces import placed_line_of
 
 ITS_INPUT = "its input"
 """In the place of a parameter's name: the gradient of the layer's input."""
@@ -86,7 +86,9 @@ class OneLayer:
         except InputError as error:
             raise InputError(f"{place.file}: {error}") from error
         except USER_ERRORS as error:
-            raise place.refuse(f"cannot be built: {line_of(error)}", remedy_of(error)) from error
+            raise place.refuse(
+                f"cannot be built: {placed_line_of(error)}", remedy_of(error)
+            ) from error
         self.place = replace(place, name=type(self.layer).__name__)
         self._check_settings(before)
 
@@ -162,7 +164,7 @@ class OneLayer:
                 )
         except USER_ERRORS as error:
             raise self.place.refuse(
-                f"fails in its forward: {line_of(error)}", remedy_of(error)
+                f"fails in its forward: {placed_line_of(error)}", remedy_of(error)
             ) from error
         forward_ms = (time.perf_counter() - begin_s) * 1000
         self._check_settings(before)
@@ -186,7 +188,7 @@ class OneLayer:
             run_back(run.output, gradient)
         except USER_ERRORS as error:
             raise self.place.refuse(
-                f"fails in its backward: {line_of(error)}", remedy_of(error)
+                f"fails in its backward: {placed_line_of(error)}", remedy_of(error)
             ) from error
         run.backward_ms = (time.perf_counter() - begin_s) * 1000
         run.output = run.output.detach()  # Lets the graph go.

@@ -108,6 +108,10 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
         raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
     if job.code:
         check_identity(Path(job.code), of_run.model.get("code", {}))
+    elif job.model.model != "gpt":
+        raise InputError(
+            f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
+        )
     here = semantics(
         job,
         data_digest=data.digest,

@@ -6,15 +6,17 @@ builds the model.
     <run>/code/1/... and so on   other folders that it imports from, or reads files of
 """
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.named_files import what_is_wrong
 from bamboo.user_code.guard import guarded
 from bamboo.user_code.loading import Entry, load_entry
 from bamboo.user_code.manifest import Manifest
@@ -36,36 +38,43 @@ def write_bundle(manifest: Manifest, folder: Path) -> None:
     was read, or cannot be copied; the folder must not exist yet."""
     for file in manifest.files:
         target = folder / file.path
-        try:
+        with _taking(Path(file.origin)):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file.origin, target)
             found = sha256_of(target)
-        except OSError as error:
-            raise InputError(
-                f"{file.origin}: {error.strerror}, and the run is to take this file along; make it "
-                "readable, and room for it, and launch again"
-            ) from error
+            target.chmod(0o400)
         if found != file.sha256:
             raise InputError(f"{file.origin} was changed while the job was looked at; launch again")
-        target.chmod(0o400)
-    # It holds values of environment variables.
-    descriptor = os.open(folder / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        out.write(manifest.to_json())
+    with _taking(folder / MANIFEST):
+        # It holds values of environment variables.
+        descriptor = os.open(folder / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(manifest.to_json())
+
+
+@contextlib.contextmanager
+def _taking(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{file}: {error.strerror}, and the run is to take this file along; make it readable, "
+            "and room for it, and launch again"
+        ) from error
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Of the code in this folder. Raises DamagedCode when it is missing or damaged."""
     path = folder / MANIFEST
+    wrong = what_is_wrong(path)
+    if wrong:
+        raise DamagedCode(
+            f"{path}: {wrong}; the run's own copy of its code is needed to train or verify it"
+        )
     try:
         return Manifest.from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DamagedCode(
-            f"{path}: {error.strerror}; the run's own copy of its code is needed to train or "
-            "verify it"
-        ) from error
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DamagedCode(f"{path} is damaged: {error}") from error
+    except (OSError, ValueError) as error:
+        raise DamagedCode(f"{path} is damaged: {error}; put it back, or {LAUNCH_ANEW}") from error
 
 
 def identity_here(folder: Path) -> dict[str, Any]:
@@ -80,11 +89,17 @@ def identity_here(folder: Path) -> dict[str, Any]:
 
 def check_identity(folder: Path, wanted: Mapping[str, Any]) -> None:
     """Raise DamagedCode with the first file or distribution that is not the one of the run."""
+    if not wanted:
+        raise DamagedCode(
+            f"{folder}: the run's identity says nothing of its code, so it is of an older release; "
+            "use that one"
+        )
     here = identity_here(folder)
     for path in sorted(wanted["files"].keys() | here["files"].keys()):
         if wanted["files"].get(path) != here["files"].get(path):
+            what = "is missing or no file" if here["files"].get(path) is None else "was changed"
             raise DamagedCode(
-                f"{folder / path} was changed after the launch of the run, which trains with what "
+                f"{folder / path} {what} after the launch of the run, which trains with what "
                 f"it took along; put it back, or {LAUNCH_ANEW}"
             )
     if wanted["environment"] != here["environment"]:
@@ -113,7 +128,7 @@ def load_bundle(folder: Path) -> ModuleType:
 
 def _digest(file: Path) -> str | None:
     try:
-        return sha256_of(file)
+        return sha256_of(file) if file.is_file() else None
     except OSError:
         return None
 

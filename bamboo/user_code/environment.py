@@ -13,10 +13,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
-from bamboo.user_code.local import is_local
+from bamboo.user_code.local import is_local, user_frame
 
 _PASSED = (os.__file__, _collections_abc.__file__, "<frozen os>", "<frozen _collections_abc>")
 """Files whose frames lie between a read and who reads."""
+_POOLS = os.path.join(os.path.dirname(os.__file__), "concurrent") + os.sep
 
 
 class Reader(Protocol):
@@ -51,6 +52,7 @@ def _patch() -> None:
     kind: Any = type(os.environ)
     kind.__getitem__ = _asking_item(kind.__getitem__)
     kind.__setitem__ = _telling(kind.__setitem__)
+    kind.__delitem__ = _removing(kind.__delitem__)
     kind.__iter__ = _asking_names(kind.__iter__)
 
 
@@ -82,6 +84,25 @@ def _telling(plain: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any]
     return set_item
 
 
+def _removing(plain: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @functools.wraps(plain)
+    def remove(self: Any, name: Any) -> None:
+        frame = None if _reader is None else _of_user(sys._getframe(1))
+        if _reader is None or frame is None:
+            plain(self, name)
+            return
+        # A variable that was set at launch alone is there for the user's code.
+        here = self._data.get(self.encodekey(name))
+        value = _reader.read(os.fsdecode(name), None if here is None else os.fsdecode(here), frame)
+        _reader.wrote(os.fsdecode(name))
+        if here is not None:
+            plain(self, name)
+        elif value is None:
+            raise KeyError(name)
+
+    return remove
+
+
 def _asking_names(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(plain)
     def names(self: Any) -> Any:
@@ -97,4 +118,8 @@ def _of_user(frame: FrameType | None) -> FrameType | None:
     """Who reads, where that is the user's code."""
     while frame is not None and frame.f_code.co_filename in _PASSED:
         frame = frame.f_back
-    return frame if frame is not None and is_local(frame.f_code.co_filename) else None
+    if frame is None or is_local(frame.f_code.co_filename):
+        return frame
+    # A pool's thread reads for who filled the pool.
+    in_pool = frame.f_code.co_filename.startswith(_POOLS)
+    return user_frame(frame) if in_pool else None

@@ -5,25 +5,21 @@ Rule: what the run took along is found first; what it did not take along is not 
 holds for the rest of the process, so also for what a forward imports or opens.
 """
 
-import builtins
-import functools
+import errno
 import importlib.abc
-import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.user_code import environment
+from bamboo.user_code.loading import SourceOnly
 from bamboo.user_code.local import is_local, place_of, user_frame
 from bamboo.user_code.manifest import Manifest
-
-_MODULES = (".py", ".so")
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+from bamboo.user_code.watch import WRITES, listen
 
 
 class NotTakenAlong(InputError):
@@ -34,16 +30,11 @@ class NotTakenAlong(InputError):
 def guarded(folder: Path, manifest: Manifest) -> None:
     """From now on this process knows the user's code from this bundle alone. A later call takes the
     place of this one."""
-    global _guard, _hooked
+    global _guard
     unguarded()
     _guard = _Guard(folder, manifest)
     sys.meta_path.insert(0, _guard)
-    environment.ask(_guard)
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_saw)
-    if any(not file.path.endswith(_MODULES) for file in manifest.files):
-        _redirect_opens()
+    listen(_guard)
 
 
 def unguarded() -> None:
@@ -51,13 +42,11 @@ def unguarded() -> None:
     global _guard
     if _guard is not None:
         sys.meta_path.remove(_guard)
-        environment.ask(None)
+        listen(None)
         _guard = None
 
 
 _guard: "_Guard | None" = None
-_hooked = False
-_redirects = False
 
 
 class _Guard(importlib.abc.MetaPathFinder):
@@ -72,6 +61,7 @@ class _Guard(importlib.abc.MetaPathFinder):
         }
         self._written: set[str] = set()
         self._environment = manifest.environment
+        self._absent, self._present = set(manifest.absent), set(manifest.present)
         self._set: set[str] = set()
 
     # ------------------------------------------------------------ imports
@@ -81,17 +71,33 @@ class _Guard(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if path is None:
             own = PathFinder.find_spec(name, self._search, target)
-            if own is not None:
-                return own
+            # A folder without a file of its own is a package only where nothing else has its name.
+            if own is not None and own.has_location:
+                return self._checked(name, own)
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             if finder is self or find is None:
                 continue
             spec: ModuleSpec | None = find(name, path, target)
+            if spec is not None and self._is_mine(spec.origin or ""):
+                return self._checked(name, spec)
             if spec is not None:
                 self._refuse_elsewhere(name, spec)
                 return spec
         return None
+
+    def _checked(self, name: str, spec: ModuleSpec) -> ModuleSpec:
+        """A module of the bundle: one that the manifest has, and never what was compiled of it."""
+        origin = os.path.normpath(spec.origin or "")
+        if origin not in self._by_origin.values():
+            raise NotTakenAlong(
+                f"{origin} is no file that the run took along at launch, and {name} would be "
+                "loaded from it; remove it"
+            )
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = SourceOnly(name, origin)
+            spec.cached = None
+        return spec
 
     def _refuse_elsewhere(self, name: str, spec: ModuleSpec) -> None:
         origin = spec.origin
@@ -129,83 +135,86 @@ class _Guard(importlib.abc.MetaPathFinder):
 
     # ------------------------------------------------------------ files
 
-    def moved(self, path: Any) -> Any:
-        """Where a file is read from; what the run did not take along stays as it is."""
-        if not isinstance(path, str | bytes | os.PathLike):
-            return path
+    def working_folder(self, here: str) -> str:
+        """That of the launch, which need not be on this machine."""
+        return self._launch_folder
+
+    def moved(self, path: Any, *, examined: bool, frame: FrameType) -> Any:
+        """Where a file is looked for. What was not there at launch is not there now, but for what
+        the code has written since."""
         name = os.fsdecode(path)
         full = os.path.join(self._launch_folder, name)
         if full.startswith(self._folder + os.sep):
             # `..` may lead out of the bundle, to where another folder lay beside this one.
             number, _, rest = full[len(self._folder) + 1 :].partition(os.sep)
             root = self._roots.get(number)
-            before = os.path.join(root, rest) if root else self._above_first(number, rest)
-            full = before
-        found = self._by_origin.get(os.path.normpath(full))
-        if found is None or found == name:
+            full = os.path.join(root, rest) if root else self._above_first(number, rest)
+        full = os.path.normpath(full)
+        if full in self._written or os.path.abspath(name) in self._written:
             return path
-        return os.fsencode(found) if isinstance(path, bytes) else found
+        found = self._by_origin.get(full)
+        if found is not None and found != name:
+            return os.fsencode(found) if isinstance(path, bytes) else found
+        if not examined or found is not None:
+            return path
+        there = self._as_at_launch(full, os.path.abspath(name), frame)
+        return os.fsencode(there) if isinstance(path, bytes) else there
+
+    def _as_at_launch(self, path: str, here: str, frame: FrameType) -> str:
+        """Of a path that is only looked at: what to look at, `path` by its place at launch, `here`
+        by its place now. Raises FileNotFoundError where there was nothing."""
+        # A path is made absolute by a look at each folder that it leads through.
+        leads_here = self._folder.startswith(here.rstrip(os.sep) + os.sep)
+        if leads_here or (self._is_mine(here) and os.path.lexists(here)) or not is_local(path):
+            return here
+        if path in self._absent:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if path in self._present and os.path.lexists(path):
+            return path
+        raise NotTakenAlong(
+            f"{place_of(frame)} looks whether {path} is there, which the model did not do at "
+            "launch, or which was there then; look while the model is built, or open it then"
+        )
 
     def _above_first(self, *parts: str) -> str:
         return os.path.join(os.path.dirname(self._roots["0"].rstrip(os.sep)), *parts)
 
-    def saw_open(self, path: object, flags: int) -> None:
-        """Refuse a local file that the user's code opens and the run did not take along."""
-        if not isinstance(path, str | bytes | os.PathLike):
-            return
-        full = os.path.abspath(os.fsdecode(path))
-        frame = user_frame(sys._getframe(2)) if is_local(full) else None
-        if frame is None:
-            return
-        if flags & _WRITES:
-            if full in self._by_origin.values():
+    def opened(self, path: str, flags: int, frame: FrameType) -> None:
+        """Refuse a local file that the run did not take along."""
+        if flags & WRITES:
+            if path in self._by_origin.values():
                 raise NotTakenAlong(
-                    f"{place_of(frame)} writes {full}, which is part of the run's code; write "
+                    f"{place_of(frame)} writes {path}, which is part of the run's code; write "
                     "elsewhere"
                 )
-            self._written.add(full)
-        elif self._is_mine(full):
+            self._written.add(path)
             return
-        elif full not in self._written and os.path.isfile(full):
+        if path in self._written or self._is_mine(path):
+            return
+        if path in self._absent:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if os.path.isfile(path):
+            self._refuse_file(path, "opens", frame)
+
+    def loaded(self, path: str, frame: FrameType) -> None:
+        """The same for what is opened below Python."""
+        if path not in self._written and not self._is_mine(path) and os.path.isfile(path):
+            self._refuse_file(path, "loads", frame)
+
+    def listed_folder(self, path: str, frame: FrameType) -> None:
+        """Refuse a folder outside: its files are others at another time."""
+        if not self._is_mine(path):
             raise NotTakenAlong(
-                f"{place_of(frame)} opens {full}, which the run did not take along: the model did "
-                "not open it at launch; open it while the model is built"
+                f"{place_of(frame)} lists the folder {path}: a run takes along the files that the "
+                "model opens, not what else lies beside them; name the files"
             )
 
+    def _refuse_file(self, path: str, does: str, frame: FrameType) -> None:
+        raise NotTakenAlong(
+            f"{place_of(frame)} {does} {path}, which the run did not take along: the model did not "
+            "open it at launch; open it by its name while the model is built"
+        )
+
     def _is_mine(self, path: str) -> bool:
-        return os.path.normpath(path).startswith(self._folder + os.sep)
-
-
-def _saw(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _guard is not None:
-        _guard.saw_open(arguments[0], int(arguments[2] or 0))
-
-
-def _redirect_opens() -> None:
-    """Python's own ways to a file ask first where it lies. What opens files below Python, as some
-    libraries do, is not seen."""
-    global _redirects
-    if _redirects:
-        return
-    _redirects = True
-    builtins.open = io.open = _redirected(builtins.open, "file")
-    for name in ("open", "stat"):
-        plain = getattr(os, name)
-        redirected = _redirected(plain, "path")
-        for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-            if plain in able:
-                able.add(redirected)
-        setattr(os, name, redirected)
-
-
-def _redirected(call: Callable[..., Any], keyword: str) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def at_its_place(*arguments: Any, **named: Any) -> Any:
-        if _guard is not None and user_frame(sys._getframe(1)) is not None:
-            if arguments:
-                arguments = (_guard.moved(arguments[0]), *arguments[1:])
-            elif keyword in named:
-                named = {**named, keyword: _guard.moved(named[keyword])}
-        return call(*arguments, **named)
-
-    return at_its_place
+        path = os.path.normpath(path)
+        return path == self._folder or path.startswith(self._folder + os.sep)

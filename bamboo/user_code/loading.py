@@ -11,12 +11,22 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from bamboo.user_code.local import is_local
 
 PACKAGE_FILE = "__init__.py"
+
+
+class SourceOnly(SourceFileLoader):
+    """Compiles a source each time: bytecode that lies beside it has no digest."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +62,8 @@ def load_entry(entry: Entry) -> ModuleType:
             return module
     # Python has another module of this name, say one of its own library.
     name = f"bamboo_user_{entry.file.stem}"
-    spec = importlib.util.spec_from_file_location(name, entry.file)
+    loader = SourceOnly(name, str(entry.file))
+    spec = importlib.util.spec_from_file_location(name, entry.file, loader=loader)
     if spec is None or spec.loader is None:
         raise ImportError(f"{entry.file} is not a Python file")
     module = importlib.util.module_from_spec(spec)

@@ -3,11 +3,14 @@
 A package that is installed as editable lies outside of site-packages, so it counts as local.
 """
 
+import contextlib
 import functools
 import os
 import site
 import sys
 import sysconfig
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -27,29 +30,56 @@ def _installed_folders() -> tuple[str, ...]:
     return tuple(sorted(path.rstrip(os.sep) + os.sep for path in found))
 
 
+class _Here(threading.local):
+    asking = False
+
+
+_here = _Here()
+
+
+def unwatched() -> bool:
+    """Whether this thread looks at files for Bamboo itself: that is nothing of the user's."""
+    return _here.asking
+
+
+@contextlib.contextmanager
+def not_watching() -> Iterator[None]:
+    """In this block the thread looks at files for Bamboo itself."""
+    before, _here.asking = _here.asking, True
+    try:
+        yield
+    finally:
+        _here.asking = before
+
+
 @functools.lru_cache(maxsize=65536)
 def is_local(path: str) -> bool:
     """Whether an absolute path is a file of the user's."""
     if not os.path.isabs(path):
         return False
-    real = os.path.realpath(path)
+    with not_watching():
+        real = os.path.realpath(path)
+        interpreter = os.path.realpath(sys.executable)
     for one in (os.path.normpath(path), real):
         if one.startswith((*OWN_FOLDERS, *_SYSTEM, *_installed_folders())):
             return False
-    return not real.endswith(".pyc") and real != os.path.realpath(sys.executable)
+    compiled = os.sep + "__pycache__" + os.sep in real  # what it is compiled from counts
+    return not compiled and real != interpreter
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's code on this stack, before the first of Bamboo's: that one
-    called the user's code. None: no user's code runs here."""
+    called the user's code. In a thread that Bamboo did not begin, say of a pool, all that runs is
+    the user's doing: the outermost frame. None: no user's code runs here."""
+    last = None
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(OWN_FOLDERS) and not name.startswith(_HERE):
+        if name.startswith(OWN_FOLDERS) and name not in _WATCHING:
             return None
         if is_local(name):
             return frame
-        frame = frame.f_back
-    return None
+        last, frame = frame, frame.f_back
+    return last if threading.get_ident() != threading.main_thread().ident else None
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -59,4 +89,8 @@ def place_of(frame: FrameType | None) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno},"
 
 
-_HERE = str(Path(__file__).resolve().parent) + os.sep
+_WATCHING = frozenset(
+    str(Path(__file__).resolve().with_name(f"{name}.py"))
+    for name in ("environment", "guard", "local", "recording", "watch")
+)
+"""Files whose frames lie between the user's code and what it does."""

@@ -45,6 +45,11 @@ class Manifest:
     environment: Mapping[str, str | None]
     """Environment variable -> value at launch, of those that the user's code reads; None: unset."""
 
+    absent: tuple[str, ...]
+    """Paths that the model looked for at launch, and that were not there."""
+    present: tuple[str, ...]
+    """Paths that it looked at, that were there and are not taken along, folders above all."""
+
     def identity(self) -> dict[str, Any]:
         """The part of a run's semantics: digests and versions, without places and values."""
         return {
@@ -82,6 +87,8 @@ class Manifest:
                     str(name): None if value is None else str(value)
                     for name, value in raw["environment"].items()
                 },
+                absent=tuple(map(str, raw["absent"])),
+                present=tuple(map(str, raw["present"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it lacks something, or holds another type: {error}") from error

@@ -1,5 +1,5 @@
 """What a model is built from: the local modules that are imported and the files that are opened
-while it is built and run, seen by an audit hook.
+while it is built and run.
 
 Rule: only what the user's code opens counts, as the frames that lead to it show; a file that it
 wrote itself before is no part of the model.
@@ -16,15 +16,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.user_code import environment
 from bamboo.user_code.imports import imported_names, specs_along
 from bamboo.user_code.loading import Entry, file_of, local_modules
-from bamboo.user_code.local import is_local, place_of, user_frame
+from bamboo.user_code.local import is_local, place_of
 from bamboo.user_code.manifest import CodeFile, Manifest
+from bamboo.user_code.watch import WRITES, listen
 
 MOST_BYTES = 2 << 30
 """Of one file that a run takes along."""
-_WRITES = os.O_WRONLY | os.O_RDWR
 _BLOCK = 1 << 20
 _NUMERICS = frozenset({"torch"})
 """Distributions whose version stands in the numerics of a run already."""
@@ -37,6 +36,8 @@ class Recorder:
         self._before = frozenset(sys.modules)
         self._read: dict[str, None] = {}
         self._written: set[str] = set()
+        self._examined: dict[str, bool] = {}
+        """Path -> whether it was there when it was first looked at."""
         self._environment: dict[str, str | None] = {}
         self._set: set[str] = set()
         self._refused: list[str] = []
@@ -59,23 +60,39 @@ class Recorder:
             "read the variables that it needs by their names"
         )
 
-    def saw_open(self, path: object, flags: int) -> None:
-        """The audit hook's part, before a file is opened."""
-        if not isinstance(path, str | bytes | os.PathLike):
-            return
-        full = os.path.abspath(os.fsdecode(path))
-        frame = user_frame(sys._getframe(2)) if is_local(full) else None
-        if frame is None:
-            return
-        if flags & (_WRITES | os.O_CREAT):
-            self._written.add(full)
-            if full in self._read or (flags & os.O_APPEND and os.path.isfile(full)):
+    def opened(self, path: str, flags: int, frame: FrameType) -> None:
+        """A file, before it is opened."""
+        if flags & WRITES:
+            if path in self._read or (flags & os.O_APPEND and os.path.isfile(path)):
                 self._refused.append(
-                    f"{place_of(frame)} writes {full}, which the model reads, or adds to it: what "
+                    f"{place_of(frame)} writes {path}, which the model reads, or adds to it: what "
                     "is in it would depend on how often the model was built; write elsewhere"
                 )
-        elif full not in self._written:
-            self._read[full] = None
+            self._written.add(path)
+        elif path not in self._written:
+            there = self._examined.setdefault(path, os.path.lexists(path))
+            if there:
+                self._read[path] = None
+
+    def loaded(self, path: str, frame: FrameType) -> None:
+        """A library or a database: what it reads is not seen, but its own file goes along."""
+        if path not in self._written:
+            self._read[path] = None
+
+    def listed_folder(self, path: str, frame: FrameType) -> None:
+        """A folder: of its files only those go along that are opened. Whoever builds the model from
+        the copy hears of it."""
+
+    def working_folder(self, here: str) -> str:
+        """The one that it is: it goes along."""
+        return here
+
+    def moved(self, path: Any, *, examined: bool, frame: FrameType) -> Any:
+        """Every file is where it is; whether there is one goes along."""
+        full = os.path.abspath(os.fsdecode(path))
+        if examined and full not in self._written and is_local(full):
+            self._examined.setdefault(full, os.path.lexists(full))
+        return path
 
     def manifest(self, entry: Entry) -> Manifest:
         """All that the model in this file was built from, read now. Raises InputError for what
@@ -100,6 +117,14 @@ class Recorder:
             files=tuple(sorted((_read(o, p) for o, p in files), key=lambda file: file.path)),
             requires=_requires(modules, self._before),
             environment=dict(sorted(self._environment.items())),
+            absent=tuple(sorted(path for path, there in self._examined.items() if not there)),
+            present=tuple(
+                sorted(
+                    path
+                    for path, there in self._examined.items()
+                    if there and path not in places.files
+                )
+            ),
         )
 
 
@@ -107,33 +132,12 @@ class Recorder:
 def recording() -> Iterator[Recorder]:
     """See what is imported, opened and read of the environment in this block, in this process.
     Blocks do not nest."""
-    global _active
     recorder = Recorder()
-    _hook_once()
-    _active = recorder
-    environment.ask(recorder)
+    listen(recorder)
     try:
         yield recorder
     finally:
-        environment.ask(None)
-        _active = None
-
-
-_active: Recorder | None = None
-_hooked = False
-
-
-def _hook_once() -> None:
-    """An audit hook stays for as long as the process, so there is one."""
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_saw)
-
-
-def _saw(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _active is not None:
-        _active.saw_open(arguments[0], int(arguments[2] or 0))
+        listen(None)
 
 
 class _Places:

@@ -25,3 +25,9 @@ def user_lines(error: BaseException) -> list[str]:
         f"{' '.join((frame.line or '').split())}"
         for frame in frames[-MOST_FRAMES:]
     ]
+
+
+def placed_line_of(error: BaseException) -> str:
+    """The error in one line, with the innermost of the user's lines that it went through."""
+    own = user_lines(error)
+    return f"{line_of(error)}, at {own[-1]}" if own else line_of(error)

@@ -89,12 +89,12 @@ def test_the_example_trains_on_tokens(tmp_path: Path) -> None:
         (
             HEAD + "def build(job):\n    e = embed(job)\n    h = nn.Linear(16, 256)\n"
             "    h.weight = e.weight\n    return [e, h]\n",
-            "Embedding.weight and Linear.weight are one parameter",
+            "Embedding.weight (item 0) and Linear.weight (item 1) are one parameter",
         ),
         (
             HEAD + "def build(job):\n    e = embed(job)\n    h = nn.Linear(16, 256)\n"
             "    h.weight = nn.Parameter(e.weight.data)\n    return [e, h]\n",
-            "Embedding.weight and Linear.weight are one parameter",
+            "Embedding.weight (item 0) and Linear.weight (item 1) are one parameter",
         ),
     ],
 )

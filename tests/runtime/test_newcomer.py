@@ -27,7 +27,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
 from bamboo.user_code.bundle import CODE_FOLDER, identity_here
 from bamboo.user_code.guard import unguarded
-from bamboo.user_code.loading import drop_modules, forget_loaded
+from bamboo.user_code.loading import forget_loaded
 from tests.core.build import POLICY, forming, joined
 from tests.jobs import TEXT, TINY, with_code
 
@@ -51,7 +51,6 @@ def unwatched(tmp_path: Path) -> Iterator[None]:
     path = list(sys.path)
     yield
     unguarded()
-    drop_modules((str(tmp_path),))
     forget_loaded()
     sys.path[:] = path
 

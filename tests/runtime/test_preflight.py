@@ -314,7 +314,9 @@ def test_what_the_users_file_prints_is_no_part_of_the_answer(tmp_path: Path) -> 
 
 def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path, alone: Alone) -> None:
     odd = "class Own(Exception): pass\nclass Odd(Good):\n    def __init__(self): raise Own('no')\n"
-    with pytest.raises(InputError, match=r"layer 2 cannot be built: Own: no; correct it"):
+    with pytest.raises(
+        InputError, match=r"layer 2 cannot be built: Own: no, at mine\.py, line 16, in"
+    ):
         preflight(_job(tmp_path, odd), alone)
 
 

@@ -34,7 +34,6 @@ SURROUNDED = {
         ANOTHER,
     ),
     "the folder that it lies in": (_at_import("sum(map(ord, str(HERE)))"), ANOTHER),
-    "the working folder": (_at_import("sum(map(ord, os.getcwd()))"), ANOTHER),
     "when it was written": (_at_import("os.stat(__file__).st_mtime_ns"), ANOTHER),
     "what lies beside it": (_at_import("len(os.listdir(HERE))"), ANOTHER),
     "a file that only another process reads": (

@@ -1,5 +1,6 @@
 """What a run takes along: complete, checked, and all that a worker knows of the user's code."""
 
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -13,18 +14,7 @@ from bamboo.user_code import recording as recording_module
 from bamboo.user_code.bundle import DamagedCode, check_identity, load_bundle, write_bundle
 from bamboo.user_code.guard import NotTakenAlong
 from bamboo.user_code.manifest import Manifest
-from tests.user_code.files import bundled, recorded, write
-
-
-def paths(manifest: Manifest) -> list[str]:
-    return [file.path for file in manifest.files]
-
-
-def moved(folder: Path) -> None:
-    """The user's files are edited or gone: here both."""
-    for file in folder.rglob("*.py"):
-        file.write_text("raise SystemExit('the edited file was loaded')\n", encoding="utf-8")
-    folder.rename(folder.with_name("moved"))
+from tests.user_code.files import bundled, moved, paths, recorded, write
 
 
 def loaded(tmp_path: Path, files: dict[str, str], model: str = "src/m.py") -> ModuleType:
@@ -189,7 +179,8 @@ def test_a_changed_file_is_named(tmp_path: Path, name: str, change: str) -> None
     file.unlink()
     if change == "edited":
         file.write_text("X = 2\n", encoding="utf-8")
-    with pytest.raises(DamagedCode, match=rf"run/{name} was changed after the launch"):
+    what = "was changed" if change == "edited" else "is missing or no file"
+    with pytest.raises(DamagedCode, match=rf"run/{name} {what} after the launch"):
         check_identity(tmp_path / "run", identity)
 
 
@@ -251,63 +242,18 @@ def test_the_user_code_is_no_code_of_bambo_or_python(tmp_path: Path) -> None:
     assert paths(recorded(tmp_path / "m.py")) == ["0/m.py"]
 
 
-READS_ENVIRONMENT = """
-import os
-A = os.environ.get("MODEL_A", "none")
-B = "MODEL_B" in os.environ
-C = os.getenv("MODEL_C")
-D = os.environ.setdefault("MODEL_D", "own")
-def again():
-    return os.environ["MODEL_D"], os.environ["MODEL_A"]
-def late():
-    return os.environ.get("MODEL_LATE", "none")
-def names():
-    return sorted(os.environ)
-"""
+def test_a_pipe_in_the_place_of_a_file_is_named_at_once(tmp_path: Path) -> None:
+    write(tmp_path, {"m.py": ""})
+    identity = bundled(tmp_path / "m.py", tmp_path / "run").identity()
+    for name in ("0/m.py", "manifest.json"):
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        with pytest.raises(DamagedCode, match=name):
+            check_identity(tmp_path / "run", identity)
 
 
-def test_environment_variables_are_those_of_the_launch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODEL_A", "secret")
-    monkeypatch.delenv("MODEL_D", raising=False)
-    write(tmp_path, {"src/m.py": READS_ENVIRONMENT})
-    manifest = bundled(tmp_path / "src/m.py", tmp_path / "run")
-    read = {"MODEL_A": "secret", "MODEL_B": None, "MODEL_C": None, "MODEL_D": None}
-    assert dict(manifest.environment) == read
-    assert "secret" not in str(manifest.identity())
-    assert (tmp_path / "run/manifest.json").stat().st_mode & 0o77 == 0
-    for name in ("MODEL_A", "MODEL_B", "MODEL_C", "MODEL_LATE"):
-        monkeypatch.setenv(name, "other")
-    monkeypatch.delenv("MODEL_D", raising=False)
-    module = load_bundle(tmp_path / "run")
-    assert (module.A, module.B, module.C, module.D) == ("secret", False, None, "own")
-    assert module.again() == ("own", "secret")
-    with pytest.raises(NotTakenAlong, match=r"m\.py, line 10, reads the environment variable MODE"):
-        module.late()
-    with pytest.raises(NotTakenAlong, match=r"m\.py, line 12, reads the whole environment"):
-        module.names()
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("import os\nX = dict(os.environ)\n", r"line 2, reads the whole environment"),
-        ("import os\nX = len(list(os.environ.items()))\n", r"line 2, reads the whole environment"),
-        (
-            "from pathlib import Path\nP = Path('n.txt')\nN = int(P.read_text()) + 1\n"
-            "P.write_text(str(N))\n",
-            r"line 4, writes .*n\.txt, which the model reads",
-        ),
-        (
-            "with open('n.txt', 'a') as file:\n    file.write('x')\n",
-            r"line 1, writes .*n\.txt, which the model reads, or adds to it",
-        ),
-    ],
-)
-def test_what_no_run_can_take_along_is_refused_at_launch(
-    tmp_path: Path, source: str, message: str
-) -> None:
-    write(tmp_path, {"m.py": source, "n.txt": "1"})
-    with pytest.raises(InputError, match=message):
-        recorded(tmp_path / "m.py")
+def test_a_run_of_a_release_without_code_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"m.py": ""})
+    bundled(tmp_path / "m.py", tmp_path / "run")
+    with pytest.raises(DamagedCode, match="of an older release"):
+        check_identity(tmp_path / "run", {})

@@ -1,0 +1,171 @@
+"""What the user's code looks at is as it was at launch, or refused by name."""
+
+import py_compile
+import sys
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import InputError
+from bamboo.user_code.bundle import check_identity, load_bundle
+from bamboo.user_code.guard import NotTakenAlong
+from tests.user_code.files import bundled, moved, paths, recorded, write
+
+READS_ENVIRONMENT = """
+import os
+A = os.environ.get("MODEL_A", "none")
+B = "MODEL_B" in os.environ
+C = os.getenv("MODEL_C")
+D = os.environ.setdefault("MODEL_D", "own")
+def again():
+    return os.environ["MODEL_D"], os.environ["MODEL_A"]
+def late():
+    return os.environ.get("MODEL_LATE", "none")
+def names():
+    return sorted(os.environ)
+"""
+
+
+def test_environment_variables_are_those_of_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_A", "secret")
+    monkeypatch.delenv("MODEL_D", raising=False)
+    write(tmp_path, {"src/m.py": READS_ENVIRONMENT})
+    manifest = bundled(tmp_path / "src/m.py", tmp_path / "run")
+    read = {"MODEL_A": "secret", "MODEL_B": None, "MODEL_C": None, "MODEL_D": None}
+    assert dict(manifest.environment) == read
+    assert "secret" not in str(manifest.identity())
+    assert (tmp_path / "run/manifest.json").stat().st_mode & 0o77 == 0
+    for name in ("MODEL_A", "MODEL_B", "MODEL_C", "MODEL_LATE"):
+        monkeypatch.setenv(name, "other")
+    monkeypatch.delenv("MODEL_D", raising=False)
+    module = load_bundle(tmp_path / "run")
+    assert (module.A, module.B, module.C, module.D) == ("secret", False, None, "own")
+    assert module.again() == ("own", "secret")
+    with pytest.raises(NotTakenAlong, match=r"m\.py, line 10, reads the environment variable MODE"):
+        module.late()
+    with pytest.raises(NotTakenAlong, match=r"m\.py, line 12, reads the whole environment"):
+        module.names()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import os\nX = dict(os.environ)\n", r"line 2, reads the whole environment"),
+        ("import os\nX = len(list(os.environ.items()))\n", r"line 2, reads the whole environment"),
+        (
+            "from pathlib import Path\nP = Path('n.txt')\nN = int(P.read_text()) + 1\n"
+            "P.write_text(str(N))\n",
+            r"line 4, writes .*n\.txt, which the model reads",
+        ),
+        (
+            "with open('n.txt', 'a') as file:\n    file.write('x')\n",
+            r"line 1, writes .*n\.txt, which the model reads, or adds to it",
+        ),
+    ],
+)
+def test_what_no_run_can_take_along_is_refused_at_launch(
+    tmp_path: Path, source: str, message: str
+) -> None:
+    write(tmp_path, {"m.py": source, "n.txt": "1"})
+    with pytest.raises(InputError, match=message):
+        recorded(tmp_path / "m.py")
+
+
+LOOKS = """
+import os, glob
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+HERE = Path(__file__).parent
+A = os.path.exists("half")
+B = Path({folder!r}).is_dir()
+C = (HERE / "conf").is_dir() and (HERE / "conf").resolve().name
+D = os.path.lexists({folder!r} + "/link")
+E = os.getcwd()
+with ThreadPoolExecutor() as pool:
+    F = list(pool.map(Path.read_text, [Path({folder!r}) / "f.txt"]))
+    G = list(pool.map(os.environ.get, ["MODEL_G"]))
+try:
+    H = Path("cache").read_text()
+except FileNotFoundError:
+    H = "made"
+    Path("cache").write_text(H)
+I = Path("cache").read_text()
+os.environ.pop("MODEL_I", None)
+def looks():
+    return os.path.exists({folder!r} + "/new")
+def lists():
+    return len(os.listdir({folder!r})), glob.glob({folder!r} + "/*")
+"""
+
+
+def test_what_was_there_and_what_was_not_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "src/far"
+    source = LOOKS.format(folder=str(folder))
+    write(tmp_path, {"src/job/m.py": source, "src/far/f.txt": "f", "src/job/conf/x": ""})
+    (tmp_path / "src/cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "src/cwd")
+    monkeypatch.setenv("MODEL_G", "g")
+    monkeypatch.setenv("MODEL_I", "i")
+    bundled(tmp_path / "src/job/m.py", tmp_path / "run")
+    names = "ABCDEFGHI"
+    monkeypatch.chdir(tmp_path)
+    for name in ("half", "src/cwd/half", "src/far/link", "src/far/new"):
+        (tmp_path / name).write_text("there by now")
+    (folder / "f.txt").write_text("edited")
+    monkeypatch.setenv("MODEL_G", "other")
+    monkeypatch.delenv("MODEL_I", raising=False)
+    module = load_bundle(tmp_path / "run")
+    cwd = str(tmp_path / "src/cwd")
+    expected = [False, True, "conf", False, cwd, ["f"], ["g"], "made", "made"]
+    assert [getattr(module, name) for name in names] == expected
+    with pytest.raises(NotTakenAlong, match=r"looks whether .*far/new is there"):
+        module.looks()
+    with pytest.raises(NotTakenAlong, match=r"m\.py, line \d+, lists the folder .*src/far"):
+        module.lists()
+
+
+def test_a_folder_beside_the_model_hides_no_installed_package(tmp_path: Path) -> None:
+    write(tmp_path, {"src/m.py": YAML, "src/yaml/v.txt": "[1]"})
+    bundled(tmp_path / "src/m.py", tmp_path / "run")
+    moved(tmp_path / "src")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "yaml"]:
+        del sys.modules[name]
+    assert load_bundle(tmp_path / "run").X == [1]
+
+
+YAML = """
+from pathlib import Path
+import yaml
+X = yaml.safe_load((Path(__file__).parent / "yaml/v.txt").read_text())
+"""
+
+
+def test_a_module_without_its_source_comes_along(tmp_path: Path) -> None:
+    write(tmp_path, {"src/m.py": "import compiled\nX = compiled.X\n", "src/compiled.py": "X = 5\n"})
+    py_compile.compile(str(tmp_path / "src/compiled.py"), cfile=str(tmp_path / "src/compiled.pyc"))
+    (tmp_path / "src/compiled.py").unlink()
+    manifest = bundled(tmp_path / "src/m.py", tmp_path / "run")
+    assert paths(manifest) == ["0/compiled.pyc", "0/m.py"]
+    moved(tmp_path / "src")
+    assert load_bundle(tmp_path / "run").X == 5
+
+
+def test_bytecode_and_files_beside_the_listed_ones_are_not_loaded(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"src/m.py": "from parts import X\nimport importlib\n", "src/parts.py": "X = 1\n"}
+    )
+    manifest = bundled(tmp_path / "src/m.py", tmp_path / "run")
+    write(tmp_path, {"planted.py": "X = 2\n"})
+    compiled = tmp_path / "run/0/__pycache__" / f"parts.{sys.implementation.cache_tag}.pyc"
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(tmp_path / "planted.py"), str(compiled), invalidation_mode=mode)
+    module = load_bundle(tmp_path / "run")
+    assert module.X == 1
+    check_identity(tmp_path / "run", manifest.identity())
+    write(tmp_path, {"run/0/more.py": "X = 3\n"})
+    with pytest.raises(NotTakenAlong, match=r"0/more\.py is no file that the run took along"):
+        module.importlib.import_module("more")
