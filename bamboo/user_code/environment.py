@@ -5,7 +5,6 @@ Rule: only what the user's own lines read counts, not what a library reads for i
 kept with the run's code, readable by its owner alone; its digest is in the run's identity.
 """
 
-import _collections_abc
 import functools
 import os
 import sys
@@ -13,11 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol
 
-from bamboo.user_code.local import is_local, user_frame
-
-_PASSED = (os.__file__, _collections_abc.__file__, "<frozen os>", "<frozen _collections_abc>")
-"""Files whose frames lie between a read and who reads."""
-_POOLS = os.path.join(os.path.dirname(os.__file__), "concurrent") + os.sep
+from bamboo.user_code.local import looking_frame
 
 
 class Reader(Protocol):
@@ -59,7 +54,7 @@ def _patch() -> None:
 def _asking_item(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(plain)
     def item(self: Any, name: Any) -> Any:
-        frame = None if _reader is None else _of_user(sys._getframe(1))
+        frame = None if _reader is None else looking_frame(sys._getframe(1))
         if _reader is None or frame is None or not isinstance(name, str | bytes):
             return plain(self, name)
         try:
@@ -77,7 +72,7 @@ def _asking_item(plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _telling(plain: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
     @functools.wraps(plain)
     def set_item(self: Any, name: Any, value: Any) -> None:
-        if _reader is not None and _of_user(sys._getframe(1)) is not None:
+        if _reader is not None and looking_frame(sys._getframe(1)) is not None:
             _reader.wrote(os.fsdecode(name))
         plain(self, name, value)
 
@@ -87,7 +82,7 @@ def _telling(plain: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any]
 def _removing(plain: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     @functools.wraps(plain)
     def remove(self: Any, name: Any) -> None:
-        frame = None if _reader is None else _of_user(sys._getframe(1))
+        frame = None if _reader is None else looking_frame(sys._getframe(1))
         if _reader is None or frame is None:
             plain(self, name)
             return
@@ -106,20 +101,9 @@ def _removing(plain: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 def _asking_names(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(plain)
     def names(self: Any) -> Any:
-        frame = None if _reader is None else _of_user(sys._getframe(1))
+        frame = None if _reader is None else looking_frame(sys._getframe(1))
         if _reader is not None and frame is not None:
             _reader.listed(frame)
         return plain(self)
 
     return names
-
-
-def _of_user(frame: FrameType | None) -> FrameType | None:
-    """Who reads, where that is the user's code."""
-    while frame is not None and frame.f_code.co_filename in _PASSED:
-        frame = frame.f_back
-    if frame is None or is_local(frame.f_code.co_filename):
-        return frame
-    # A pool's thread reads for who filled the pool.
-    in_pool = frame.f_code.co_filename.startswith(_POOLS)
-    return user_frame(frame) if in_pool else None

@@ -82,6 +82,27 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return last if threading.get_ident() != threading.main_thread().ident else None
 
 
+def looking_frame(frame: FrameType | None) -> FrameType | None:
+    """The frame of the user's code whose own line looks at a path or a variable, by way of Python's
+    library at most; what another library looks at for itself is nothing of the user's."""
+    while frame is not None and frame.f_code.co_filename in _WAYS:
+        frame = frame.f_back
+    if frame is None or is_local(frame.f_code.co_filename):
+        return frame
+    # A pool's thread looks for who filled the pool.
+    return user_frame(frame) if frame.f_code.co_filename.startswith(_POOLS) else None
+
+
+_LIBRARY = os.path.dirname(os.__file__)
+_WAYS = frozenset(
+    place
+    for name in ("os", "_collections_abc", "posixpath", "genericpath", "pathlib", "glob", "shutil")
+    for place in (f"<frozen {name}>", os.path.join(_LIBRARY, f"{name}.py"))
+)
+"""Files whose frames lie between a look and who looks."""
+_POOLS = os.path.join(_LIBRARY, "concurrent") + os.sep
+
+
 def place_of(frame: FrameType | None) -> str:
     """`model.py, line 3,`: where the user's code stands, for a sentence that goes on."""
     if frame is None:

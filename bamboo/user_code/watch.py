@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from bamboo.user_code import environment
-from bamboo.user_code.local import is_local, not_watching, unwatched, user_frame
+from bamboo.user_code.local import is_local, looking_frame, not_watching, unwatched, user_frame
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FOLDERS = ("os.listdir", "os.scandir")
@@ -104,7 +104,7 @@ def _asking(call: Callable[..., Any], keyword: str, *, examines: bool) -> Callab
         if _listener is None or unwatched() or not isinstance(path, str | bytes | os.PathLike):
             return call(*arguments, **named)
         with not_watching():
-            frame = user_frame(sys._getframe(1))
+            frame = (looking_frame if examines else user_frame)(sys._getframe(1))
             if frame is not None:
                 path = _listener.moved(path, examined=examines, frame=frame)
         if arguments:
@@ -120,7 +120,7 @@ def _asking_folder(call: Callable[[], str]) -> Callable[[], str]:
         if _listener is None or unwatched():
             return call()
         with not_watching():
-            of_user = user_frame(sys._getframe(1)) is not None
+            of_user = looking_frame(sys._getframe(1)) is not None
         return _listener.working_folder(call()) if of_user else call()
 
     return working_folder

@@ -71,7 +71,7 @@ def test_a_dry_run_shows_how_the_example_is_played(bench: Bench) -> None:
     ("arguments", "words"),
     [
         (("--max-nodes", "8"), "--max-nodes 8 is of a trace; give --trace FILE too"),
-        (("--trace", "nowhere.csv"), "nowhere.csv: cannot be read as a trace"),
+        (("--trace", "nowhere.csv"), "there is no file nowhere.csv"),
         (("--trace", "market.csv", "--max-nodes", "3"), "--max-nodes 3 is too few"),
     ],
 )

@@ -23,7 +23,7 @@ from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 ME = NodeId("n1.1")
-CONFIG = {"node": ME, "instance": "n1", "zone": "z1"}
+CONFIG = {"run": "r", "node": ME, "instance": "n1", "zone": "z1"}
 
 
 @dataclass
