@@ -91,4 +91,5 @@ def terminal_width() -> int | None:
 
 def progress_is_hidden() -> bool:
     """Whether nobody looks at standard error."""
-    return not sys.stderr.isatty()
+    # A process that was started without one has None there.
+    return sys.stderr is None or not sys.stderr.isatty()
