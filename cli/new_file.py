@@ -26,6 +26,8 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {why}; give another path") from error
+    if not there and Path(os.path.realpath(path)).is_symlink():
+        raise InputError(f"{path} is a link that leads to itself; give another path")
     if there and not is_file:
         raise InputError(f"{path} is no file that could be written; give the name of a new one")
     if there and not force:

@@ -30,6 +30,14 @@ def test_a_link_is_replaced_only_when_that_is_said(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
 
 
+def test_a_link_that_leads_to_itself_stays(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for force in (False, True):
+        with pytest.raises(InputError, match="is a link that leads to itself; give another path"):
+            write_new(tmp_path / "loop", b"x", force=force)
+    assert (tmp_path / "loop").is_symlink()
+
+
 def test_an_error_is_one_line_that_steers_no_terminal() -> None:
     assert one_line("a\n\tb\x1b[31mc\ud800 \x00") == r"a b\x1b[31mc\ud800 \x00"
     line = one_line("begin " + "x" * 10**6 + " end")
