@@ -6,6 +6,7 @@ shell makes one of `<(command)`, is read for a moment.
 """
 
 import errno
+import hashlib
 import io
 import os
 import select
@@ -77,6 +78,12 @@ def read_bounded(path: Path, *, encoding: str = "utf-8", most: int = LONGEST) ->
     if len(text) == most:
         raise ValueError(f"it is longer than any, {most:,} characters and more")
     return text
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _of_pipe(path: Path, most: int) -> bytes:

@@ -74,7 +74,7 @@ def check_job_for_account(job: JobConfig) -> None:
             "an instance boots and installs for minutes before its node joins",
             f"take at least {LEAST_FORMING_S:g}",
         )
-    if job.model.model != "gpt":
+    if job.model.is_own:
         raise _at(
             job,
             "model.model",

@@ -132,7 +132,7 @@ def shaped_work(job: JobConfig) -> Profile:
 def counted_work(job: JobConfig) -> Profile:
     """The same, and of a user's own layers as a kept profile counted it. Raises InputError where
     there is none."""
-    if job.model.model == "gpt":
+    if not job.model.is_own:
         return shaped_work(job)
     profile = kept_profile(job)
     if profile is None:
@@ -197,7 +197,7 @@ def _check_gpu(job: JobConfig, kind: InstanceType, gpu: str | None, catalogue: C
 def _why_modelled(job: JobConfig, machine: _Machine | None = None) -> str:
     """Why the times of a job are modelled though nobody asks for it, as a sentence; empty: they are
     measured here."""
-    if job.model.model != "gpt" or job.cluster.device == "virtual":
+    if job.model.is_own or job.cluster.device == "virtual":
         return ""
     machine = machine or _this_machine()
     facts = shape_facts(job)

@@ -6,7 +6,6 @@ same values.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue, load_gpus
@@ -333,7 +332,7 @@ def ec2_settings(job: JobConfig) -> Ec2Settings:
         )
     data = ""
     if cloud.boot_script:
-        script = (Path(job.file).parent / cloud.boot_script).read_text(encoding="utf-8")
+        script = job.named(cloud.boot_script).read_text(encoding="utf-8")
         data = boot_script(bucket=cloud.bucket, script=script)
     return Ec2Settings(
         region=cloud.region,

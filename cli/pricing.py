@@ -121,7 +121,7 @@ def offers_of(
 
 def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
     """What the layers have a device do. Of the built-in model nothing need be built."""
-    if job.model.model != "gpt":
+    if job.model.is_own:
         return profile_job(path, Wanted(), overrides=(), progress=progress).profile
     return shaped_work(job)
 

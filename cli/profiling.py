@@ -174,9 +174,9 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
 
 def _code_of(job: JobConfig) -> dict[str, str] | None:
     """What a user's own model is told by here: its file alone, for times need no more."""
-    if job.model.model == "gpt":
+    if not job.model.is_own:
         return None
-    file = Path(job.file).parent / job.model.model.partition(":")[0]
+    file = job.named(job.model.own_file)
     if job.code:
         file = Path(job.code) / read_manifest(Path(job.code)).entry_path
     try:

@@ -4,7 +4,6 @@ Rule: nothing is believed that was not read: sizes and digests are compared befo
 called good, and every one that is passed over is named with the reason.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, step_of
 from bamboo.errors import NotAsWritten
+from bamboo.named_files import sha256_of
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ def examine(
     with tempfile.TemporaryDirectory(prefix="bamboo-") as scratch:
         for shard in manifest.shards:
             path = Path(scratch) / "shard"
-            if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
+            if not store.fetch(shard.name, path) or sha256_of(path) != shard.sha256:
                 return manifest, f"is corrupted: {shard.name} is not what was written"
     return manifest, ""
 
@@ -131,7 +129,7 @@ def _load_shard(
 
     path = scratch / "shard.safetensors"
     try:
-        if not store.fetch(shard.name, path) or _sha256(path) != shard.sha256:
+        if not store.fetch(shard.name, path) or sha256_of(path) != shard.sha256:
             raise NotAsWritten(
                 f"{shard.name} is gone or not what was written; take an older checkpoint"
             )
@@ -143,11 +141,3 @@ def _load_shard(
         ) from error
     finally:
         path.unlink(missing_ok=True)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bamboo.config.check_autoscale import check_autoscale
@@ -165,19 +164,17 @@ def check_job(job: JobConfig) -> None:
 def check_inputs(job: JobConfig) -> None:
     """Check that what a job names is there: needed to train it, never to read of a run or to stop
     one. Raises InputError with the first that is not."""
-    folder = Path(job.file).parent
-    name = job.model.model.partition(":")[0]
-    own = job.model.model != "gpt" and name.endswith(".py")
-    if own and (wrong := what_is_wrong(folder / name)):
+    model = job.model
+    if model.is_own and (wrong := what_is_wrong(job.named(model.own_file))):
         raise _at(job, "model.model", wrong, "correct the path")
     text = job.data.path if job.data.source == "path" else ""
-    if text and (wrong := what_is_wrong(folder / text, folder=True)):
+    if text and (wrong := what_is_wrong(job.named(text), folder=True)):
         raise _at(job, "data.path", wrong, NAME_TEXT)
 
 
 def layer_count(job: JobConfig) -> int | None:
     """Layers of the model, or None for a user's own, whose count only its file knows."""
-    return job.model.layers + 2 if job.model.model == "gpt" else None
+    return None if job.model.is_own else job.model.layers + 2
 
 
 def _redundancy(job: JobConfig) -> None:
@@ -189,9 +186,8 @@ def _redundancy(job: JobConfig) -> None:
 
 def _model(job: JobConfig) -> None:
     model = job.model
-    if model.model != "gpt":
-        name, _, function = model.model.partition(":")
-        if not name.endswith(".py") or not function.isidentifier():
+    if model.is_own:
+        if not model.own_file.endswith(".py") or not model.own_function.isidentifier():
             raise _at(job, "model.model", "names no model", 'write "gpt" or "file.py:build"')
     elif model.width % model.heads:
         raise _at(

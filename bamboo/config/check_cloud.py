@@ -1,7 +1,5 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
-from pathlib import Path
-
 from bamboo.config.account import SECRET_ARN
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -29,7 +27,7 @@ def check_cloud(job: JobConfig) -> None:
             "arn:aws:secretsmanager:..., and never what is in it"
         )
     # Of a name that no file can have, pathlib raises.
-    script = Path(job.file).parent / cloud.boot_script
+    script = job.named(cloud.boot_script)
     if cloud.boot_script and (wrong := what_is_wrong(script)):
         raise _at(job, "cloud.boot_script", wrong, "correct the path")
     if cloud.boot_script and not cloud.bucket:

@@ -32,7 +32,7 @@ def nodes_at_begin(job: JobConfig) -> int:
 
 def shape_facts(job: JobConfig) -> tuple[LayerFacts, ...]:
     """The layers of the built-in GPT by its shape, before any of it is built; none of a user's."""
-    if job.model.model != "gpt":
+    if job.model.is_own:
         return ()
     return gpt_facts(
         layers=job.model.layers,
@@ -65,10 +65,10 @@ def semantics(
     ValueError for such a model without it."""
     train = job.train
     model = asdict(job.model)
-    if job.model.model != "gpt":
+    if job.model.is_own:
         if code is None:
             raise ValueError(f"{job.model.model} means nothing without its code")
-        model |= {"model": job.model.model.partition(":")[2], "code": dict(code)}
+        model |= {"model": job.model.own_function, "code": dict(code)}
     return Semantics(
         model=model,
         data_digest=data_digest,

@@ -6,6 +6,7 @@ test. Units are in the names. Values are checked by `bamboo.config.load`, not he
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,21 @@ class ModelConfig:
     dropout: float = 0.1
     tied: bool = False
     """Share the embedding's weight with the head, across the first and the last stage."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's own, and not the built-in GPT."""
+        return self.model != "gpt"
+
+    @property
+    def own_file(self) -> str:
+        """The file of a user's own, as the job names it."""
+        return self.model.partition(":")[0]
+
+    @property
+    def own_function(self) -> str:
+        """The function in it that makes the layers."""
+        return self.model.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,3 +275,7 @@ class JobConfig:
     code: str = ""
     """Folder with the code that a run took along at launch (`bamboo/user_code`); empty: the model
     is loaded from the file that the job names."""
+
+    def named(self, path: str) -> Path:
+        """Where a file lies that the job names: relative to the job file."""
+        return Path(self.file).parent / path

@@ -39,7 +39,7 @@ def _source(job: JobConfig, said: Description | None) -> bytearray:
             root = Path(sysconfig.get_path("stdlib"))
             files = stdlib_files(root)
         else:
-            root = Path(job.file).parent / job.data.path
+            root = job.named(job.data.path)
             files = _user_files(job, said)
     except OSError as error:
         raise _unreadable(error.filename, error) from error
@@ -53,7 +53,7 @@ def stdlib_files(root: Path) -> list[Path]:
 
 
 def _user_files(job: JobConfig, said: Description | None) -> list[Path]:
-    path = Path(job.file).parent / job.data.path
+    path = job.named(job.data.path)
     if wrong := what_is_wrong(path, folder=True):
         raise InputError.at(
             file=job.file,

@@ -38,14 +38,14 @@ def build_model(job: JobConfig) -> ModelSpec:
     Raises InputError when a user's file cannot be read, has no such function, or returns something
     else than layers.
     """
-    if job.model.model == "gpt":
+    if not job.model.is_own:
         return gpt_spec(job.model)
-    path, function = model_file(job)
+    path = job.named(job.model.own_file)
     importlib.import_module("numpy.random")  # else the file may, and draw from what has no key
     try:
         with keyed_draws(keyed_seed(job.train.seed, "load")):
             module = load_bundle(Path(job.code)) if job.code else load_entry(entry_of(path))
-            build = getattr(module, function)
+            build = getattr(module, job.model.own_function)
         with keyed_draws(keyed_seed(job.train.seed, "init")):
             # Layers that come ready made take their initial values from here.
             built = build(job)
@@ -69,19 +69,13 @@ def build_model(job: JobConfig) -> ModelSpec:
     return ModelSpec(factories=tuple(factories), loss=token_loss)
 
 
-def model_file(job: JobConfig) -> tuple[Path, str]:
-    """The file of a user's model where the job names it, and the function in it."""
-    name, _, function = job.model.model.partition(":")
-    return Path(job.file).parent / name, function or "build"
-
-
 def code_taken_along(job: JobConfig, recorder: Recorder) -> dict[str, Any]:
     """{"code": manifest} of all that a user's own model was built and run from just now, {} for the
     built-in one. Raises InputError for what a run cannot take along."""
-    if job.model.model == "gpt":
+    if not job.model.is_own:
         return {}
     if not job.code:
-        return {"code": recorder.manifest(entry_of(model_file(job)[0])).to_dict()}
+        return {"code": recorder.manifest(entry_of(job.named(job.model.own_file))).to_dict()}
     manifest = read_manifest(Path(job.code))
     check_identity(Path(job.code), manifest.identity())
     return {"code": manifest.to_dict()}

@@ -23,7 +23,7 @@ from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.strategy import Semantics, Strategy
-from bamboo.user_code.bundle import CODE_FOLDER, check_identity, identity_here
+from bamboo.user_code.bundle import CODE_FOLDER, check_identity
 
 Progress = Callable[[int, int, float], None]
 """(completed steps, steps, loss)"""
@@ -106,9 +106,10 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
         of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / 'strategy.json'}: {error}; the file is damaged") from error
+    code: dict[str, Any] | None = None
     if job.code:
-        check_identity(Path(job.code), of_run.model.get("code", {}))
-    elif job.model.model != "gpt":
+        code = check_identity(Path(job.code), of_run.model.get("code", {}))
+    elif job.model.is_own:
         raise InputError(
             f"{run}: has no copy of its model's code, so it is of an older release; verify it there"
         )
@@ -116,7 +117,7 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
         job,
         data_digest=data.digest,
         numerics=local_numerics(job.cluster),
-        code=identity_here(Path(job.code)) if job.code else None,
+        code=code,
     )
     if here.hash() != of_run.hash():
         raise InputError(

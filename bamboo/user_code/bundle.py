@@ -16,11 +16,10 @@ from types import ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
-from bamboo.named_files import what_is_wrong
+from bamboo.named_files import sha256_of, what_is_wrong
 from bamboo.user_code.guard import guarded
 from bamboo.user_code.loading import Entry, load_entry
 from bamboo.user_code.manifest import Manifest
-from bamboo.user_code.recording import sha256_of
 
 
 class DamagedCode(InputError):
@@ -87,8 +86,9 @@ def identity_here(folder: Path) -> dict[str, Any]:
     }
 
 
-def check_identity(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Raise DamagedCode with the first file or distribution that is not the one of the run."""
+def check_identity(folder: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity here, where it is that of the run. Raises DamagedCode with the first file or
+    distribution that is another one."""
     if not wanted:
         raise DamagedCode(
             f"{folder}: the run's identity says nothing of its code, so it is of an older release; "
@@ -114,6 +114,7 @@ def check_identity(folder: Path, wanted: Mapping[str, Any]) -> None:
                 f"the model of this run imports {name} {there}, and {now or 'no version'} is "
                 f"installed here; install {name}=={there}, or {LAUNCH_ANEW}"
             )
+    return here
 
 
 def load_bundle(folder: Path) -> ModuleType:

@@ -6,7 +6,6 @@ wrote itself before is no part of the model.
 """
 
 import contextlib
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.named_files import sha256_of
 from bamboo.user_code.imports import imported_names, specs_along
 from bamboo.user_code.loading import Entry, file_of, local_modules
 from bamboo.user_code.local import is_local, place_of
@@ -24,7 +24,6 @@ from bamboo.user_code.watch import WRITES, listen
 
 MOST_BYTES = 2 << 30
 """Of one file that a run takes along."""
-_BLOCK = 1 << 20
 _NUMERICS = frozenset({"torch"})
 """Distributions whose version stands in the numerics of a run already."""
 
@@ -272,12 +271,3 @@ def _read(origin: str, path: str) -> CodeFile:
             f"such files along up to {MOST_BYTES:,} bytes; read a smaller one"
         )
     return CodeFile(path=path, origin=origin, sha256=sha256_of(Path(origin)), bytes=size)
-
-
-def sha256_of(file: Path) -> str:
-    """Of a file's content. Raises OSError."""
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while block := content.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
