@@ -112,7 +112,7 @@ class _Agent:
         self._config = config
         self._outcomes: queue.Queue[Outcome] = queue.Queue()
         self._stop = threading.Event()
-        self._writes = Writes()
+        self._writes = Writes(every_s=run.beat_s)
         self._link = WorkerLink(
             config.socket_dir / f"a-{node}.sock",
             taken=lambda: self._writes.now().succeeds(every_s=run.beat_s),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bamboo.core.events import PeerLost
-from bamboo.core.outage import Writing
+from bamboo.core.outage import PIECES, Writing
 from bamboo.core.policy import Policy
 from bamboo.ids import NodeId
 from bamboo.ports import Lease
@@ -27,6 +27,8 @@ class Seen:
     """The highest counter seen; -1 before the first."""
     grown_at_s: float
     """Store time since which it has not grown."""
+    in_all_s: float
+    """What the observer's own writes vouched for by then (`Writing.in_all_s`)."""
     leased: bool
     """Whether the last reading held a lease of the node."""
 
@@ -60,7 +62,8 @@ def judge(
     Everybody's time starts again, so nobody is gone before one full lease has passed, when the
     store was away (more than half of `gone_s` since the reading before: whoever beat just before it
     may stand first in the queue behind us), was wiped (a lease that was there is not), or its clock
-    went back.
+    went back. But a store that is away again and again makes nobody immortal: who did not grow
+    while the observer's own writes vouched for PIECES leases in all is gone, outages or not.
     """
     before = {seen.node: seen for seen in view.seen}
     fresh = (
@@ -69,10 +72,23 @@ def judge(
         or any(seen.leased and seen.node not in leases for seen in view.seen)
     )
     seen = tuple(
-        _look(node, before.get(node), leases.get(node), now_s=now_s, fresh=fresh)
+        _look(
+            node,
+            before.get(node),
+            leases.get(node),
+            now_s=now_s,
+            in_all_s=writing.in_all_s,
+            fresh=fresh,
+        )
         for node in sorted(watched)
     )
-    idle_s = {entry.node: writing.waited_s(now_s - entry.grown_at_s) for entry in seen}
+    idle_s = {
+        entry.node: max(
+            writing.waited_s(now_s - entry.grown_at_s),
+            (writing.in_all_s - entry.in_all_s) / PIECES,
+        )
+        for entry in seen
+    }
     suspects = tuple(node for node, idle in idle_s.items() if idle >= policy.suspect_s)
     lost = tuple(
         PeerLost(node=node, reporter=reporter, cause="lease")
@@ -83,9 +99,17 @@ def judge(
 
 
 def _look(
-    node: NodeId, before: Seen | None, lease: Lease | None, *, now_s: float, fresh: bool
+    node: NodeId,
+    before: Seen | None,
+    lease: Lease | None,
+    *,
+    now_s: float,
+    in_all_s: float,
+    fresh: bool,
 ) -> Seen:
     progress = -1 if lease is None else _progress(lease.payload)
+    if before is not None and progress <= before.progress:
+        in_all_s = before.in_all_s
     if before is None or fresh:
         known = -1 if before is None else before.progress
         grown_at_s = now_s
@@ -99,6 +123,7 @@ def _look(
         node=node,
         progress=max(known, progress),
         grown_at_s=grown_at_s,
+        in_all_s=in_all_s,
         leased=lease is not None,
     )
 

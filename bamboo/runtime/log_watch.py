@@ -1,13 +1,14 @@
 """Whether the log was there all the time that a step may take.
 
 Rule: a loss waits for its decision while the store is away, and waiting for that is no standstill.
-A log that is read and takes nothing is away, too.
+A log that is read and takes nothing is away, too. One that comes and goes excuses no standstill for
+ever: what it was there in pieces adds up.
 """
 
 import math
 import time
 
-from bamboo.core.outage import AWAY_S
+from bamboo.core.outage import AWAY_S, PIECES
 
 
 class LogWatch:
@@ -18,12 +19,18 @@ class LogWatch:
         self._step_timeout_s = step_timeout_s
         self._answered_s = self._back_s = -math.inf
         self._refuses = False
+        self._there_s = 0.0
+        """How long it was there in all."""
+        self._excused: tuple[str, float] | None = None
+        """Where the node stood when an outage excused it first, and `_there_s` of then."""
 
     def answered(self) -> None:
         """Note that the store answers; called often."""
         now_s = time.monotonic()
         if now_s - self._answered_s > AWAY_S:
             self._back_s = now_s
+        elif not self._refuses:
+            self._there_s += now_s - self._answered_s
         self._answered_s = now_s
 
     def taken(self, taken: bool) -> None:
@@ -36,6 +43,13 @@ class LogWatch:
         """Whether the store does not answer at present, or refuses."""
         return self._refuses or time.monotonic() - self._answered_s > AWAY_S
 
-    def was_there(self) -> bool:
-        """Whether every decision of the time that a step may take has reached this node."""
-        return not self.away() and time.monotonic() - self._back_s > self._step_timeout_s
+    def excuses(self, where: str) -> bool:
+        """Whether a node that has stood at `where` for the time that a step may take may wait for a
+        decision: not every one of that time has reached it. Of one place that is so until the log
+        was there for PIECES times as long in all."""
+        if not self.away() and time.monotonic() - self._back_s > self._step_timeout_s:
+            self._excused = None
+            return False
+        if self._excused is None or self._excused[0] != where:
+            self._excused = (where, self._there_s)
+        return self._there_s - self._excused[1] < PIECES * self._step_timeout_s

@@ -176,7 +176,7 @@ class Trainer:
         if interrupted.cause == "non-finite":
             assert interrupted.run is not None
             self._trouble.report_non_finite(interrupted.run)
-        elif interrupted.cause == "stalled" and self.log_watch.was_there():
+        elif interrupted.cause == "stalled" and not self.log_watch.excuses(interrupted.cursor):
             words = f"node {self._me} made no progress at {interrupted.cursor}"
             self._trouble.stalled(words, era=self._era)
 

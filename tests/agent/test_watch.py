@@ -58,6 +58,9 @@ def peer_watch(store, node: NodeId, writes: Writes | None = None) -> PeerWatch:
 
 
 class Sure(Writes):
+    def __init__(self) -> None:
+        super().__init__(every_s=0.02)
+
     def now(self) -> Writing:
         return Writing(for_s=1e9)
 
@@ -103,7 +106,7 @@ def test_an_outage_of_the_store_makes_nobody_gone(store, clock) -> None:
 def test_a_store_that_refuses_accuses_nobody_until_a_lease_after(store, clock) -> None:
     """It is read all the time. The peer is gone indeed: that is found one lease after."""
     me, peer = join(store, 1), join(store, 2)
-    flaky, writes = FlakyStore(store), Writes(clock=clock)
+    flaky, writes = FlakyStore(store), Writes(every_s=0.05, clock=clock)
     outcomes: queue.Queue = queue.Queue()
     heart = Heartbeat(
         node=me,
@@ -197,7 +200,7 @@ def test_whoever_watches_from_outside_sees_when_the_store_answers(store, tmp_pat
         beat_s=0.005,
         store_away_s=0.05,
         outcomes=outcomes,
-        writes=Writes(),
+        writes=Writes(every_s=0.05),
         heard=heard,
     )
     thread = threading.Thread(target=heart.run, args=(threading.Event(),))

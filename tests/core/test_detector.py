@@ -1,9 +1,12 @@
 """Who stands still is suspected, then gone; the store's own absence accuses nobody."""
 
+from collections.abc import Callable
+
 import pytest
 
+from bamboo.coord.writes import Writes
 from bamboo.core.detector import LeaseView, judge
-from bamboo.core.outage import Writing
+from bamboo.core.outage import PIECES, Writing
 from bamboo.core.policy import Policy
 from bamboo.errors import CoreMisuse
 from bamboo.ids import NodeId
@@ -15,6 +18,15 @@ A, B = NodeId("a.1"), NodeId("b.1")
 
 SURE = Writing(for_s=1e9)
 """An observer that never met a refusal and wrote just now."""
+
+
+BEAT_S = 0.2
+COMES_AND_GOES = {
+    "one beat of each lease is refused": lambda beat: beat % 14 > 0,
+    "every other beat is refused": lambda beat: beat % 2 > 0,
+    "one beat of each lease is taken": lambda beat: beat % 14 == 0,
+    "away for two leases, there for half of one": lambda beat: beat % 38 > 30,
+}
 
 
 class Observer:
@@ -237,3 +249,28 @@ def test_a_write_that_is_not_answered_is_no_evidence() -> None:
 def test_impossible_policies_are_refused(suspect_s: float, gone_s: float) -> None:
     with pytest.raises(CoreMisuse, match="0 < suspect_s <= gone_s"):
         Policy(suspect_s=suspect_s, gone_s=gone_s)
+
+
+@pytest.mark.parametrize("takes", COMES_AND_GOES.values(), ids=COMES_AND_GOES)
+def test_a_store_that_comes_and_goes_makes_nobody_immortal(takes: Callable[[int], bool]) -> None:
+    """No lease passes in which all own writes succeed. Who lives is never accused, and who does not
+    is gone once own writes vouched for some leases in all."""
+    now_s, taken = 0.0, 0
+    writes = Writes(every_s=BEAT_S, clock=lambda: now_s)
+    observer, lost = Observer(A, B), []
+    for beat in range(5000):
+        now_s += BEAT_S
+        if takes(beat):
+            writes.written()
+            observer.beat(A, beat, now_s)
+            taken += 1
+        else:
+            writes.refused()
+        observer.writing = writes.now()
+        lost = observer.read(now_s)
+        assert A not in lost
+        assert not lost or taken >= POLICY.gone_s / BEAT_S, "never in less than a lease"
+        if lost:
+            break
+    assert lost == [B]
+    assert taken <= PIECES * POLICY.gone_s / BEAT_S + 2

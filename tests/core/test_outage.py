@@ -2,7 +2,7 @@
 
 import pytest
 
-from bamboo.core.outage import AWAY_S, WaitClock, Writing
+from bamboo.core.outage import AWAY_S, PIECES, WaitClock, Writing
 
 LEASE_S = 3.0
 
@@ -77,3 +77,25 @@ def test_a_clock_that_was_never_asked_begins_with_the_outage() -> None:
     clock.away(50.0)
     assert clock.at(52.0) == 50.0
     assert clock.at(54.0) == pytest.approx(51.0)
+
+
+@pytest.mark.parametrize("there_s", [0.5, 1.0, 2.5])
+def test_a_clock_goes_though_the_store_comes_and_goes(there_s: float) -> None:
+    """Each outage of half a second comes before the lease after the last one is over."""
+    clock, now_s = WaitClock(lease_s=LEASE_S), 0.0
+    began_s = clock.at(now_s)
+    for _ in range(int(4 * PIECES * LEASE_S / there_s)):
+        for _ in range(5):
+            now_s += 0.1
+            clock.away(now_s)
+            clock.at(now_s)
+        for _ in range(round(there_s / 0.1)):
+            now_s += 0.1
+            clock.at(now_s)
+    counted_s = clock.at(now_s) - began_s
+    assert 2 * PIECES * LEASE_S <= counted_s <= 4 * PIECES * LEASE_S
+    now_s += 10 * LEASE_S
+    clock.at(now_s)
+    clock.away(now_s + 1.0)
+    before_s = clock.at(now_s + 1.0)
+    assert clock.at(now_s + 1.0 + 0.9 * LEASE_S) == pytest.approx(before_s), "a lease as ever"

@@ -130,22 +130,22 @@ def test_a_log_that_takes_nothing_is_away_though_it_is_read(
         now_s += 0.1
         watch.answered()
         watch.taken(True)
-    assert watch.was_there()
+    assert not watch.excuses("here")
     for _ in range(30):
         now_s += 0.1
         watch.answered()
         watch.taken(False)
         assert watch.away()
-        assert not watch.was_there()
+        assert watch.excuses("here")
     for _ in range(20):
         watch.taken(True)
         assert not watch.away()
-        assert not watch.was_there()
+        assert watch.excuses("here")
         now_s += 0.1
         watch.answered()
     now_s += 0.1
     watch.answered()
-    assert watch.was_there()
+    assert not watch.excuses("here")
 
 
 @pytest.mark.parametrize("beat_s", [0.2, 2.0, 60.0])
@@ -155,7 +155,7 @@ def test_a_log_is_there_however_rarely_its_node_beats(
     """Between two beats nothing is written, which is no outage; a refused beat begins one."""
     now_s = 100.0
     monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
-    writes = Writes(clock=lambda: now_s)
+    writes = Writes(every_s=beat_s, clock=lambda: now_s)
     watch = log_watch.LogWatch(step_timeout_s=3 * beat_s)
 
     def pass_beat(told: Callable[[], None]) -> None:
@@ -168,14 +168,41 @@ def test_a_log_is_there_however_rarely_its_node_beats(
 
     for _ in range(5):
         pass_beat(writes.written)
-    assert watch.was_there()
+    assert not watch.excuses("here")
     pass_beat(writes.refused)
     assert watch.away()
     for _ in range(4):
-        assert not watch.was_there()
+        assert watch.excuses("here")
         pass_beat(writes.written)
     pass_beat(writes.written)
-    assert watch.was_there()
+    assert not watch.excuses("here")
+
+
+def test_a_log_that_comes_and_goes_excuses_no_standstill_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, step_timeout_s = 100.0, 2.0
+    monkeypatch.setattr(log_watch.time, "monotonic", lambda: now_s)
+    watch = log_watch.LogWatch(step_timeout_s=step_timeout_s)
+
+    def excused_for(where: str, *, most_s: float, refused: int) -> float:
+        """One in `refused` tenths of a second the store takes nothing."""
+        nonlocal now_s
+        began_s, turn = now_s, 0
+        while watch.excuses(where) and now_s - began_s < most_s:
+            now_s, turn = now_s + 0.1, turn + 1
+            watch.taken(turn % refused > 0)
+            watch.answered()
+        return now_s - began_s
+
+    for where in ("0.0 step 3 at F0", "0.0 step 4 at B1"):
+        for refused in (2, 10):
+            lasted_s = excused_for(where, most_s=100.0, refused=refused)
+            assert 3 * step_timeout_s <= lasted_s <= 9 * step_timeout_s
+            where += " again"
+    assert excused_for("elsewhere", most_s=40.0, refused=1) == pytest.approx(40.0, abs=0.2), (
+        "a store that takes nothing at all"
+    )
 
 
 def test_a_trainer_turns_while_it_waits() -> None:

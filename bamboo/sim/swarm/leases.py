@@ -28,7 +28,7 @@ class Watch:
     """What one node remembers."""
 
     def __init__(self, world: "Cluster") -> None:
-        self.writes = Writes(clock=lambda: world.now_s)
+        self.writes = Writes(every_s=BEAT_S, clock=lambda: world.now_s)
         self.view = LeaseView()
 
 
