@@ -49,7 +49,8 @@ def read_address(url: str) -> Address:
         )
     try:
         parts = urlsplit(url)
-        if parts.fragment or (parts.netloc and "@" in f"{parts.path}{parts.query}"):
+        is_path = scheme == "unix" and not parts.netloc and parts.path
+        if parts.fragment or ("@" in f"{parts.path}{parts.query}" and not is_path):
             raise ValueError("the login has a character that is not escaped")
         host, port = parts.hostname or "", parts.port or _PORT
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bamboo.coord.address import hide_password, read_address, with_authority
@@ -41,6 +41,9 @@ def test_passwords_are_hidden(url: str, shown: str) -> None:
     st.text("/@:?#&=%[] \t\n", max_size=4),
     st.sampled_from(["localhost", "127.0.0.1:1", "[::1]", "h:port", "", "/a/b.sock", "h?db=x"]),
 )
+@example("redis", "?", "", "h?db=x")
+@example("unix", "?", "=", "/a/b.sock")
+@example("rediss", "/", "?=", "h:1")
 def test_no_refusal_shows_a_part_of_the_password(
     scheme: str, user: str, odd: str, host: str
 ) -> None:
