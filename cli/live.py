@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from bamboo.errors import InputError, StoreUnavailable
 from bamboo.ports import Store
-from cli import wiring
+from cli import lock, wiring
 from cli.look import store_may_answer
 from cli.runs import RunFolder
 
@@ -28,6 +28,8 @@ def live_store(folder: RunFolder) -> Iterator[Store]:
             f"`bamboo resume {folder.id}` starts it"
         )
     url = str(endpoint["store_url"])
+    if not store_may_answer(url) and not lock.is_free(folder):
+        raise StoreSilent(f"run {folder.id} is ending: its store is gone; ask again in a moment")
     if not store_may_answer(url):
         raise InputError(f"run {folder.id} does not live any more: its store is gone")
     try:

@@ -40,7 +40,7 @@ from cloud.local.room import full_disk
 
 LOST = "lost"
 SILENT = "silent"
-"""Its store does not answer, and it has a launcher."""
+"""Its store does not answer, or has ended, and it has a launcher."""
 DAMAGED = "damaged"
 
 
@@ -117,7 +117,9 @@ def _standing(folder: RunFolder) -> dict[str, Any]:
             if not lock.is_free(folder):
                 return status_by_books(folder)
             # else it went while we looked
-    return _ended(folder) or _lost(folder)
+    # Asked first: a launcher leaves its receipt before it goes.
+    is_led = not lock.is_free(folder)
+    return status_by_books(folder) if is_led else _ended(folder) or _lost(folder)
 
 
 def row_of(folder: RunFolder) -> dict[str, Any]:
@@ -141,6 +143,12 @@ def store_may_answer(url: str) -> bool:
         return True
     path = url.removeprefix("unix://").rpartition("@")[2].partition("?")[0]
     return Path(path).exists()
+
+
+def store_is_gone(folder: RunFolder) -> bool:
+    """Whether the run has no store that could answer."""
+    endpoint = folder.live_endpoint()
+    return endpoint is None or not store_may_answer(str(endpoint["store_url"]))
 
 
 def progress_from_store(folder: RunFolder, store: Store) -> Progress:
@@ -184,16 +192,21 @@ def progress_before(folder: RunFolder, job: JobConfig, *, started_s: float) -> P
 
 
 def status_by_books(folder: RunFolder) -> dict[str, Any]:
-    """What the books have of a run that lives, and whose store does not answer."""
+    """What the books have of a run that has a launcher, and whose store does not answer, or has
+    ended before it."""
     if (ended := _ended(folder)) is not None:  # written while we waited for the store
         return ended
     progress = progress_before(folder, job_of(folder), started_s=part_of(folder).started_s)
-    sentence = "its store does not answer and its launcher lives: this is what was written down; "
-    return status_body(progress) | {
-        "phase": SILENT,
-        "sentence": sentence + "training goes on meanwhile; ask again",
-        "led": True,
-    }
+    if store_is_gone(folder):
+        sentence = (
+            "its store is gone and its launcher lives: it writes down how the run ended; ask again"
+        )
+    else:
+        sentence = (
+            "its store does not answer and its launcher lives: this is what was written down; "
+            "training goes on meanwhile; ask again"
+        )
+    return status_body(progress) | {"phase": SILENT, "sentence": sentence, "led": True}
 
 
 def _lost(folder: RunFolder) -> dict[str, Any]:

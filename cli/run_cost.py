@@ -15,7 +15,7 @@ from bamboo.errors import InputError, StoreRefused
 from bamboo.planner.value import MICRO, per_usd_spent, samples_per_s, tokens_per_usd
 from cli import lock, sites
 from cli.live import StoreSilent, live_store
-from cli.look import job_of, status_by_books, status_of, store_may_answer
+from cli.look import job_of, status_by_books, status_of, store_is_gone
 from cli.parts import ended_at_s
 from cli.resizes import resizes_of
 from cli.runs import RunFolder, part_of
@@ -32,9 +32,10 @@ def cost_of_run(folder: RunFolder, *, now_s: float | None = None) -> dict[str, A
     """What a run came to, or has come to by now: by its ledger while it lives, by its receipt
     afterwards, and by its files where it was killed without one or its store does not answer."""
     planned = {"planned": promised(folder)}
+    is_lost = _is_lost(folder)  # asked first: a launcher leaves its receipt before it goes
     if folder.receipt.exists():
         return _of_receipt(folder) | {"resizes": resizes_of(folder)} | planned
-    if _is_lost(folder):
+    if is_lost:
         return _of_files(folder) | {"resizes": resizes_of(folder)} | planned
     at_s = time.time() if now_s is None else now_s
     try:
@@ -79,8 +80,9 @@ def _unlike(folder: RunFolder, spent: Mapping[str, Any] | None, *, usd: float) -
 def _is_lost(folder: RunFolder) -> bool:
     """Whether it was killed with its store, and the cloud's log is there. A store that was killed
     may leave its socket, which nobody answers."""
-    endpoint = folder.live_endpoint()
-    gone = endpoint is None or not store_may_answer(str(endpoint["store_url"]))
+    if not lock.is_free(folder):
+        return False  # it is ending, and its receipt is written next
+    endpoint, gone = folder.live_endpoint(), store_is_gone(folder)
     if endpoint is not None and "cloud" in endpoint and not gone:
         cloud = sites.local_cloud_of(folder)
         gone = cloud.has_store and not cloud.alive()

@@ -148,6 +148,22 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
     assert status_of(folder)["phase"] == "lost"
 
 
+def test_a_run_whose_end_is_written_down_is_not_lost_while_it_has_a_launcher(home: Path) -> None:
+    folder = folder_of(home)
+    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"}, private=True)
+    write_steps(folder, 3)
+    folder.cloud.touch()
+    held = lock.take(folder)
+    assert held is not None
+    body = status_of(folder)
+    assert (body["phase"], body["step"], body["ended"]) == ("silent", 3, False)
+    assert "its store is gone and its launcher lives" in body["sentence"]
+    cost = cost_of_run(folder)
+    assert (cost["ended"], cost["usd"], cost["silent"]) == (False, 0.25, body["sentence"])
+    held.close()
+    assert (status_of(folder)["phase"], status_of(folder)["ended"]) == ("lost", False)
+
+
 def test_an_ended_run_is_read_from_its_receipt(home: Path) -> None:
     folder = folder_of(home)
     runs.write_json(folder.receipt, {"status": {"phase": "finished", "step": 7}})
