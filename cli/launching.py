@@ -93,6 +93,8 @@ def prepare(
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     now = datetime.now().astimezone()
     run = run_id(name) if name else runs.fresh_id(path, now=now, chance=random.Random())
+    if gpu is None:  # else a plan of what is not here
+        refuse_unfit(job, runs.home())
     if not dry_run:
         _check_surroundings(job, run, played=trace is not None)
         if job.cloud.provider != "local":
@@ -107,7 +109,7 @@ def prepare(
     look = partial(look_at, gpu=gpu) if dry_run else seen_of
     prepared = plan_again(run, job, played, given, look=look)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
-    if not dry_run:
+    if gpu is None:
         refuse_too_small(prepared.planned, runs.home())
     return prepared
 
@@ -157,7 +159,6 @@ def _check_surroundings(job: JobConfig, run: RunId, *, played: bool) -> None:
         raise RunExists(
             f"run {run} exists already in {runs.home()}; take another --run id, or leave it out"
         )
-    refuse_unfit(job, runs.home())
     check_place(job, run)
     if job.cloud.provider != "local":
         check_free(job, run)

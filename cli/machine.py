@@ -51,7 +51,7 @@ def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need
     return limits.need_of(
         nodes=nodes_of(job) or job.cluster.stages,
         threads=job.cluster.threads,
-        cores=os.cpu_count() or 1,
+        cores=len(os.sched_getaffinity(0)),
         node_bytes=node_bytes,
         file_bytes=file_bytes,
     )

@@ -3,8 +3,9 @@
 Measured on 2026-11-26, 2 cores, torch 2.13 (CPU), grids of 2 to 16 nodes, 1 and 2 pipelines, both
 transports, at the fullest moment of a run: open files of the store 12 and 7 a node (and 32 that it
 keeps free), of a worker 19 and 6 a node, of the host 15 and 2 a node; tasks (threads) 10 and 16 a
-node of one torch thread; address space of a worker 0.7 GiB beside what its node holds, of the host
-0.6 GiB and 33 MiB a node. The needs below have some room over that.
+node of one torch thread, none of them for a core (a worker is forked, and starts threads of numpy's
+linear algebra only where a user's layer calls that); address space of a worker 0.7 GiB beside what
+its node holds, of the host 0.6 GiB and 33 MiB a node. The needs below have some room over that.
 
 Rule: a limit that the process may raise by itself, it raises; what is less than the need even then
 is said in one line with value, need and remedy.
@@ -18,6 +19,8 @@ from pathlib import Path
 _MIB, _GIB = 1 << 20, 1 << 30
 STORE_FILE_BYTES = 80 * _MIB
 """The embedded store writes its log anew when it has 64 MiB."""
+NUMPY_THREADS = 64
+"""The library in numpy's wheels starts no more."""
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -34,16 +37,16 @@ class Need:
 
 
 def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes: int) -> Need:
-    """Of a run with so many `nodes` and torch `threads` each, on so many `cores`; `node_bytes`:
-    what the fullest node holds; `file_bytes`: the longest file that the run writes, the store's log
-    beside. Pure."""
+    """Of a run with so many `nodes` and torch `threads` each, that may use so many `cores`.
+    `node_bytes`: what the fullest node holds; `file_bytes`: the longest file that the run writes,
+    the store's log beside. Pure."""
     there = nodes + 1  # one that is replaced while it is still there
     host_bytes = _GIB + 40 * _MIB * there
     return Need(
         nodes=nodes,
         descriptors=56 + 8 * there,
-        # A library of linear algebra has a thread for each core in every process.
-        tasks=24 + 2 * cores + there * (14 + threads + cores),
+        # numpy's linear algebra has a thread for each core in the two that look at the layers.
+        tasks=24 + 2 * min(cores, NUMPY_THREADS) + there * (16 + threads),
         address_bytes=max(host_bytes, _GIB + 2 * node_bytes),
         file_bytes=max(file_bytes, STORE_FILE_BYTES),
     )

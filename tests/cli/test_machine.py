@@ -71,8 +71,9 @@ def test_limits_are_compared_before_the_job_is_looked_at(
 ) -> None:
     limited(monkeypatch)
     tiny_job(tmp_path)
-    with pytest.raises(InputError, match="open files are limited to 46 a process"):
-        launching.prepare(tmp_path / "job.toml", overrides=(), name="r", dry_run=False)
+    for dry_run in (False, True):
+        with pytest.raises(InputError, match="open files are limited to 46 a process"):
+            launching.prepare(tmp_path / "job.toml", overrides=(), name="r", dry_run=dry_run)
     with pytest.raises(InputError, match="a run of 4 nodes needs"):
         resuming.prepare(folder_of(tmp_path), ())
     found = checks_here.limits_finding(None)

@@ -58,6 +58,12 @@ def test_it_grows_with_what_a_node_holds_and_writes() -> None:
     assert need_of(nodes=2, threads=4, cores=2, node_bytes=0, file_bytes=0).tasks > need(2).tasks
 
 
+def test_nodes_need_no_more_tasks_where_there_are_more_cores() -> None:
+    """A machine of 128 cores whose container allows 512 tasks has room for 16 nodes."""
+    large = need_of(nodes=16, threads=1, cores=128, node_bytes=0, file_bytes=0)
+    assert need(16).tasks < large.tasks < 512
+
+
 def test_a_soft_limit_is_raised_as_far_as_is_needed(system: System) -> None:
     system.now[resource.RLIMIT_NOFILE] = (46, 4096)
     assert wrong_with(need()) == ""
