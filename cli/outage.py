@@ -63,9 +63,11 @@ class Outage:
         self, stop: StopRequested | None, error: StoreUnavailable, *, now_s: float, disk: str = ""
     ) -> str:
         """What to tell a person meanwhile; `disk`: what is to be said of the run's disk."""
-        said = f"the store is away for {self.away_s(now_s):.0f} s; training goes on"
+        away_s = self.away_s(now_s)
+        lasts = f" for {away_s:.0f} s" if away_s >= 1 else ""
+        said = f"the store is away{lasts}; training goes on"
         if isinstance(error, StoreRefuses):
-            said = f"{error}; for {self.away_s(now_s):.0f} s now, and training goes on"
+            said = f"{error}{lasts and f';{lasts} now'}; training goes on"
         if stop is not None:
             said += f", though {stop.reason}: all is ended after {ORDERLY_S:g} s without a store"
         return f"{said}; {disk}" if disk else said

@@ -10,7 +10,7 @@ from bamboo.config.tree import BudgetConfig
 from bamboo.core.state import Outcome, Phase, Reform
 from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 from cli.deadlines import Deadlines
-from cli.outage import ORDERLY_S, THEIR_STORE_AWAY_S
+from cli.outage import ORDERLY_S, THEIR_STORE_AWAY_S, Outage
 from tests.cli.world import World, finished, job, joined, left, step
 from tests.core.build import running
 
@@ -82,7 +82,20 @@ def test_a_store_that_refuses_is_away_though_it_is_read(monkeypatch: pytest.Monk
     assert world.launcher.run().outcome is Outcome.DONE
     said = [note for note in world.screen.notes if "it is a replica; for" in note]
     assert len(said) > 10
-    assert said[-1].endswith("for 200 s now, and training goes on")
+    assert said[-1].endswith("for 200 s now; training goes on")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StoreUnavailable("gone"), ["the store is away; training", "the store is away for 5 s; t"]),
+        (StoreRefuses("it is full"), ["it is full; training", "it is full; for 5 s now; training"]),
+    ],
+)
+def test_an_outage_that_just_began_has_no_length(error: StoreUnavailable, said: list[str]) -> None:
+    outage = Outage(run="r", ours=True, now_s=100.0)
+    for now_s, words in zip((100.4, 105.4), said, strict=True):
+        assert outage.note(None, error, now_s=now_s).startswith(words)
 
 
 def test_a_run_that_forms_gets_the_time_of_an_outage_again(monkeypatch: pytest.MonkeyPatch) -> None:
