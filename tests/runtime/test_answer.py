@@ -1,11 +1,17 @@
 """The one answer of a program: it ends with whoever was to read it."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from select import select
+from typing import Any
 
 import pytest
+
+from bamboo.errors import InputError
+from bamboo.runtime.answer import answer_equal
 
 WAITS = """
 import sys, threading
@@ -53,3 +59,22 @@ def test_an_answer_that_was_given_and_read_ends_nothing() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
     )
     assert done.stdout == '{"n": 1}\nafter\n'
+
+
+@pytest.mark.parametrize(("equal", "status"), [(True, 0), (False, 5), (None, 2)])
+def test_a_comparison_is_answered_and_its_status_says_how_it_came_out(
+    equal: bool | None, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def compare() -> Mapping[str, Any]:
+        sys.stdout.write("noise\n")
+        os.write(1, b"and below")
+        if equal is None:
+            raise InputError("there is nothing to compare")
+        return {"equal": equal}
+
+    assert answer_equal(compare) == status
+    said, beside = capfd.readouterr()
+    wanted = {"error": "there is nothing to compare"} if equal is None else {"equal": equal}
+    assert json.loads(said) == wanted
+    assert "noise" in beside
+    assert "and below" in beside

@@ -1,5 +1,6 @@
 """Measuring the layers of tiny jobs: what is measured and how often, never how fast it is."""
 
+import io
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from bamboo.runtime import profile as room
 from bamboo.runtime.alone import Alone
 from bamboo.runtime.bench import LEAST_REPEATS, MOST_REPEATS, scatter
 from bamboo.runtime.preflight import preflight
-from bamboo.runtime.profile import Asked, Profiler
+from bamboo.runtime.profile import Asked, Profiler, main
 from bamboo.runtime.stage import Stage
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement
@@ -200,17 +201,27 @@ def test_the_command(tmp_path: Path) -> None:
     last = json.loads(steps[-1])
     assert last["step"] == last["steps"]
     assert "noise" in done.stderr
+
+
+def test_the_command_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = own_job(tmp_path, "[first, Mix, last]")
     (tmp_path / "text.txt").write_bytes(b"")
-    done = _command(job)
-    assert done.returncode == 2
-    assert "0 bytes hold no window" in json.loads(done.stdout)["error"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(_request(job)))
+    assert main([]) == 2
+    assert "0 bytes hold no window" in json.loads(capfd.readouterr().out)["error"]
+
+
+def _request(job: JobConfig) -> str:
+    request = {"job": job_to_json(job), "device": "cpu", "limit_s": 60.0}
+    return json.dumps(request | {"machine": "here", "seen": "2026-11-21"})
 
 
 def _command(job: JobConfig) -> "subprocess.CompletedProcess[str]":
-    request = {"job": job_to_json(job), "device": "cpu", "limit_s": 60.0}
     return subprocess.run(
         [sys.executable, "-m", "bamboo.runtime.profile"],
-        input=json.dumps(request | {"machine": "here", "seen": "2026-11-21"}),
+        input=_request(job),
         capture_output=True,
         text=True,
         timeout=90,

@@ -167,13 +167,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
     assert json.loads(done.stderr.splitlines()[-1]) == {"step": STEPS, "steps": STEPS}
-    _write(run, _records(run)[1:])
-    done = _command(run)
-    assert done.returncode == 5
-    assert json.loads(done.stdout)["first_difference"]["kind"] == "no record"
-    done = _command(tmp_path / "nothing")
-    assert done.returncode == 2
-    assert "name the folder of a run" in json.loads(done.stdout)["error"]
 
 
 def _command(folder: Path) -> "subprocess.CompletedProcess[str]":
