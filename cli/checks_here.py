@@ -16,6 +16,7 @@ from bamboo.core.words import size
 from cli import runs, wiring
 from cli.doctor import Check, Finding, Result
 from cli.machine import need_of
+from cli.room import unwritable
 from cloud.local import limits
 from cloud.local.reach import loopback_trouble
 from cloud.local.room import ROOM_BYTES, free_bytes
@@ -111,6 +112,9 @@ def limits_finding(job: JobConfig | None) -> Finding:
 def disk_finding(home: Path) -> Finding:
     """Of the disk that runs are written to."""
     there = next(path for path in (home, *home.parents) if path.exists())
+    if wrong := unwritable(there):
+        remedy = "set BAMBOO_HOME to a folder that you may write"
+        return Finding(result=Result.FAULT, sentence=wrong, remedy=remedy)
     free = free_bytes(there)
     sentence = f"{size(free)} are free for runs in {home}"
     if free >= LEAST_BYTES:

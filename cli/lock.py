@@ -33,15 +33,17 @@ class Lock:
 
 
 def take(folder: RunFolder) -> Lock | None:
-    """Become the launcher of this run; None when somebody is."""
-    return _locked(folder, fcntl.LOCK_EX)
+    """Become the launcher of this run; None when somebody is. Raises InputError where its folder
+    cannot be written."""
+    return _locked(folder, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
 
 
 def is_free(folder: RunFolder) -> bool:
-    """Whether the run has no launcher at this moment."""
+    """Whether the run has no launcher at this moment. Raises InputError where that cannot be
+    read."""
     if not (folder.path / NAME).exists():
-        return True  # who only asks leaves no file behind
-    lock = _locked(folder, fcntl.LOCK_SH)
+        return True  # who only asks leaves no file behind, and needs to write nothing
+    lock = _locked(folder, os.O_RDONLY, fcntl.LOCK_SH)
     if lock is not None:
         lock.close()
     return lock is not None
@@ -61,8 +63,13 @@ def refuse_while_led(folder: RunFolder) -> None:
         )
 
 
-def _locked(folder: RunFolder, kind: int) -> Lock | None:
-    descriptor = os.open(folder.path / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _locked(folder: RunFolder, access: int, kind: int) -> Lock | None:
+    path = folder.path / NAME
+    try:
+        descriptor = os.open(path, access | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        whose = "it is for who may write there" if access & os.O_RDWR else "ask as its user"
+        raise InputError(f"{path} cannot be opened: {error.strerror}; {whose}") from error
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -4,6 +4,7 @@ Rule: checkpoints, store and books are whole at every moment, so whatever a full
 on from them once there is room.
 """
 
+import os
 from pathlib import Path
 
 from bamboo.core.words import size
@@ -14,8 +15,10 @@ from cloud.local.room import ROOM_BYTES, free_bytes, full_disk
 
 def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAMBOO_HOME") -> None:
     """Before anything is started; `variable` names another folder than `home`. Raises InputError
-    where its disk is full, or has less than `need_bytes` besides."""
+    where nothing can be written, its disk is full, or has less than `need_bytes` besides."""
     there = next(path for path in (home, *home.parents) if path.exists())
+    if wrong := unwritable(there):
+        raise InputError(f"{wrong}; set {variable} to a folder that you may write")
     otherwise = f"or set {variable} to a folder on another disk"
     if full := full_disk(there):
         raise InputError(f"{full}, {otherwise}")
@@ -24,6 +27,13 @@ def refuse_without_room(home: Path, *, need_bytes: int = 0, variable: str = "BAM
             f"the disk of {there} has {size(free)} left, and what the run keeps there needs "
             f"{size(ROOM_BYTES + need_bytes)}; make room there, {otherwise}"
         )
+
+
+def unwritable(folder: Path) -> str:
+    """ "" or, where this user can write nothing into it, a sentence that says so."""
+    if os.access(folder, os.W_OK | os.X_OK):
+        return ""
+    return f"nothing can be written into {folder}: its disk is read-only, or it is another user's"
 
 
 def refuse_to_settle(folder: RunFolder) -> None:

@@ -118,6 +118,21 @@ def test_a_full_disk_for_temporary_files_is_said_by_its_variable(
         machine.refuse_unfit(tiny_job(tmp_path), tmp_path)
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_job_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Nothing is forbidden to root, so the system's refusal is played.
+    monkeypatch.setattr(room.os, "access", lambda path, mode: path != tmp_path)
+    tiny_job(tmp_path)
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    said = f"nothing can be written into {tmp_path}: "
+    with pytest.raises(InputError, match=f"{said}.*; set BAMBOO_HOME to a folder"):
+        launching.prepare(tmp_path / "job.toml", overrides=(), name="r", dry_run=False)
+    found = checks_here.disk_finding(tmp_path / "runs")
+    assert found.result is Result.FAULT
+    assert found.sentence.startswith(said)
+
+
 def test_the_doctor_says_so(no_loopback: None) -> None:
     found = checks_here.loopback_finding()
     assert (found.result, found.sentence) == (Result.FAULT, SAID)

@@ -1,5 +1,6 @@
 """A launcher that takes up a run: nothing acted on twice, written twice, or left out."""
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from bamboo.config.tree import ChaosConfig, Kill
 from bamboo.coord.ledger import PriceRecord, read_ledger
 from bamboo.core.state import Outcome
+from bamboo.errors import InputError
 from bamboo.ids import run_id
 from bamboo.telemetry.reader import read_metrics
 from bamboo.telemetry.schema import MetricRecord
@@ -196,3 +198,24 @@ def test_a_watcher_shows_what_comes_after_it_came(folder: RunFolder) -> None:
     assert len(world.screen.reasons) == 3
     assert watcher.progress.finished
     assert len(world.screen.notes) == 1
+
+
+def test_who_only_asks_for_the_launcher_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is read where its folder is read-only; nothing is forbidden to root, so that is
+    played."""
+    folder, there = runs.create(tmp_path, run_id("r")), os.open
+    held = lock.take(folder)
+    assert held is not None
+    held.close()
+
+    def read_only(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return there(path, flags, mode)
+
+    monkeypatch.setattr(lock.os, "open", read_only)
+    assert lock.is_free(folder)
+    with pytest.raises(InputError, match=r"launcher\.lock cannot be opened: Read-only file system"):
+        lock.take(folder)
