@@ -3,7 +3,7 @@ to compare with the whole model.
 
     preflight                          server                      looker, a fork of it
     fork, before all else   ------->   waits
-    {"job": ...}            ------->   forks a looker   ------->   reads the run's code
+    {"job": ..., "folder"}  ------->   forks a looker   ------->   reads the run's code
     {"layer": 2, ...}, x, ...  --------------------------------->  forks, and the fork builds layer
                                <---------------------------------  2, runs it and answers
 
@@ -104,9 +104,9 @@ class Alone:
         theirs.close()
         return cls(ours, pid)
 
-    def begin(self, job: JobConfig) -> None:
-        """From now on looks are at this job's layers."""
-        self._send({"job": job_to_json(job)})
+    def begin(self, job: JobConfig, *, folder: Path) -> None:
+        """From now on looks are at this job's layers; `folder`: an empty one to work in."""
+        self._send({"job": job_to_json(job), "folder": str(folder)})
         self._begun = True
 
     def ask(self, look: Look) -> None:
@@ -173,21 +173,21 @@ def serve(connection: Connection) -> NoReturn:
     os.dup2(2, 1)  # the asker's standard output is for its answer
     while True:
         try:
-            text = str(json.loads(connection.recv_bytes())["job"])
+            asked = json.loads(connection.recv_bytes())
         except EOFError:
             os._exit(0)
         pid = os.fork()
         if not pid:
-            _in_fork(partial(_look_at, text, connection))
+            _in_fork(partial(_look_at, str(asked["job"]), str(asked["folder"]), connection))
         if os.waitpid(pid, 0)[1]:
             os._exit(1)  # the asker sees the end of the connection
 
 
-def _look_at(text: str, connection: Connection) -> None:
+def _look_at(text: str, folder: str, connection: Connection) -> None:
     """The looker: reads the user's file and answers until there is no more to look at."""
     job = job_from_json(text)
     job = replace(job, code=os.path.abspath(job.code) if job.code else "")
-    _differ()
+    _differ(folder)
     prepare(job.cluster)
     wrong, spec = "", None
     try:
@@ -280,12 +280,13 @@ def _check_apart(taken: OneLayer, others: Sequence[Tensor]) -> None:
             )
 
 
-def _differ() -> None:
-    """Be as unlike the asking process as another node is: what a model must not depend on."""
+def _differ(folder: str) -> None:
+    """Be as unlike the asking process as another node is: what a model must not depend on. What it
+    writes by a relative path goes into the `folder`."""
     for name in [n for n in os.environ if not n.startswith(_KEPT_VARIABLES)]:
         del os.environ[name]
     sys.argv = ["another"]
-    os.chdir("/")
+    os.chdir(folder)
     move_clock(LATER_S)
     random.seed()
     np.random.seed()

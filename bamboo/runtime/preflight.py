@@ -59,8 +59,8 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
         whole = Whole(job, spec, data)
         first = whole.run(0, 0)
         check_sum(job.file, spec, first[-1].output, data.microbatch(0, 0)[1])
-        with _taken_along(job, code_taken_along(job, recorder)) as of_a_node:
-            alone.begin(of_a_node)
+        with _as_on_a_node(job, code_taken_along(job, recorder)) as (of_a_node, folder):
+            alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times = whole.time(first)
         whole.check_largest_token(first[-1].output)
@@ -88,16 +88,16 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
 
 
 @contextmanager
-def _taken_along(job: JobConfig, code: Mapping[str, Any]) -> Iterator[JobConfig]:
-    """The job as a node of the run has it: with a copy of the user's code, which is all that it has
-    of it."""
-    if not code or job.code:
-        yield job
-        return
+def _as_on_a_node(job: JobConfig, code: Mapping[str, Any]) -> Iterator[tuple[JobConfig, Path]]:
+    """The job as a node of the run has it, with a copy of the user's code, which is all that it has
+    of it; and an empty folder to work in."""
     with TemporaryDirectory(prefix="bamboo-look-") as folder:
-        copy = Path(folder) / CODE_FOLDER
-        write_bundle(Manifest.from_dict(code["code"]), copy)
-        yield replace(job, code=str(copy))
+        work, copy = Path(folder) / "work", Path(folder) / CODE_FOLDER
+        work.mkdir()
+        if code and not job.code:
+            write_bundle(Manifest.from_dict(code["code"]), copy)
+            job = replace(job, code=str(copy))
+        yield job, work
 
 
 def of_data(job: JobConfig) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class _Guard(importlib.abc.MetaPathFinder):
             for file in manifest.files
         }
         self._written: set[str] = set()
+        self._made: set[str] = set()
+        """Folders that were not there before the code made them in this process."""
         self._environment = manifest.environment
         self._absent, self._present = set(manifest.absent), set(manifest.present)
         self._set: set[str] = set()
@@ -143,13 +145,7 @@ class _Guard(importlib.abc.MetaPathFinder):
         """Where a file is looked for. What was not there at launch is not there now, but for what
         the code has written since."""
         name = os.fsdecode(path)
-        full = os.path.join(self._launch_folder, name)
-        if full.startswith(self._folder + os.sep):
-            # `..` may lead out of the bundle, to where another folder lay beside this one.
-            number, _, rest = full[len(self._folder) + 1 :].partition(os.sep)
-            root = self._roots.get(number)
-            full = os.path.join(root, rest) if root else self._above_first(number, rest)
-        full = os.path.normpath(full)
+        full = self._at_launch(name)
         if full in self._written or os.path.abspath(name) in self._written:
             return path
         found = self._by_origin.get(full)
@@ -160,6 +156,28 @@ class _Guard(importlib.abc.MetaPathFinder):
         there = self._as_at_launch(full, os.path.abspath(name), frame)
         return os.fsencode(there) if isinstance(path, bytes) else there
 
+    def made_folder(self, path: Any, *, anew: bool) -> bool:
+        """One that was not there at launch may be there by now: the launch has made it, or another
+        process of the run."""
+        name = os.fsdecode(path)
+        here, full = os.path.abspath(name), self._at_launch(name)
+        is_good = anew or (full in self._absent and here not in self._written)
+        if is_good:
+            self._written.add(here)
+        if anew:
+            self._made.add(here)
+        return is_good
+
+    def _at_launch(self, name: str) -> str:
+        """Where that was at launch which has this path now."""
+        full = os.path.join(self._launch_folder, name)
+        if full.startswith(self._folder + os.sep):
+            # `..` may lead out of the bundle, to where another folder lay beside this one.
+            number, _, rest = full[len(self._folder) + 1 :].partition(os.sep)
+            root = self._roots.get(number)
+            full = os.path.join(root, rest) if root else self._above_first(number, rest)
+        return os.path.normpath(full)
+
     def _as_at_launch(self, path: str, here: str, frame: FrameType) -> str:
         """Of a path that is only looked at: what to look at, `path` by its place at launch, `here`
         by its place now. Raises FileNotFoundError where there was nothing."""
@@ -169,6 +187,8 @@ class _Guard(importlib.abc.MetaPathFinder):
             return here
         if path in self._absent:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if any(here.startswith(made + os.sep) for made in self._made):
+            return here
         if path in self._present and os.path.lexists(path):
             return path
         raise NotTakenAlong(

@@ -82,6 +82,13 @@ class Recorder:
         """A folder: of its files only those go along that are opened. Whoever builds the model from
         the copy hears of it."""
 
+    def made_folder(self, path: Any, *, anew: bool) -> bool:
+        """A folder of its own: whether it was there before goes along."""
+        full = os.path.abspath(os.fsdecode(path))
+        self._examined.setdefault(full, not anew)
+        self._written.add(full)
+        return False
+
     def working_folder(self, here: str) -> str:
         """The one that it is: it goes along."""
         return here

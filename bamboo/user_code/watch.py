@@ -38,6 +38,10 @@ class Listener(environment.Reader, Protocol):
         """The path to take in place of this one, given as it is; `examined`: it is only asked
         whether and what it is. Raises FileNotFoundError for what is not to be there."""
 
+    def made_folder(self, path: Any, *, anew: bool) -> bool:
+        """A folder was made, or (not `anew`) could not be, as it is there; whether that is as good
+        as made."""
+
     def working_folder(self, here: str) -> str:
         """What the working directory is for the user's code."""
 
@@ -68,6 +72,7 @@ def _hook() -> None:
             if plain in able:
                 able.add(asking)
         setattr(os, name, asking)
+    os.mkdir = _telling_folder(os.mkdir)
     os.getcwd = _asking_folder(os.getcwd)
 
 
@@ -112,6 +117,31 @@ def _asking(call: Callable[..., Any], keyword: str, *, examines: bool) -> Callab
         return call(**{**named, keyword: path})
 
     return at_its_place
+
+
+def _telling_folder(call: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(call)
+    def mkdir(path: Any, *arguments: Any, **named: Any) -> None:
+        with not_watching():
+            of_user = _listener is not None and user_frame(sys._getframe(1)) is not None
+        if _listener is None or unwatched() or not of_user:
+            call(path, *arguments, **named)
+            return
+        try:
+            call(path, *arguments, **named)
+        except FileExistsError:
+            with not_watching():
+                is_good = _listener.made_folder(path, anew=False)
+            if not is_good:
+                raise
+        else:
+            with not_watching():
+                _listener.made_folder(path, anew=True)
+
+    for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        if call in able:
+            able.add(mkdir)
+    return mkdir
 
 
 def _asking_folder(call: Callable[[], str]) -> Callable[[], str]:

@@ -269,6 +269,17 @@ def test_ordinary_layers_pass(tmp_path: Path, alone: Alone, source: str) -> None
     assert preflight(tiny_job(tmp_path, ["model.model=mine.py:build"]), alone)["layers"]
 
 
+def test_what_a_model_writes_by_a_relative_path_stays_where_it_was_launched(
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    makes = "import os\nos.makedirs('bamboo_test_aside', exist_ok=True)\n"
+    (tmp_path / "mine.py").write_text(HEAD + makes + OPTION.format("return self.linear(x)"))
+    assert preflight(tiny_job(tmp_path, ["model.model=mine.py:build"]), alone)["layers"]
+    assert (tmp_path / "bamboo_test_aside").is_dir()
+    assert not Path("/bamboo_test_aside").exists()
+
+
 @pytest.mark.parametrize("microbatch", [1, 2])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_ordinary_losses_pass(tmp_path: Path, alone: Alone, loss: str, microbatch: int) -> None:

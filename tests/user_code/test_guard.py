@@ -169,3 +169,31 @@ def test_bytecode_and_files_beside_the_listed_ones_are_not_loaded(tmp_path: Path
     write(tmp_path, {"run/0/more.py": "X = 3\n"})
     with pytest.raises(NotTakenAlong, match=r"0/more\.py is no file that the run took along"):
         module.importlib.import_module("more")
+
+
+MAKES_FOLDERS = """
+import os, pathlib, tempfile
+FIRST = not os.path.isdir("kept")
+if FIRST:
+    os.mkdir("kept")
+EMPTY = not os.path.exists("kept/x")
+with open("kept/x", "w") as out:
+    out.write("1")
+os.makedirs("deep/er", exist_ok=True)
+pathlib.Path(__file__).with_name("beside").mkdir(exist_ok=True)
+pathlib.Path("old").mkdir(exist_ok=True)
+OLD = os.path.exists("old/y")
+os.makedirs(os.path.join(tempfile.mkdtemp(), "a/b"))
+def again():
+    os.mkdir("kept")
+"""
+
+
+def test_folders_that_the_code_makes_are_as_new_on_every_node(tmp_path: Path) -> None:
+    write(tmp_path, {"m.py": MAKES_FOLDERS, "old/y": "y"})
+    bundled(tmp_path / "m.py", tmp_path / "run")
+    for _ in range(2):  # two nodes of one machine
+        module = load_bundle(tmp_path / "run")
+        assert (module.FIRST, module.EMPTY, module.OLD) == (True, True, True)
+        with pytest.raises(FileExistsError):
+            module.again()
