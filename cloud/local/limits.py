@@ -19,6 +19,8 @@ from pathlib import Path
 _MIB, _GIB = 1 << 20, 1 << 30
 STORE_FILE_BYTES = 80 * _MIB
 """The embedded store writes its log anew when it has 64 MiB."""
+LIBRARY_BYTES = _GIB // 2
+"""Of the address space; code that processes share takes 0.4 GiB of it."""
 NUMPY_THREADS = 64
 """The library in numpy's wheels starts no more."""
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -33,6 +35,8 @@ class Need:
     descriptors: int
     tasks: int
     address_bytes: int
+    data_bytes: int
+    """Of the address space, what can be written and belongs to one process."""
     file_bytes: int
 
 
@@ -41,13 +45,14 @@ def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes
     `node_bytes`: what the fullest node holds; `file_bytes`: the longest file that the run writes,
     the store's log beside. Pure."""
     there = nodes + 1  # one that is replaced while it is still there
-    host_bytes = _GIB + 40 * _MIB * there
+    address_bytes = max(_GIB + 40 * _MIB * there, _GIB + 2 * node_bytes)
     return Need(
         nodes=nodes,
         descriptors=56 + 8 * there,
         # numpy's linear algebra has a thread for each core in the two that look at the layers.
         tasks=24 + 2 * min(cores, NUMPY_THREADS) + there * (16 + threads),
-        address_bytes=max(host_bytes, _GIB + 2 * node_bytes),
+        address_bytes=address_bytes,
+        data_bytes=address_bytes - LIBRARY_BYTES,
         file_bytes=max(file_bytes, STORE_FILE_BYTES),
     )
 
@@ -129,7 +134,9 @@ class _Words:
     otherwise: str = "take fewer nodes"
 
     def shown(self, value: int) -> str:
-        return f"{value / _MIB:,.0f} MiB" if self.unit else f"{value:,}"
+        if not self.unit:
+            return f"{value:,}"
+        return f"{value / _MIB:,.0f} MiB" if value >= _MIB else f"{value / 1024:,.0f} KiB"
 
     def remedy(self, wanted: int) -> str:
         value = -(-wanted // self.unit) if self.unit else wanted
@@ -142,6 +149,13 @@ _LIMITS = {
         field="address_bytes",
         name="virtual memory is",
         flag="ulimit -v",
+        unit=1024,
+        otherwise="take more stages of less each",
+    ),
+    resource.RLIMIT_DATA: _Words(
+        field="data_bytes",
+        name="memory for data is",
+        flag="ulimit -d",
         unit=1024,
         otherwise="take more stages of less each",
     ),

@@ -83,12 +83,13 @@ def test_a_hard_one_is_said_with_value_need_and_remedy(system: System) -> None:
 @pytest.mark.parametrize(
     ("which", "said"),
     [
-        (resource.RLIMIT_AS, "virtual memory is limited to 512 MiB a process (ulimit -v), "),
-        (resource.RLIMIT_FSIZE, "the size of a file is limited to 1 MiB a process (ulimit -f), "),
+        (resource.RLIMIT_AS, "virtual memory is limited to 100 MiB a process (ulimit -v), "),
+        (resource.RLIMIT_DATA, "memory for data is limited to 100 MiB a process (ulimit -d), "),
+        (resource.RLIMIT_FSIZE, "the size of a file is limited to 100 KiB a process (ulimit -f), "),
     ],
 )
-def test_so_are_address_space_and_size_of_files(system: System, which: int, said: str) -> None:
-    system.now[which] = (1, 512 << 20 if which == resource.RLIMIT_AS else 1 << 20)
+def test_so_are_memory_and_size_of_files(system: System, which: int, said: str) -> None:
+    system.now[which] = (1, 100 << (10 if which == resource.RLIMIT_FSIZE else 20))
     assert wrong_with(need()).startswith(said)
 
 
