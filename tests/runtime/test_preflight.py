@@ -1,5 +1,6 @@
 """Preflight: the profile of a good model, and bad layers refused by name in one line."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.runtime.alone import Alone
-from bamboo.runtime.preflight import of_data, preflight
+from bamboo.runtime.preflight import main, of_data, preflight
 from tests.jobs import tiny_job
 
 GOOD = """
@@ -298,10 +299,12 @@ def test_the_command_answers_whatever_the_users_file_prints(tmp_path: Path) -> N
     assert json.dumps({"step": 20, "steps": 20}) in done.stderr, "how far it is"
 
 
-def test_the_command_says_what_is_wrong() -> None:
-    done = _command("nothing")
-    assert done.returncode == 2
-    assert "is not JSON" in json.loads(done.stdout)["error"]
+def test_the_command_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("nothing"))
+    assert main(["data"]) == 2
+    assert "is not JSON" in json.loads(capfd.readouterr().out)["error"]
 
 
 def test_an_exception_of_the_layers_own_is_refused_by_name(tmp_path: Path, alone: Alone) -> None:

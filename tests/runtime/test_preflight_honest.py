@@ -207,8 +207,10 @@ HONEST = {
         "    return made\nbuild = between(a)"
     ),
     "checkpointing": (
+        # Of one layer: each process that runs it loads a good deal of torch for it.
         "from torch.utils.checkpoint import checkpoint\n"
         + OPTION.format("return checkpoint(self.linear, x, use_reentrant=False)")
+        + "\ndef build(job): return [embed, A, head]"
     ),
     "low rank, from nothing": (
         "class A(Layer):\n"
