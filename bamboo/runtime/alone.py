@@ -297,7 +297,9 @@ def _differ(folder: str) -> None:
 
 
 _MODULES = 101
-"""More than this process can lack of what the asking one has loaded since."""
+"""So many empty modules are loaded here, for a model that counts modules to show it: a node has
+loaded others than a launch. More than the asking process may have loaded since this one was forked,
+else the numbers could agree."""
 _KEPT: list[bytearray] = []
 """Nothing but in the way, so that what is made next has other addresses."""
 
