@@ -265,6 +265,13 @@ LOSSES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_more_often_than_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps nothing gives the same the hundredth time as the eighth."""
+    monkeypatch.setattr("bamboo.runtime.whole.REPEATS_S", 0.0)
+    monkeypatch.setattr("bamboo.runtime.loss_contract.REPEATS_S", 0.0)
+
+
 @pytest.mark.parametrize("source", HONEST.values(), ids=HONEST)
 def test_ordinary_layers_pass(tmp_path: Path, alone: Alone, source: str) -> None:
     (tmp_path / "mine.py").write_text(HEAD + source, encoding="utf-8")
