@@ -11,6 +11,7 @@ are never done again unasked: where there are checkpoints, a job that reads none
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
@@ -20,6 +21,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
+from bamboo.user_code.bundle import check_identity
 from cli import attempt, lock, named_store, parts, runs, sites, wiring
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
@@ -100,6 +102,8 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     refuse_unfit(job, folder.path)
     strategy = strategy_of(folder)
     _refuse_another_region(folder, job)
+    if job.code:  # before it is looked at, where any damage would be taken for the user's own
+        check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # By the prices that the whole run is billed by.
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder))
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()

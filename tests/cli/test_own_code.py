@@ -73,6 +73,11 @@ def test_edits_after_the_launch_reach_no_node_no_resume_and_no_verify(own: Bench
         assert own.json("status", "edited")["step"] > 70
         assert own.run("stop", "edited").returncode == 0
         launched.wait()
+    copy = own.home / "edited" / "code" / "0" / "m.py"
+    copy.rename(copy.with_suffix(".away"))
+    refused = own.run("resume", "edited")
+    assert (refused.returncode, f"{copy} is missing" in refused.stderr) == (2, True), refused.stderr
+    copy.with_suffix(".away").rename(copy)
     sets = ("--set", "budget.max_hours=0.0002", "--set", "budget.partial=true")
     resumed = own.run("resume", "edited", *sets)
     assert resumed.returncode == 4, resumed.stderr
