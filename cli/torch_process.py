@@ -131,5 +131,7 @@ def _answer(
             f"{what} was killed by SIGKILL, as Linux does when memory runs out; take a smaller "
             "model or train.microbatch, or a machine with more memory"
         )
-    end = " | ".join("".join(other).strip().splitlines()[-3:]) or "it said nothing"
+    end = " | ".join("".join(other).strip().splitlines()[-3:]) or (
+        "it said nothing; see whether the model's file ends its process (os._exit, a signal)"
+    )
     raise BambooError(f"{what} ended with status {status}: {end}")

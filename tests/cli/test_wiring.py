@@ -38,6 +38,14 @@ def test_a_process_that_breaks_is_told_in_one_line(
         wiring.run_verify(tmp_path, told=lambda step, steps: None)
 
 
+def test_of_one_that_ends_without_a_word_the_usual_cause_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speaks("import os; os._exit(7)", monkeypatch)
+    with pytest.raises(BambooError, match=r"^it ended with status 7: .*model's file ends its proc"):
+        torch_process.answer(("m",), "", what="it")
+
+
 def test_a_long_request_and_a_long_answer_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     speaks(
         "import json, sys; text = sys.stdin.read(); sys.stderr.write('x' * 200_000 + chr(10));"
