@@ -32,9 +32,9 @@ class Deadlines:
 
     def away(self, now_s: float) -> None:
         """The store is away. Nothing can be seen to move meanwhile, and the members have their time
-        again once it is back."""
-        self._clock.away(now_s)
-        self.moved(now_s)
+        again once it is back, unless it goes away again and again."""
+        if self._clock.away(now_s):
+            self.moved(now_s)
 
     def waited_s(self, since_s: float) -> float:
         """How much of the time since `since_s` counts for one who is waited for since then."""

@@ -64,8 +64,9 @@ class WaitClock:
         self._stood: list[tuple[float, float]] = []
         """From when to when it stood still before, oldest first."""
 
-    def away(self, now_s: float) -> None:
-        """The store is away at `now_s`; to be called again as long as it is."""
+    def away(self, now_s: float) -> bool:
+        """The store is away at `now_s`; to be called again as long as it is. Whether a lease after
+        it is granted, and with it all the time that anybody else has."""
         if self._began_s is None:
             self._began_s = self._asked_s = now_s
         if self._back_s is not None:
@@ -74,6 +75,7 @@ class WaitClock:
         self._away_s = now_s
         given_up = self._given_s >= PIECES * self._lease_s
         self._until_s = now_s + (0.0 if given_up else self._lease_s)
+        return not given_up
 
     def at(self, now_s: float) -> float:
         """The time that has counted by `now_s`."""

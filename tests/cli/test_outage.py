@@ -7,6 +7,7 @@ import pytest
 
 from bamboo.agent.config import AgentConfig
 from bamboo.config.tree import BudgetConfig
+from bamboo.core.events import Event, RunFailed
 from bamboo.core.state import Outcome, Phase, Reform
 from bamboo.errors import BambooError, StoreRefuses, StoreUnavailable
 from cli.deadlines import Deadlines
@@ -125,6 +126,20 @@ def test_a_run_that_waits_for_nodes_gets_the_time_of_an_outage_again(told: str) 
     assert not list(deadlines.due(PARKED, now_s=299.0 + cluster.gone_s + 1.9))
     (end,) = deadlines.due(PARKED, now_s=299.0 + cluster.gone_s + 2.1)
     assert "cluster.park_s" in end.reason
+
+
+def test_a_store_that_comes_and_goes_hides_no_standstill_for_ever() -> None:
+    cluster = job().cluster
+    deadlines, now_s = Deadlines(cluster, now_s=0.0), 0.0
+    ends: list[Event] = []
+    while not ends and now_s < 3600.0:
+        now_s += 0.5
+        if now_s % (0.8 * cluster.gone_s) < 0.5:
+            deadlines.away(now_s)
+        else:
+            ends = list(deadlines.due(running(1, 4), now_s=now_s))
+    assert isinstance(ends[0], RunFailed)
+    assert "no step and no decision for" in ends[0].reason
 
 
 def test_a_long_outage_of_the_users_own_store_is_no_standstill(
