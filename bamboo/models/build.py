@@ -52,7 +52,10 @@ def build_model(job: JobConfig) -> ModelSpec:
     except (NotTakenAlong, DamagedCode):
         raise  # says all that there is to say
     except USER_ERRORS as error:
-        raise _refuse(job, placed_line_of(error), f"correct {path}") from error
+        remedy = f"correct {path}"
+        if job.code and isinstance(error, FileNotFoundError):
+            remedy = f"{remedy}: name the file by its whole path, as with Path(__file__).parent"
+        raise _refuse(job, placed_line_of(error), remedy) from error
     if isinstance(built, ModelSpec):
         flaw = flaw_of(built)
         if flaw is not None:

@@ -35,7 +35,8 @@ LAUNCH_ANEW = "launch the job anew to train what is there now"
 def write_bundle(manifest: Manifest, folder: Path) -> None:
     """Copy every file from where it was at launch. Raises InputError when one has changed since it
     was read, or cannot be copied; the folder must not exist yet."""
-    for file in manifest.files:
+    # One file may have been found by two paths.
+    for file in {file.path: file for file in manifest.files}.values():
         target = folder / file.path
         with _taking(Path(file.origin)):
             target.parent.mkdir(parents=True, exist_ok=True)

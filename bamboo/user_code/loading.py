@@ -91,9 +91,10 @@ def local_modules(before: frozenset[str]) -> dict[str, ModuleType]:
 
 
 def file_of(module: object) -> str | None:
-    """The absolute path of a module's source; None: it has none, as one that was made up."""
+    """The absolute path of a module's source, without `..`; None: it has none, as one that was made
+    up."""
     file = getattr(module, "__file__", None)
-    return file if isinstance(file, str) and os.path.isabs(file) else None
+    return os.path.normpath(file) if isinstance(file, str) and os.path.isabs(file) else None
 
 
 def forget_loaded() -> None:

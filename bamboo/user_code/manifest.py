@@ -47,8 +47,11 @@ class Manifest:
 
     absent: tuple[str, ...]
     """Paths that the model looked for at launch, and that were not there."""
-    present: tuple[str, ...]
-    """Paths that it looked at, that were there and are not taken along, folders above all."""
+    present: Mapping[str, tuple[int, ...]]
+    """Path -> (mode, inode, device, bytes, time of the last change in ns) of what it looked at, and
+    what was there and is not taken along, folders above all."""
+    links: Mapping[str, str]
+    """Folder that files lie in -> where it leads, of those that lie behind a link."""
 
     def identity(self) -> dict[str, Any]:
         """The part of a run's semantics: digests and versions, without places and values."""
@@ -88,7 +91,8 @@ class Manifest:
                     for name, value in raw["environment"].items()
                 },
                 absent=tuple(map(str, raw["absent"])),
-                present=tuple(map(str, raw["present"])),
+                links={str(folder): str(real) for folder, real in raw["links"].items()},
+                present={str(path): _status(status) for path, status in raw["present"].items()},
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"it lacks something, or holds another type: {error}") from error
@@ -103,6 +107,11 @@ class Manifest:
 
 def _digest(value: str | None) -> str | None:
     return None if value is None else hashlib.sha256(value.encode()).hexdigest()
+
+
+def _status(raw: Any) -> tuple[int, ...]:
+    mode, inode, device, size, changed_ns = map(int, raw)
+    return mode, inode, device, size, changed_ns
 
 
 def _file(raw: Any) -> CodeFile:

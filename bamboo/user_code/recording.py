@@ -20,6 +20,7 @@ from bamboo.user_code.imports import imported_names, specs_along
 from bamboo.user_code.loading import Entry, file_of, local_modules
 from bamboo.user_code.local import is_local, place_of
 from bamboo.user_code.manifest import CodeFile, Manifest
+from bamboo.user_code.own_files import OwnFiles
 from bamboo.user_code.watch import WRITES, listen
 
 MOST_BYTES = 2 << 30
@@ -34,7 +35,10 @@ class Recorder:
     def __init__(self) -> None:
         self._before = frozenset(sys.modules)
         self._read: dict[str, None] = {}
-        self._written: set[str] = set()
+        self._folder = os.getcwd()
+        self._own = OwnFiles()
+        self._added_to: set[str] = set()
+        """Files that were there, and that the code writes behind their end."""
         self._examined: dict[str, bool] = {}
         """Path -> whether it was there when it was first looked at."""
         self._environment: dict[str, str | None] = {}
@@ -62,42 +66,68 @@ class Recorder:
     def opened(self, path: str, flags: int, frame: FrameType) -> None:
         """A file, before it is opened."""
         if flags & WRITES:
-            if path in self._read or (flags & os.O_APPEND and os.path.isfile(path)):
-                self._refused.append(
-                    f"{place_of(frame)} writes {path}, which the model reads, or adds to it: what "
-                    "is in it would depend on how often the model was built; write elsewhere"
-                )
-            self._written.add(path)
-        elif path not in self._written:
+            if flags & os.O_APPEND and path not in self._own and os.path.isfile(path):
+                self._added_to.add(path)
+            if path in self._read or (path in self._added_to and flags & os.O_RDWR):
+                self._refuse_adding(path, frame)
+            self._own.wrote(path)
+        elif path in self._added_to:
+            self._refuse_adding(path, frame)
+        elif path not in self._own:
             there = self._examined.setdefault(path, os.path.lexists(path))
             if there:
                 self._read[path] = None
 
+    def _refuse_adding(self, path: str, frame: FrameType) -> None:
+        self._refused.append(
+            f"{place_of(frame)} writes {path}, which the model reads, or reads what it added to: "
+            "what is in it would depend on how often the model was built; write elsewhere"
+        )
+
     def loaded(self, path: str, frame: FrameType) -> None:
         """A library or a database: what it reads is not seen, but its own file goes along."""
-        if path not in self._written:
+        if path not in self._own:
             self._read[path] = None
 
     def listed_folder(self, path: str, frame: FrameType) -> None:
         """A folder: of its files only those go along that are opened. Whoever builds the model from
         the copy hears of it."""
 
+    def moved_folder(self, path: Any, frame: FrameType) -> Any:
+        """It is where it is."""
+        return path
+
     def made_folder(self, path: Any, *, anew: bool) -> bool:
         """A folder of its own: whether it was there before goes along."""
         full = os.path.abspath(os.fsdecode(path))
         self._examined.setdefault(full, not anew)
-        self._written.add(full)
+        if anew:
+            self._own.made(full)
+        else:
+            self._own.wrote(full)
         return False
 
+    def renamed(self, path: str, to: str) -> None:
+        """What was the code's own is so by its new name."""
+        self._own.renamed(path, to)
+
+    def entered(self, path: Any, frame: FrameType) -> Any:
+        """It is where it is; whether it is there goes along."""
+        return self.moved(path, examined=True, frame=frame)
+
     def working_folder(self, here: str) -> str:
-        """The one that it is: it goes along."""
+        """The one that it is: that of the launch goes along."""
         return here
 
     def moved(self, path: Any, *, examined: bool, frame: FrameType) -> Any:
         """Every file is where it is; whether there is one goes along."""
         full = os.path.abspath(os.fsdecode(path))
-        if examined and full not in self._written and is_local(full):
-            self._examined.setdefault(full, os.path.lexists(full))
+        if examined and full in self._added_to:
+            self._refuse_adding(full, frame)
+        if examined and is_local(full):
+            there = os.path.lexists(full)
+            if not there or full not in self._own:
+                self._examined.setdefault(full, there)
         return path
 
     def manifest(self, entry: Entry) -> Manifest:
@@ -115,22 +145,18 @@ class Recorder:
             if os.path.isfile(path):
                 places.opened(path)
         files = sorted(places.files.items())
+        there = sorted(p for p, there in self._examined.items() if there and p not in places.files)
         return Manifest(
             entry=entry.name,
             entry_path=places.files[str(entry.file)],
             search=places.search(),
-            folder=os.getcwd(),
+            links=places.links(),
+            folder=self._folder,
             files=tuple(sorted((_read(o, p) for o, p in files), key=lambda file: file.path)),
             requires=_requires(modules, self._before),
             environment=dict(sorted(self._environment.items())),
             absent=tuple(sorted(path for path, there in self._examined.items() if not there)),
-            present=tuple(
-                sorted(
-                    path
-                    for path, there in self._examined.items()
-                    if there and path not in places.files
-                )
-            ),
+            present={path: _status_of(path) for path in there if os.path.lexists(path)},
         )
 
 
@@ -166,17 +192,28 @@ class _Places:
                 "along; unpack it into a folder"
             )
         root = self._root_over(file) or _root_by_name(name, file)
-        if root is None:
-            raise InputError(
-                f"the module {name} lies in {file}, whose folders do not bear its name, so a run "
-                "cannot take it along; name them alike"
-            )
+        if root is None:  # it was loaded by its path, under a name of the code's choice
+            self.opened(file)
+            return
         self._imported_from.add(root)
-        self._place(file, root)
+        self._place(file, root, file)
 
     def opened(self, file: str) -> None:
         """Place a file that the model reads."""
-        self._place(file, self._root_over(file) or os.path.dirname(file))
+        root = self._root_over(file)
+        if root is None:
+            # What lies behind a link may be found by where that leads.
+            for folder, real in self.links().items():
+                if file.startswith(real + os.sep):
+                    self._place(file, folder, folder + file.removeprefix(real))
+                    return
+            root = os.path.dirname(file)
+        self._place(file, root, file)
+
+    def links(self) -> dict[str, str]:
+        """Root -> where it leads, of those that lie behind a link."""
+        leads = {root: os.path.realpath(root) for root in self._roots}
+        return {root: real for root, real in leads.items() if real != root}
 
     def search(self) -> tuple[str, ...]:
         """The folders of the bundle that stand for those that modules were found in."""
@@ -194,10 +231,10 @@ class _Places:
         there = {parent for path in self.files.values() for parent in _parents(path)}
         return tuple(path for path in found if path in there)
 
-    def _place(self, file: str, root: str) -> None:
+    def _place(self, file: str, root: str, place: str) -> None:
         if root not in self._roots:
             self._roots.append(root)
-        inner = Path(os.path.relpath(file, root)).as_posix()
+        inner = Path(os.path.relpath(place, root)).as_posix()
         self.files[file] = f"{self._roots.index(root)}/{inner}"
 
     def _root_over(self, file: str) -> str | None:
@@ -232,7 +269,7 @@ def _imported_later(modules: Mapping[str, ModuleType]) -> Iterator[tuple[str, st
             continue
         for wanted in imported_names(Path(file).read_bytes(), package=package):
             for spec in specs_along(wanted):
-                found = spec.origin if spec.has_location else None
+                found = os.path.normpath(spec.origin or "") if spec.has_location else None
                 if spec.name in seen or found is None or not is_local(found):
                     continue
                 seen.add(spec.name)
@@ -260,6 +297,11 @@ def _requires(modules: Mapping[str, ModuleType], before: frozenset[str]) -> dict
     distributions = metadata.packages_distributions() if named else {}
     found = {one for name in named for one in distributions.get(name, ())}
     return {name: metadata.version(name) for name in sorted(found - _NUMERICS - {"bamboo-train"})}
+
+
+def _status_of(path: str) -> tuple[int, ...]:
+    s = os.stat(path) if os.path.exists(path) else os.lstat(path)
+    return s.st_mode, s.st_ino, s.st_dev, s.st_size, s.st_mtime_ns
 
 
 def _is_installed(name: str) -> bool:

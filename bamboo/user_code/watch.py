@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from types import FrameType
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ from bamboo.user_code.local import is_local, looking_frame, not_watching, unwatc
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FOLDERS = ("os.listdir", "os.scandir")
 _LOADED = ("sqlite3.connect", "ctypes.dlopen")
+_HEARD = frozenset({"open", "os.rename", *_FOLDERS, *_LOADED})
+_DESCRIPTORS = "/proc/self/fd"
 
 
 class Listener(environment.Reader, Protocol):
@@ -36,7 +39,18 @@ class Listener(environment.Reader, Protocol):
 
     def moved(self, path: Any, *, examined: bool, frame: FrameType) -> Any:
         """The path to take in place of this one, given as it is; `examined`: it is only asked
-        whether and what it is. Raises FileNotFoundError for what is not to be there."""
+        whether and what it is; or, examined, what it is to be. Raises FileNotFoundError for what is
+        not to be there."""
+
+    def moved_folder(self, path: Any, frame: FrameType) -> Any:
+        """The folder to list in place of this one, given as it is."""
+
+    def renamed(self, path: str, to: str) -> None:
+        """A file or folder gets another name."""
+
+    def entered(self, path: Any, frame: FrameType) -> Any:
+        """The folder to make the working directory in place of this one. Raises FileNotFoundError
+        for what is not to be there."""
 
     def made_folder(self, path: Any, *, anew: bool) -> bool:
         """A folder was made, or (not `anew`) could not be, as it is there; whether that is as good
@@ -64,20 +78,30 @@ def _hook() -> None:
     global _hooked
     _hooked = True
     sys.addaudithook(_saw)
-    builtins.open = io.open = _asking(builtins.open, "file", examines=False)
-    for name, examines in (("open", False), ("stat", True), ("lstat", True), ("readlink", True)):
+    builtins.open = io.open = _asking(builtins.open, "file", _opening)
+    hooks: dict[str, Move] = {
+        "open": _opening,
+        **dict.fromkeys(("stat", "lstat", "readlink", "access"), _examining),
+        **dict.fromkeys(("listdir", "scandir"), _listing),
+        "chdir": _entering,
+    }
+    able = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)
+    for name, move in hooks.items():
         plain = getattr(os, name)
-        asking = _asking(plain, "path", examines=examines)
-        for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-            if plain in able:
-                able.add(asking)
+        asking = _asking(plain, "path", move)
+        for calls in (*able, os.supports_effective_ids):
+            if plain in calls:
+                calls.add(asking)
         setattr(os, name, asking)
     os.mkdir = _telling_folder(os.mkdir)
     os.getcwd = _asking_folder(os.getcwd)
+    # What loads a module by its path reads it without asking for the path again.
+    kind: Any = next(one for one in SourceFileLoader.__mro__ if "__init__" in vars(one))
+    kind.__init__ = _asking_loader(kind.__init__)
 
 
 def _saw(event: str, arguments: tuple[Any, ...]) -> None:
-    if _listener is None or (event != "open" and event not in _FOLDERS and event not in _LOADED):
+    if event not in _HEARD or _listener is None:
         return
     if not unwatched():
         with not_watching():
@@ -94,6 +118,8 @@ def _tell(event: str, arguments: tuple[Any, ...], listener: Listener) -> None:
         return
     if event == "open":
         listener.opened(full, int(arguments[2] or 0), frame)
+    elif event == "os.rename":
+        listener.renamed(full, os.path.abspath(os.fsdecode(arguments[1])))
     elif event in _FOLDERS:
         # An import looks through folders, and what it finds is asked about elsewhere.
         if not sys._getframe(2).f_code.co_filename.startswith("<frozen importlib"):
@@ -102,16 +128,54 @@ def _tell(event: str, arguments: tuple[Any, ...], listener: Listener) -> None:
         listener.loaded(full, frame)
 
 
-def _asking(call: Callable[..., Any], keyword: str, *, examines: bool) -> Callable[..., Any]:
+Move = Callable[[Listener, Any, FrameType], Any]
+"""What to take in place of a path; the frame is the caller's, of whoever it is."""
+
+
+def _opening(listener: Listener, path: Any, frame: FrameType) -> Any:
+    user = user_frame(frame)
+    return path if user is None else listener.moved(path, examined=False, frame=user)
+
+
+def _examining(listener: Listener, path: Any, frame: FrameType) -> Any:
+    user = looking_frame(frame)
+    if user is not None:
+        return listener.moved(path, examined=True, frame=user)
+    # A library looks, perhaps at what it is to open for the user.
+    return _opening(listener, path, frame)
+
+
+def _listing(listener: Listener, path: Any, frame: FrameType) -> Any:
+    user = user_frame(frame)
+    return path if user is None else listener.moved_folder(path, user)
+
+
+def _entering(listener: Listener, path: Any, frame: FrameType) -> Any:
+    user = user_frame(frame)
+    return path if user is None else listener.entered(path, user)
+
+
+def _asking(call: Callable[..., Any], keyword: str, move: Move) -> Callable[..., Any]:
     @functools.wraps(call)
     def at_its_place(*arguments: Any, **named: Any) -> Any:
         path = arguments[0] if arguments else named.get(keyword)
+        if path is None and move is _listing:
+            path = os.curdir
         if _listener is None or unwatched() or not isinstance(path, str | bytes | os.PathLike):
             return call(*arguments, **named)
         with not_watching():
-            frame = (looking_frame if examines else user_frame)(sys._getframe(1))
-            if frame is not None:
-                path = _listener.moved(path, examined=examines, frame=frame)
+            beside = named.get("dir_fd")
+            if beside is not None and user_frame(sys._getframe(1)) is not None:
+                path, named["dir_fd"] = _of_descriptor(beside, path)
+            if named.get("dir_fd") is None:
+                try:
+                    path = move(_listener, path, sys._getframe(1))
+                except FileNotFoundError:
+                    if call.__name__ == "access":
+                        return False
+                    raise
+        if isinstance(path, os.stat_result):
+            return _looked(call, path, *arguments, **named)
         if arguments:
             return call(path, *arguments[1:], **named)
         return call(**{**named, keyword: path})
@@ -142,6 +206,40 @@ def _telling_folder(call: Callable[..., None]) -> Callable[..., None]:
         if call in able:
             able.add(mkdir)
     return mkdir
+
+
+def _looked(call: Callable[..., Any], was: os.stat_result, *arguments: Any, **named: Any) -> Any:
+    """What a call finds out of a path that was so at launch; where a link leads is told by the link
+    that is there, if it is."""
+    if call.__name__ == "access":
+        return True
+    if call.__name__ == "stat" and named.get("follow_symlinks", True):
+        return was
+    try:
+        return call(*arguments, **named)
+    except FileNotFoundError:
+        if call.__name__ == "readlink":
+            raise
+        return was
+
+
+def _of_descriptor(folder: int, path: Any) -> tuple[Any, int | None]:
+    """(Absolute path, None) of a path beside an open folder; as it is where nobody can tell."""
+    try:
+        return os.path.join(os.readlink(f"{_DESCRIPTORS}/{folder}"), os.fsdecode(path)), None
+    except OSError:
+        return path, folder
+
+
+def _asking_loader(plain: Callable[[Any, str, str], None]) -> Callable[[Any, str, str], None]:
+    @functools.wraps(plain)
+    def made(self: Any, fullname: str, path: str) -> None:
+        if _listener is not None and not unwatched() and isinstance(path, str):
+            with not_watching():
+                path = _opening(_listener, path, sys._getframe(1))
+        plain(self, fullname, path)
+
+    return made
 
 
 def _asking_folder(call: Callable[[], str]) -> Callable[[], str]:

@@ -60,8 +60,18 @@ def test_environment_variables_are_those_of_the_launch(
             r"line 4, writes .*n\.txt, which the model reads",
         ),
         (
-            "with open('n.txt', 'a') as file:\n    file.write('x')\n",
-            r"line 1, writes .*n\.txt, which the model reads, or adds to it",
+            "from pathlib import Path\nwith open('n.txt', 'a') as file:\n    file.write('x')\n"
+            "N = len(Path('n.txt').read_text())\n",
+            r"line 4, writes .*n\.txt, which the model reads, or reads what it added to",
+        ),
+        (
+            "import os\nwith open('n.txt', 'a') as file:\n    file.write('x')\n"
+            "N = os.path.getsize('n.txt')\n",
+            r"line 4, writes .*n\.txt, which the model reads, or reads what it added to",
+        ),
+        (
+            "with open('n.txt', 'a+') as file:\n    file.write('x')\n",
+            r"line 1, writes .*n\.txt",
         ),
     ],
 )
@@ -96,7 +106,7 @@ os.environ.pop("MODEL_I", None)
 def looks():
     return os.path.exists({folder!r} + "/new")
 def lists():
-    return len(os.listdir({folder!r})), glob.glob({folder!r} + "/*")
+    return len(os.listdir({folder!r})), glob.glob({folder!r} + "/../*")
 """
 
 
@@ -124,7 +134,7 @@ def test_what_was_there_and_what_was_not_stays_so(
     assert [getattr(module, name) for name in names] == expected
     with pytest.raises(NotTakenAlong, match=r"looks whether .*far/new is there"):
         module.looks()
-    with pytest.raises(NotTakenAlong, match=r"m\.py, line \d+, lists the folder .*src/far"):
+    with pytest.raises(NotTakenAlong, match=r"m\.py, line \d+, lists the folder .*src: a run"):
         module.lists()
 
 
