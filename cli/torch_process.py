@@ -6,16 +6,20 @@ object on standard output, progress are JSON lines on standard error; no child i
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import IO, Any
+from typing import Any
 
 from bamboo.errors import BambooError, InputError
 from bamboo.loading import steady_environment
 
 KILLED = -9
+LAST_WORDS_S = 5.0
+"""So long what a process has said is waited for, once it has ended."""
 
 
 def answer(
@@ -41,6 +45,7 @@ def answer(
         stderr=subprocess.PIPE,
         text=True,
         env=steady_environment(),
+        process_group=0,
     )
     late = threading.Event()
 
@@ -50,31 +55,26 @@ def answer(
 
     timer = threading.Timer(deadline_s or 0.0, give_up)
     out: list[str] = []
-    # Threads, so that nobody waits for a reader, whichever of the three texts is long.
+    said: list[str] = []
+    # Threads, so that nobody waits for a reader, whichever of the three texts is long; nor for the
+    # end of a text that some other process keeps open.
     others = (
         threading.Thread(target=_ask, args=(process, request), daemon=True),
         threading.Thread(target=_hear, args=(process, out), daemon=True),
+        threading.Thread(target=_listen, args=(process, told, said), daemon=True),
     )
     try:
         if deadline_s is not None:
             timer.start()
         for other in others:
             other.start()
-        assert process.stderr is not None
-        said = _listen(process.stderr, told)
-        process.wait()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     finally:
         timer.cancel()
-        if process.poll() is None:
-            process.kill()  # leave no child behind, whatever ended the wait for it
-            process.wait()
+        _end_group(process)
         for other in others:
             if other.ident is not None:
-                other.join()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # of a request that was not all read
-                    pipe.close()
+                other.join(LAST_WORDS_S)
     if late.is_set():
         raise BambooError(too_long)
     return _answer(process.returncode, "".join(out), said, what=what, good=good)
@@ -85,16 +85,26 @@ def command(module: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "bamboo.loading", *module]
 
 
-def _listen(lines: IO[str], told: Callable[[int, int], None] | None) -> list[str]:
-    """All that is no progress, which `told` hears, when the process has closed the pipe."""
-    other: list[str] = []
-    for line in lines:
-        step = _step_told(line)
-        if step is None:
-            other.append(line)
-        elif told is not None:
-            told(*step)
-    return other
+def _end_group(process: "subprocess.Popen[str]") -> None:
+    """Leave no child behind, whatever ended the wait for it, and none that the user's code began:
+    those too hold what it writes to."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # before its number can be another one's
+    process.wait()
+
+
+def _listen(
+    process: "subprocess.Popen[str]", told: Callable[[int, int], None] | None, other: list[str]
+) -> None:
+    """All that is no progress, which `told` hears, until nobody can write any more."""
+    assert process.stderr is not None
+    with process.stderr as lines:
+        for line in lines:
+            step = _step_told(line)
+            if step is None:
+                other.append(line)
+            elif told is not None:
+                told(*step)
 
 
 def _step_told(line: str) -> tuple[int, int] | None:
@@ -108,14 +118,15 @@ def _step_told(line: str) -> tuple[int, int] | None:
 
 def _ask(process: "subprocess.Popen[str]", request: str) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended, and its status says why
-        process.stdin.write(request)
-        process.stdin.close()
+    # It may have ended, and its status says why.
+    with contextlib.suppress(BrokenPipeError), process.stdin as asked:
+        asked.write(request)
 
 
 def _hear(process: "subprocess.Popen[str]", out: list[str]) -> None:
     assert process.stdout is not None
-    out.append(process.stdout.read())
+    with process.stdout as text:
+        out.append(text.read())
 
 
 def _answer(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
@@ -135,16 +136,18 @@ def run_preflight(
     Raises InputError with its one line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
-    return torch_process.answer(
-        ("bamboo.runtime.preflight", *(() if model else ("data",))),
-        job_to_json(job),
-        what="the preflight",
-        told=told,
-        deadline_s=PREFLIGHT_DEADLINE_S,
-        too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
-        "`bamboo plan JOB --gpu` models the layers without running them; or take less "
-        "data.max_bytes or a smaller model",
-    )
+    # Its room is ours, for it may be killed.
+    with TemporaryDirectory(prefix="bamboo-look-", ignore_cleanup_errors=True) as room:
+        return torch_process.answer(
+            ("bamboo.runtime.preflight", room if model else "data"),
+            job_to_json(job),
+            what="the preflight",
+            told=told,
+            deadline_s=PREFLIGHT_DEADLINE_S,
+            too_long=f"looking at model and data took longer than {PREFLIGHT_DEADLINE_S:g} s; "
+            "`bamboo plan JOB --gpu` models the layers without running them; or take less "
+            "data.max_bytes or a smaller model",
+        )
 
 
 def run_profile(

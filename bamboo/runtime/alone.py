@@ -44,6 +44,7 @@ from bamboo.runtime.loss_contract import loss_gradient
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.one_layer import DRAW_IN_PLACE, OneLayer, Place, checksum, checksums, later
 from bamboo.runtime.other_times import move_clock
+from bamboo.runtime.time_limit import arm
 from bamboo.runtime.wire import to_buffer, to_tensor
 
 _PR_SET_PDEATHSIG = 1
@@ -53,6 +54,8 @@ _KEPT_VARIABLES = (
     *("AWS_", "BAMBOO_", "HTTP_", "HTTPS_", "NO_PROXY", "http_", "https_", "no_proxy"),
 )
 """How the names begin of variables that say where things lie, on a node as here."""
+EARLY_S = 10.0
+"""Before the limit of the asker, who is to hear which layer does not end."""
 LATER_S = 97_531.7
 FORK_LATER_S = 3_613.3
 """A node joins a day later; and it runs long after it has read the file."""
@@ -188,6 +191,7 @@ def _look_at(text: str, folder: str, connection: Connection) -> None:
     job = job_from_json(text)
     job = replace(job, code=os.path.abspath(job.code) if job.code else "")
     _differ(folder)
+    arm(early_s=EARLY_S)
     prepare(job.cluster)
     wrong, spec = "", None
     try:
@@ -212,6 +216,7 @@ def _look_in_fork(job: JobConfig, spec: ModelSpec, look: Look, connection: Conne
     pid = os.fork()
     if not pid:
         move_clock(FORK_LATER_S)
+        arm(early_s=EARLY_S)
         _in_fork(lambda: _answer(connection, _found(job, spec, look)))
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:

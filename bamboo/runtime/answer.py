@@ -7,21 +7,25 @@ answer nobody can read any more ends, because who asked for it is gone.
 import json
 import os
 import select
+import shutil
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError, VerifyDiffers
 
 
 @contextmanager
-def one_answer() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Gives what writes the answer: one JSON object, one line."""
+def one_answer(room: Path | None = None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Gives what writes the answer: one JSON object, one line. `room`: a folder that whoever asked
+    removes, and that is removed here when it is gone."""
     sys.stdout.flush()
     kept, over = os.dup(1), threading.Event()
-    threading.Thread(target=_end_unread, args=(kept, over), daemon=True).start()
+    threading.Thread(target=_end_unread, args=(kept, over, room), daemon=True).start()
     try:
         os.dup2(2, 1)
         with redirect_stdout(sys.stderr), os.fdopen(kept, "w", closefd=False) as output:
@@ -37,12 +41,16 @@ def one_answer() -> Iterator[Callable[[Mapping[str, Any]], None]]:
         os.close(kept)
 
 
-def _end_unread(output: int, over: threading.Event) -> None:
+def _end_unread(output: int, over: threading.Event, room: Path | None) -> None:
     """End this process when the other end of its output is closed, which that of a file never is;
     not once the answer is `over`."""
     poller = select.poll()
     poller.register(output, 0)
     if any(event & select.POLLERR for _, event in poller.poll()) and not over.is_set():
+        if room is not None:
+            shutil.rmtree(room, ignore_errors=True)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with all that the user's code has started
         os._exit(1)
 
 

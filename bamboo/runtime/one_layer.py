@@ -18,6 +18,7 @@ from bamboo.models import build_layer, run_back, run_layers
 from bamboo.models.build import USER_ERRORS
 from bamboo.models.spec import ModelSpec
 from bamboo.runtime.global_settings import changed, settings
+from bamboo.runtime.time_limit import TookTooLong
 from bamboo.runtime.wire import SENDABLE
 from bamboo.user_code.traces import placed_line_of
 
@@ -366,6 +367,8 @@ def _bytes_of(tensor: Tensor) -> Tensor:
 def remedy_of(error: BaseException) -> str:
     """What to do about it."""
     said = str(error)
+    if isinstance(error, TookTooLong):
+        return "wait for nothing in it, or take a smaller model or train.microbatch"
     if "in-place operation" in said or "inplace operation" in said:
         return "compute out of place, as with inplace=False"
     if "deepcopy" in said:

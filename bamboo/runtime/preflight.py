@@ -1,8 +1,8 @@
 """`python -m bamboo.runtime.preflight`: look at model and data on this machine before any launch.
 
-Job as JSON on standard input, with the argument `data` where the model is to be left alone; on
-standard output one JSON object: the profile of every layer, the data's facts and the numerics; or
-{"error": line} and exit code 2 when the job cannot be trained.
+Job as JSON on standard input; as argument a folder to write into, or `data` where the model is to
+be left alone; on standard output one JSON object: the profile of every layer, the data's facts and
+the numerics; or {"error": line} and exit code 2 when the job cannot be trained.
 
 Rule: what would make bits depend on machines is refused here, by the layer's name. The whole model
 runs two microbatches of two steps, layer by layer, each on its own as though a stage began and
@@ -32,16 +32,24 @@ from bamboo.runtime.answer import one_answer
 from bamboo.runtime.global_settings import changed, settings
 from bamboo.runtime.loss_contract import check_sum
 from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.time_limit import TookTooLong, lift, limit
 from bamboo.runtime.whole import Whole
 from bamboo.user_code.bundle import CODE_FOLDER, write_bundle
 from bamboo.user_code.manifest import Manifest
 from bamboo.user_code.recording import recording
 
 SCHEMA_VERSION = 1
+LIMIT_S = 270.0
+"""Less than whoever asks waits for."""
+SMALLER = (
+    "`bamboo plan JOB --gpu` models the layers without running them; or take less "
+    "data.max_bytes or a smaller model"
+)
 
 
-def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
-    """Profile and check a resolved job; see the top of the file for the result.
+def preflight(job: JobConfig, alone: Alone, room: Path | None = None) -> dict[str, Any]:
+    """Profile and check a resolved job; see the top of the file for the result. `room`: a folder to
+    write into, which somebody else removes.
 
     Raises InputError for a model that cannot be read, cut, or repeated bit for bit, and for
     missing or empty data.
@@ -59,7 +67,7 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
         whole = Whole(job, spec, data)
         first = whole.run(0, 0)
         check_sum(job.file, spec, first[-1].output, data.microbatch(0, 0)[1])
-        with _as_on_a_node(job, code_taken_along(job, recorder)) as (of_a_node, folder):
+        with _as_on_a_node(job, code_taken_along(job, recorder), room) as (of_a_node, folder):
             alone.begin(of_a_node, folder=folder)
             whole.compare(alone, first)
         times = whole.time(first)
@@ -88,10 +96,12 @@ def preflight(job: JobConfig, alone: Alone) -> dict[str, Any]:
 
 
 @contextmanager
-def _as_on_a_node(job: JobConfig, code: Mapping[str, Any]) -> Iterator[tuple[JobConfig, Path]]:
+def _as_on_a_node(
+    job: JobConfig, code: Mapping[str, Any], room: Path | None
+) -> Iterator[tuple[JobConfig, Path]]:
     """The job as a node of the run has it, with a copy of the user's code, which is all that it has
     of it; and an empty folder to work in."""
-    with TemporaryDirectory(prefix="bamboo-look-") as folder:
+    with TemporaryDirectory(prefix="bamboo-look-", dir=room) as folder:
         work, copy = Path(folder) / "work", Path(folder) / CODE_FOLDER
         work.mkdir()
         if code and not job.code:
@@ -147,15 +157,23 @@ def _bytes(tensors: Any) -> int:
 def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
     of_model = arguments != ["data"]
+    room = Path(arguments[0]) if of_model and arguments else None
+    limit(LIMIT_S)
     # Before there is a second thread, and before a line of the user's is read.
     alone = Alone.fork() if of_model else None
-    with one_answer() as answer:
+    with one_answer(room) as answer:
         try:
             job = job_from_json(sys.stdin.read())
-            answer(of_data(job) if alone is None else preflight(job, alone))
+            body = of_data(job) if alone is None else preflight(job, alone, room)
         except InputError as error:
             answer({"error": str(error)})
             return error.exit_code
+        except TookTooLong as error:
+            answer({"error": f"looking at model and data: {error}; {SMALLER}"})
+            return InputError.exit_code
+        finally:
+            lift()
+        answer(body)
     return 0
 
 

@@ -35,6 +35,7 @@ from bamboo.runtime.one_layer import (
     same,
 )
 from bamboo.runtime.optimizer import CLIP_FACTOR, AdamW, end_step
+from bamboo.runtime.time_limit import TookTooLong
 from bamboo.user_code.traces import line_of
 
 REPEATS = 8
@@ -170,7 +171,15 @@ class Whole:
                 if not wait and not alone.has_answered:
                     return
                 look, here = waiting.popleft()
-                self._compare(self.layers[look.index].place, here, alone.answer())
+                place = self.layers[look.index].place
+                try:
+                    found = alone.answer()
+                except TookTooLong as error:
+                    raise place.refuse(
+                        f"does not end when it is built alone in another process: {error}",
+                        "wait for nothing in it, or take a smaller model or train.microbatch",
+                    ) from error
+                self._compare(place, here, found)
                 self._tell()
             if waiting:
                 alone.ask(waiting[0][0])

@@ -1,5 +1,7 @@
 """Processes that the command line starts and listens to."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from bamboo.errors import BambooError, InputError
 from cli import torch_process, wiring
 from tests.jobs import tiny_job
+from tests.support import wait_until
 
 
 def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +79,30 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -
             deadline_s=0.3,
             too_long="it took longer than .3 s; take less",
         )
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_model_started_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    monkeypatch.setattr(torch_process, "LAST_WORDS_S", 0.2)
+    speaks(
+        "import json, subprocess, sys; started = subprocess.Popen(['sleep', '600'], stdout=2, "
+        f"start_new_session={apart}); print(json.dumps({{'pid': started.pid}}))",
+        monkeypatch,
+    )
+    pid = torch_process.answer(("m",), "", what="it")["pid"]
+    if apart:
+        os.kill(pid, signal.SIGKILL)  # nobody else can know of it
+    wait_until(lambda: not living(pid), what="the end of what it started")
+
+
+def living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_a_process_that_is_killed_is_said_to_lack_memory(monkeypatch: pytest.MonkeyPatch) -> None:

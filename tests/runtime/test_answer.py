@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from select import select
 from typing import Any
 
@@ -14,15 +15,20 @@ from bamboo.errors import InputError
 from bamboo.runtime.answer import answer_equal
 
 WAITS = """
-import sys, threading
+import subprocess, sys, threading
+from pathlib import Path
 from bamboo.runtime.answer import one_answer
-with one_answer() as answer:
+with one_answer(Path(sys.argv[1])) as answer:
+    subprocess.Popen(["sleep", "25"], stderr=int(sys.argv[2]), pass_fds=[int(sys.argv[2])])
     answer({"ready": True})
     threading.Event().wait(25)
 """
 ASKS = """
 import subprocess, sys, threading
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
+child = subprocess.Popen(
+    [sys.executable, "-c", *sys.argv[1:]],
+    stdout=subprocess.PIPE, text=True, process_group=0, pass_fds=[int(sys.argv[3])],
+)
 assert child.stdout.readline()
 print(child.pid, flush=True)
 threading.Event().wait(25)
@@ -30,10 +36,17 @@ threading.Event().wait(25)
 
 
 @pytest.mark.timeout(60)
-def test_a_program_whose_asker_is_killed_ends_too() -> None:
+def test_a_program_whose_asker_is_killed_ends_too(tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    held, holds = os.pipe()  # by all that the program starts
     with subprocess.Popen(
-        [sys.executable, "-c", ASKS, WAITS], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ASKS, WAITS, str(room), str(holds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=[holds],
     ) as asker:
+        os.close(holds)
         assert asker.stdout is not None
         watched = os.pidfd_open(int(asker.stdout.readline()))
         asker.kill()
@@ -41,8 +54,11 @@ def test_a_program_whose_asker_is_killed_ends_too() -> None:
     try:
         # A pidfd can be read from when its process is over.
         assert select([watched], [], [], 15)[0], "the program went on without its asker"
+        assert select([held], [], [], 15)[0], "what it started went on without it"
+        assert not room.exists()
     finally:
         os.close(watched)
+        os.close(held)
 
 
 @pytest.mark.timeout(60)
