@@ -96,7 +96,11 @@ def looking_frame(frame: FrameType | None) -> FrameType | None:
 _LIBRARY = os.path.dirname(os.__file__)
 _WAYS = frozenset(
     place
-    for name in ("os", "_collections_abc", "posixpath", "genericpath", "pathlib", "glob", "shutil")
+    for name in (
+        *("os", "_collections_abc", "posixpath", "genericpath", "glob", "shutil", "pathlib"),
+        # From Python 3.13 on.
+        *("pathlib/__init__", "pathlib/_local", "pathlib/_abc", "pathlib/_os"),
+    )
     for place in (f"<frozen {name}>", os.path.join(_LIBRARY, f"{name}.py"))
 )
 """Files whose frames lie between a look and who looks."""
