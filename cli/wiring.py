@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
 from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
@@ -137,7 +138,7 @@ def run_preflight(
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
     # Its room is ours, for it may be killed.
-    with TemporaryDirectory(prefix="bamboo-look-", ignore_cleanup_errors=True) as room:
+    with _room() as room:
         return torch_process.answer(
             ("bamboo.runtime.preflight", room if model else "data"),
             job_to_json(job),
@@ -148,6 +149,15 @@ def run_preflight(
             "`bamboo plan JOB --gpu` models the layers without running them; or take less "
             "data.max_bytes or a smaller model",
         )
+
+
+def _room() -> "TemporaryDirectory[str]":
+    try:
+        return TemporaryDirectory(prefix="bamboo-look-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InputError(
+            f"no temporary folder can be made here ({error.strerror}); make room, or set TMPDIR"
+        ) from error
 
 
 def run_profile(

@@ -135,3 +135,11 @@ def test_a_job_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
 def test_who_does_not_listen_is_no_fault_of_the_asker(monkeypatch: pytest.MonkeyPatch) -> None:
     speaks("import os; os.close(0); print('{}')", monkeypatch)
     assert torch_process.answer(("m",), "z" * 300_000, what="it") == {}
+
+
+def test_without_a_temporary_folder_nothing_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(InputError, match=r"^no temporary folder can be made here \(No such file"):
+        wiring.run_preflight(tiny_job(tmp_path))
