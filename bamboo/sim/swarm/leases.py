@@ -30,6 +30,16 @@ class Watch:
     def __init__(self, world: "Cluster") -> None:
         self.writes = Writes(every_s=BEAT_S, clock=lambda: world.now_s)
         self.view = LeaseView()
+        self.calm: tuple[float, float] | None = None
+        """When it could have looked last and would have seen all grow, and what its writes vouched
+        for by then. A world is calm most of its time, so such a look is made up for later."""
+
+    def make_up(self) -> None:
+        """Have the view that the looks left out would have left, but for the counters."""
+        if self.calm is not None:
+            at_s, in_all_s = self.calm
+            seen = tuple(replace(one, in_all_s=in_all_s) for one in self.view.seen)
+            self.view, self.calm = replace(self.view, read_at_s=at_s, seen=seen), None
 
 
 class Leases:
@@ -60,7 +70,7 @@ class Leases:
                 continue
             watch = self._watches[member.name]
             if calm and all(seen.leased for seen in watch.view.seen):
-                watch.view = replace(watch.view, read_at_s=world.now_s)
+                watch.calm = (world.now_s, watch.writes.now().in_all_s)
                 continue
             for event in self._look(member, watch):
                 accused.setdefault(event.node, []).append((member, event))
@@ -80,7 +90,9 @@ class Leases:
         )
 
     def _beat(self, member: "Member") -> None:
-        watch = self._watches.setdefault(member.name, Watch(self._world))
+        watch = self._watches.get(member.name)
+        if watch is None:
+            watch = self._watches[member.name] = Watch(self._world)
         log = self._world.log
         if member.mute or member.refused or not log.up or log.refuses:
             watch.writes.refused()
@@ -91,6 +103,7 @@ class Leases:
 
     def _look(self, member: "Member", watch: Watch) -> Sequence[PeerLost]:
         world = self._world
+        watch.make_up()
         live = (node.id for node in member.view.nodes if node.status.live)
         watch.view, lost = judge(
             watch.view,
