@@ -149,14 +149,17 @@ def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
         assert not restores(run)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_random_kills_without_replicas(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(1, 8), *(pytest.param(seed, 20, marks=pytest.mark.full) for seed in (1, 2))],
+)
+def test_random_kills_without_replicas(seed: int, kills: int) -> None:
     """Mode peer, two pipelines, a new node for each that is lost."""
     draw = random.Random(SEED * 1000 + seed)
-    settings = job(steps=400, stages=2, pipelines=2, redundancy="peer")
+    settings = job(steps=20 * kills, stages=2, pipelines=2, redundancy="peer")
     with cluster(settings) as run:
         run.start(5)
-        for kill in range(20):
+        for kill in range(kills):
             run.wait_step(max(run.losses(), default=0) + draw.randint(2, 6))
             state = trains(run, Grid(pipelines=2, stages=2))
             assert state.phase is not Phase.FINISHED, f"it was over before kill {kill}"
