@@ -27,7 +27,7 @@ class LineWriter:
         self._descriptor = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             self._torn = not _ends_with_newline(path)
         except OSError as error:
             self.close()

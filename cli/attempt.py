@@ -304,7 +304,7 @@ class _Attempt:
 
     def _write_endpoint(self, site: Site) -> None:
         body = {"store_url": site.store_url, **site.record(), "launcher_pid": os.getpid()}
-        runs.write_json(self._folder.endpoint, body, private=True)
+        runs.write_json(self._folder.endpoint, body)
 
     def _create(self, store: Store) -> None:
         from bamboo.coord.driver import create_run

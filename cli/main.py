@@ -16,6 +16,7 @@ import click
 
 from bamboo import __version__, loading
 from bamboo.errors import BambooError
+from bamboo.private_files import keep_private
 from cli.echo import echo, open_closed, refused_by_output
 
 COMMANDS: dict[str, str] = {
@@ -146,6 +147,7 @@ def report_unforeseen(
 
 def main() -> int:
     """Entry point of the script `bamboo`."""
+    keep_private()
     open_closed()
     sys.excepthook = report_unforeseen
     loading.until_the_end()

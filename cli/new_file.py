@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.lines import DISK_FULL
+from bamboo.private_files import users_umask
 from cli.echo import echo_result
 
 STDOUT = "-"
@@ -49,6 +50,7 @@ def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> Non
     try:
         try:
             with open(aside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                os.fchmod(file.fileno(), mode & ~users_umask())
                 file.write(data)
             aside.replace(target)
         finally:

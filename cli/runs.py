@@ -153,7 +153,7 @@ def create(base: Path, run: RunId) -> RunFolder:
     path = base / run
     try:
         base.mkdir(parents=True, exist_ok=True)
-        path.mkdir(exist_ok=False)
+        path.mkdir(mode=0o700, exist_ok=False)
     except FileExistsError as error:
         raise RunExists(
             f"run {run} exists already in {base}; take another --run id, or leave it out"
@@ -252,21 +252,18 @@ def started_text(folder: RunFolder) -> str:
     return datetime.fromtimestamp(started_at_s(folder), UTC).isoformat(timespec="seconds")
 
 
-def write_json(path: Path, body: Mapping[str, Any], *, private: bool = False) -> None:
-    """Write a whole JSON file or nothing: to a neighbour first, then renamed over the name.
-
-    `private` makes it readable by its owner only, from its first byte on.
-    """
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """Write a whole JSON file or nothing: to a neighbour first, then renamed over the name. It is
+    its owner's alone from its first byte on."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **body}, indent=2) + "\n"
-    write_text(path, text, private=private)
+    write_text(path, text)
 
 
-def write_text(path: Path, text: str, *, private: bool = False) -> None:
+def write_text(path: Path, text: str) -> None:
     """As `write_json`, for any text. Raises BooksUnwritable, and leaves no neighbour then."""
     neighbour = path.with_name(f".{path.name}.{os.getpid()}")
-    mode = 0o600 if private else 0o644
     try:
-        descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
         neighbour.replace(path)

@@ -22,6 +22,7 @@ from typing import Any
 
 from bamboo import loading
 from bamboo.errors import BambooError
+from bamboo.private_files import keep_private
 from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer
@@ -368,6 +369,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     loading.until_the_end()
+    keep_private()
     config = read_config()
     lifeline, _held_until_exit = os.pipe()
     places = Places(directory=choose_directory(), run_dir=Path(config.run_dir))

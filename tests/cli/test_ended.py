@@ -49,7 +49,7 @@ def test_a_receipt_that_comes_while_the_store_is_asked_counts(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
 
     def goes(run: str, url: str) -> NoReturn:
         runs.write_json(folder.receipt, {"status": {"phase": "finished"}})

@@ -16,6 +16,7 @@ from cli import main
 from cloud.local.session import members
 from tests.exposed import files_with, processes_with
 from tests.jobs import SMALL, TEXT
+from tests.security.open_files import open_to_others
 from tests.store_server import start_store
 from tests.support import wait_until
 
@@ -41,7 +42,8 @@ LONG = (
 
 
 class Bench:
-    """A folder with a job and a home of its own; runs command lines there."""
+    """A folder with a job and a home of its own; runs command lines there, with a umask that takes
+    no right from anybody."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,6 +62,7 @@ class Bench:
             text=True,
             timeout=timeout_s,
             check=False,
+            umask=0,
         )
 
     def json(self, *arguments: str) -> Any:
@@ -78,6 +81,7 @@ class Bench:
                 env=self.environment | {"PYTHONPATH": os.getcwd()},
                 stdout=out,
                 stderr=out,
+                umask=0,
             )
         launched = Launched(self, run, process)
         try:
@@ -108,10 +112,11 @@ class Launched:
 
     def look_up(self) -> None:
         path = self.folder / "endpoint.json"
-        assert path.stat().st_mode & 0o777 == 0o600
         endpoint = json.loads(path.read_text())
         self.cloud_pid = endpoint["cloud"]["pid"]
         self.socket_dir = Path(endpoint["cloud"]["socket_dir"])
+        assert open_to_others(self.folder) == []
+        assert open_to_others(self.socket_dir) == []
         assert len(members(self.cloud_pid)) >= 6  # of two nodes, one may be lost just now
 
     def wait(self) -> int:
@@ -158,6 +163,7 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     assert (status["phase"], status["step"], status["outcome"]) == ("finished", 300, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
+    assert open_to_others(bench.home / "proof") == []
     _flip_one_bit(bench.home / "proof" / "final" / "stage-02.safetensors")
     assert bench.run("verify", "last").returncode == 5
 

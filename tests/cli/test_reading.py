@@ -57,7 +57,7 @@ def live(folder: runs.RunFolder, world: World, monkeypatch: pytest.MonkeyPatch) 
         assert url == "redis://here"
         yield world.store
 
-    runs.write_json(folder.endpoint, {"store_url": "redis://here"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "redis://here"})
     monkeypatch.setattr("cli.wiring.store_of", store_of)
 
 
@@ -117,7 +117,7 @@ def test_the_ledger_is_what_a_live_run_costs(home: Path, monkeypatch: pytest.Mon
 
 def test_a_run_whose_launcher_was_killed_is_lost(home: Path) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
     write_steps(folder, 3)
     body = status_of(folder)
     assert (body["phase"], body["step"], body["loss"], body["usd"]) == ("lost", 3, 3.0, 0.25)
@@ -129,7 +129,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
     write_steps(folder, 3)
 
     def away(run: str, url: str) -> NoReturn:
@@ -150,7 +150,7 @@ def test_a_run_whose_store_does_not_answer_is_not_lost_while_it_has_a_launcher(
 
 def test_a_run_whose_end_is_written_down_is_not_lost_while_it_has_a_launcher(home: Path) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "unix:///nowhere/v.sock?db=0"})
     write_steps(folder, 3)
     folder.cloud.touch()
     held = lock.take(folder)
@@ -320,7 +320,7 @@ def test_following_logs_ends_with_the_run(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of(home)
-    runs.write_json(folder.endpoint, {"store_url": "redis://here"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "redis://here"})
     log = folder.path / "logs" / "i-1.log"
     log.parent.mkdir()
     log.write_text("one\n")

@@ -238,7 +238,7 @@ def test_a_run_whose_store_was_killed_and_left_its_socket(home: Path, tmp_path: 
         "pid": nobody.pid, "endpoint_url": "http://127.0.0.1:1", "store_url": url,
         "control_path": str(sockets / "c.sock"), "socket_dir": str(sockets),
     }  # fmt: skip
-    runs.write_json(folder.endpoint, {"store_url": url, "cloud": cloud}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": url, "cloud": cloud})
     report = report_of(folder, now_s=START_S + 60)
     assert report.cost["ended"] is True
     assert report.status["phase"] == "lost"

@@ -75,7 +75,7 @@ def test_fresh_ids_are_usable(name: str, expected: str) -> None:
 
 def test_private_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.json"
-    runs.write_json(path, {"secret": 1}, private=True)
+    runs.write_json(path, {"secret": 1})
     assert path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["endpoint.json"]
 

@@ -207,7 +207,7 @@ def test_a_live_run_whose_store_does_not_answer_is_read_from_its_books(
 ) -> None:
     folder, _ = played(home)
     cloud_log(folder, {2: (2.5, "interrupted")})
-    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"}, private=True)
+    runs.write_json(folder.endpoint, {"store_url": "redis://there/0"})
 
     def away(run: str, url: str) -> NoReturn:
         raise error(f"the store at {url} cannot be reached")

@@ -1,0 +1,54 @@
+"""Files of a run are their owner's alone; those that a user names have the user's own rights."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.security.open_files import main, open_to_others
+
+MAKES = """
+import sys
+from pathlib import Path
+from bamboo.private_files import keep_private
+from cli import runs
+from cli.new_file import write_new
+
+keep_private()
+base = Path(sys.argv[1])
+folder = runs.create(base, "of-mine")
+(folder.path / "part").mkdir()
+(folder.path / "part" / "by-any-code").write_text("x")
+runs.write_json(folder.receipt, {})
+write_new(base / "asked-for.html", b"x", force=False)
+write_new(base / "secret.toml", b"x", force=False, mode=0o600)
+"""
+
+
+def modes_of(base: Path) -> dict[str, int]:
+    return {str(path.relative_to(base)): path.stat().st_mode & 0o777 for path in base.rglob("*")}
+
+
+@pytest.mark.parametrize(("umask", "asked_for"), [(0, 0o666), (0o022, 0o644), (0o077, 0o600)])
+def test_rights_of_what_is_written(tmp_path: Path, umask: int, asked_for: int) -> None:
+    base = tmp_path / "runs"
+    subprocess.run([sys.executable, "-c", MAKES, base], check=True, umask=umask, timeout=60)
+    modes = modes_of(base)
+    assert modes.pop("asked-for.html") == asked_for
+    assert modes.pop("secret.toml") == 0o600
+    assert modes.pop("of-mine") == modes.pop("of-mine/part") == 0o700
+    assert modes
+    assert set(modes.values()) == {0o600}
+
+
+def test_what_is_open_is_found(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir(mode=0o700)
+    (tmp_path / "inner" / "open").write_text("x")
+    (tmp_path / "inner" / "open").chmod(0o604)
+    (tmp_path / "link").symlink_to("inner")
+    tmp_path.chmod(0o700)
+    assert open_to_others(tmp_path) == [f"{tmp_path}/inner/open -rw----r--"]
+    assert main([str(tmp_path)]) == 1
+    (tmp_path / "inner" / "open").chmod(0o600)
+    assert main([str(tmp_path)]) == 0
