@@ -1,6 +1,6 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
-from bamboo.config.account import SECRET_ARN
+from bamboo.config.account import BUCKET, SECRET_ARN
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import what_is_wrong
@@ -25,6 +25,13 @@ def check_cloud(job: JobConfig) -> None:
         raise InputError(
             f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
             "arn:aws:secretsmanager:..., and never what is in it"
+        )
+    if cloud.bucket and not BUCKET.fullmatch(cloud.bucket):
+        raise _at(
+            job,
+            "cloud.bucket",
+            "is no name of a bucket",
+            "give 3 to 63 lower-case letters, digits, dots and hyphens, without s3:// before them",
         )
     # Of a name that no file can have, pathlib raises.
     script = job.named(cloud.boot_script)

@@ -23,7 +23,7 @@ from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import free_port, make_certificates
 
 RUN = RunId("r1")
-IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=b", "cloud.region=eu-west-1")
+IN_ACCOUNT = ("cloud.provider=ec2", "cloud.bucket=bucket", "cloud.region=eu-west-1")
 DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
 
 

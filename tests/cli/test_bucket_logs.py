@@ -38,7 +38,7 @@ def test_logs_of_a_run_in_an_account_are_shown_by_node(
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
     from bamboo.config.load import job_to_json
 
-    job = tiny_job(tmp_path, ["cloud.provider=ec2", "cloud.bucket=b"])
+    job = tiny_job(tmp_path, ["cloud.provider=ec2", "cloud.bucket=bucket"])
     folder = tmp_path / "runs" / "r1"
     folder.mkdir(parents=True)
     body = {"schema_version": 1, "started_s": 1.0, "job": json.loads(job_to_json(job))["job"]}
@@ -55,7 +55,7 @@ def test_logs_of_a_run_in_an_account_are_shown_by_node(
     put(objects, tmp_path, "logs/i-0ac/20261122T050000-7-b.log", "worker 13\n")
     assert main.run(["logs", "r1", "--node", "i-0ab"]) == 0
     assert capsys.readouterr().out.split() == ["i-0ab.0", "worker", "12"]
-    assert set(asked) == {"s3://b/runs/r1"}
+    assert set(asked) == {"s3://bucket/runs/r1"}
     assert main.run(["status", "r1"]) == 0
     assert "its instances may run: `bamboo stop r1` ends them" in capsys.readouterr().out
     assert main.run(["logs", "r1", "--node", "i-9"]) == 2

@@ -206,7 +206,7 @@ def test_the_region_of_the_account_file_is_looked_at_and_its_stack_named(
     """From a home that has no run in an account."""
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "none"))
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
-    (tmp_path / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "b"\n')
+    (tmp_path / "cloud.toml").write_text(f'[cloud]\nregion = "{REGION}"\nbucket = "bucket"\n')
     assert account_regions() == (REGION,)
     found = orphans_check((), account=lambda region, **_: provider).ask()
     assert found.result is Result.GOOD

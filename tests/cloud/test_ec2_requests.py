@@ -1,12 +1,17 @@
 """The exact EC2 requests, held against a golden file, and the meaning of error codes and prices."""
 
+import contextlib
 import hashlib
 import json
+import re
+import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
@@ -135,9 +140,34 @@ def test_the_agents_settings_file_is_quoted_for_systemd() -> None:
         agent_environment({"BAMBOO_RUN": "two\nlines"})
 
 
+@given(st.text(), st.text())
+def test_no_value_adds_a_line_to_the_agents_settings_or_ends_its_quotes(
+    name: str, value: str
+) -> None:
+    with contextlib.suppress(InputError):
+        text = agent_environment({name: value})
+        read = re.fullmatch(r'(\w+)="((?:[^"\\]|\\["\\])*)"\n', text)
+        assert read is not None
+        assert len(text.splitlines()) == 1
+        assert (read[1], re.sub(r"\\(.)", r"\1", read[2])) == (name, value)
+
+
 def test_the_boot_script_learns_its_bucket_first() -> None:
     text = boot_script(bucket="b-1", script="echo hi\n")
     assert text == "#!/bin/bash\nexport BAMBOO_BUCKET=b-1\necho hi\n"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+@example("b; touch stolen")
+@example("$(touch stolen)")
+@example("a\nb'\"`\\")
+def test_nothing_of_a_bucket_s_name_runs_at_the_boot(bucket: str) -> None:
+    text = boot_script(bucket=bucket, script='printf %s "$BAMBOO_BUCKET"')
+    done = subprocess.run(
+        ["bash"], input=text.encode(), capture_output=True, check=True, timeout=30, env={}
+    )
+    assert done.stdout == bucket.encode()
 
 
 ALTERNATIVE = Pool(instance_type="g6.xlarge", zone=ZoneId("us-east-1b"), market=Market.SPOT)

@@ -15,8 +15,10 @@ from bamboo.errors import InputError
         ("anchors = 5", "are more than the 1 x 4 nodes of the grid"),
         ('subnets = ["subnet-1"]', "must be a table"),
         ('subnets = [{ zone = "us-east-1a", id = "s-1" }]', "of which cloud.subnets names none"),
-        ('boot_script = "none.sh"\nbucket = "b"', "is no file"),
-        (f'boot_script = "{"x" * 400}"\nbucket = "b"', "is no file"),
+        ('boot_script = "none.sh"\nbucket = "bucket"', "is no file"),
+        (f'boot_script = "{"x" * 400}"\nbucket = "bucket"', "is no file"),
+        ('bucket = "b; shutdown"', "is no name of a bucket"),
+        ('bucket = "s3://mine"', "without s3:// before them"),
         ('boot_script = "job.toml"', "cloud.boot_script needs it"),
         ('prefer = "luck"', "take one of price, value"),
         ("gang_s = 0", "give a number above 0"),
@@ -35,7 +37,7 @@ def test_a_job_with_anchors_subnets_and_a_boot_script_is_possible(tmp_path: Path
     path = tmp_path / "job.toml"
     path.write_text(
         '[cloud]\nanchors = 4\nzones = ["us-east-1a"]\n'
-        'subnets = [{ zone = "us-east-1a", id = "subnet-1" }]\nbucket = "b"\n'
+        'subnets = [{ zone = "us-east-1a", id = "subnet-1" }]\nbucket = "bucket"\n'
         'boot_script = "job.toml"\nimage = "ami-1"\n'
     )
     assert load_job(path).cloud.anchors == 4
