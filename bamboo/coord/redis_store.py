@@ -29,6 +29,7 @@ from redis.retry import Retry
 
 from bamboo.coord.address import CA_VARIABLE, Address, read_address
 from bamboo.coord.refusals import Refusal, refusal_of
+from bamboo.coord.stored import body_of, lease_of, version_of
 from bamboo.errors import (
     InputError,
     StoreNotReached,
@@ -104,7 +105,7 @@ class RedisStore:
         if version is None:
             raise self._no_run()
         return Snapshot(
-            version=int(version),
+            version=version_of(version),
             state=state,
             now_s=_seconds(seconds, micros),
             store_id=store_id,
@@ -141,7 +142,7 @@ class RedisStore:
             lambda: self._offer(keys=keys, args=[version, offer, lease_s])
         )
         now_s = _seconds(seconds, micros)
-        return Offers(here=bool(here), version=int(best), best=text, now_s=now_s)
+        return Offers(here=bool(here), version=version_of(best), best=text, now_s=now_s)
 
     def refill(self, *, state: str, entries: Sequence[Entry], documents: Mapping[str, str]) -> bool:
         keys = [self._key(name) for name in ("state", "log", "documents", "offers")]
@@ -156,11 +157,8 @@ class RedisStore:
 
     def leases(self) -> tuple[float, Mapping[NodeId, Lease]]:
         seconds, micros, flat = self._call(lambda: self._leases(keys=[self._key("leases")]))
-        leases = {}
-        for node, beat in zip(flat[::2], flat[1::2], strict=True):
-            stamp, payload = beat.split(" ", 1)
-            leases[NodeId(node)] = Lease(payload=payload, beaten_at_s=float(stamp))
-        return _seconds(seconds, micros), leases
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return _seconds(seconds, micros), {NodeId(node): lease_of(beat) for node, beat in pairs}
 
     def append(self, stream: str, record: str) -> str:
         key = self._key(f"s:{stream}")
@@ -258,7 +256,7 @@ class RedisStore:
             ask = partial(client.xread, {key: last_id}, count=_READ_COUNT, block=block_ms)
             answer = self._call(ask)
             if answer:
-                return [(str(at), str(fields["body"])) for at, fields in answer[0][1]]
+                return [(str(at), body_of(fields)) for at, fields in answer[0][1]]
             if block_ms is None:
                 return []
 
@@ -359,6 +357,7 @@ def connection(address: Address, *, connect_s: float, answer_s: float) -> Any:
     return make(
         **address.options,
         decode_responses=True,
+        encoding_errors="backslashreplace",  # for what strangers wrote
         protocol=2,
         socket_connect_timeout=connect_s,
         socket_timeout=answer_s,

@@ -17,8 +17,9 @@ from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.open import check_store, open_store
 from bamboo.coord.redis_store import RedisStore, refused
 from bamboo.coord.replay import verify_decisions
-from bamboo.errors import StoreRefused, StoreUnavailable
+from bamboo.errors import StoreRefused, StoreUnavailable, UnreadableRecord
 from bamboo.ids import NodeId, run_id
+from bamboo.ports import Lease
 from tests.core.build import POLICY, forming, joined, lost
 from tests.store_server import StoreServer, start_store
 
@@ -96,6 +97,35 @@ def test_the_try_out_leaves_nothing(server: StoreServer) -> None:
     client = redis.Redis.from_url(server.url)
     assert client.keys("bamboo:leaves-nothing:*") == []
     client.close()
+
+
+def test_what_has_another_form_is_no_reason_to_end(server: StoreServer) -> None:
+    """As a run's own user may write it, who is no member: entries, leases, bytes of any kind."""
+    store = RedisStore(server.url, run_id("odd"), deadline_s=5.0)
+    assert create_run(store, state=forming(), policy=POLICY, documents={}, at_s=0.0)
+    store.append("metrics", "{}")
+    store.beat(NodeId("a.0"), "{}")
+    with redis.Redis.from_url(server.url) as stranger:
+        stranger.xadd("bamboo:odd:s:metrics", {"else": "x"})
+        stranger.xadd("bamboo:odd:s:metrics", {"body": b"\xff\x00"})
+        for node, beat in {
+            "b.0": b"",
+            "c.0": b"soon {}",
+            "d.0": b"nan {}",
+            "e.0": b"\xfe 1",
+        }.items():
+            stranger.hset("bamboo:odd:leases", node, beat)
+        records = [text for _, text in store.records("metrics", after_id="0-0", timeout_s=0.0)]
+        assert records == ["{}", "", "\\xff\0"]
+        now_s, leases = store.leases()
+        assert now_s - 60 < leases.pop(NodeId("a.0")).beaten_at_s <= now_s
+        assert sorted(leases) == ["b.0", "c.0", "d.0", "e.0"]
+        assert set(leases.values()) == {Lease(payload="", beaten_at_s=0.0)}
+        stranger.hset("bamboo:odd:state", "version", "many")
+        with pytest.raises(UnreadableRecord, match="version of the run in its store is 'many'"):
+            store.read()
+    store.remove()
+    store.close()
 
 
 @pytest.mark.parametrize("at", ["hset", "commit", "append", "read", "remove"])
