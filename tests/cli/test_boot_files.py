@@ -105,7 +105,7 @@ def test_an_agent_is_told_all_that_it_needs(
     assert DirectoryStore(tmp_path / "wheels").get(wheel) == own_wheel().data
     assert told == {
         "BAMBOO_RUN": "r1",
-        "BAMBOO_RUN_URL": "s3://b/runs/r1",
+        "BAMBOO_RUN_URL": "s3://bucket/runs/r1",
         "AWS_REGION": "eu-west-1",
         "AWS_DEFAULT_REGION": "eu-west-1",
         "BAMBOO_TORCH": metadata.version("torch"),
