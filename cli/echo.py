@@ -15,6 +15,7 @@ import click
 
 from bamboo.errors import InputError
 from bamboo.lines import DISK_FULL
+from cli.printable import printable
 
 
 def open_closed() -> None:
@@ -32,10 +33,11 @@ def open_closed() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Progress: `click.echo`, but for a full disk and for a reader that has gone."""
+def echo(text: str, *, err: bool = False, nl: bool = True, over: bool = False) -> None:
+    """Progress: `click.echo`, but for a full disk, for a reader that has gone, and for what could
+    steer a terminal; `over`: in place of the line before, which had no end."""
     try:
-        click.echo(text, err=err, nl=nl)
+        click.echo(("\r" if over else "") + printable(text), err=err, nl=nl)
     except OSError as error:
         if error.errno == errno.EPIPE:
             _read_by_nobody((sys.stderr if err else sys.stdout).fileno())
@@ -51,7 +53,7 @@ def note(text: str) -> None:
 def echo_result(text: str | bytes) -> None:
     """What was asked for. Raises InputError where it cannot be written."""
     try:
-        click.echo(text, nl=isinstance(text, str))
+        click.echo(printable(text) if isinstance(text, str) else text, nl=isinstance(text, str))
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise

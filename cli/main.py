@@ -18,6 +18,7 @@ from bamboo import __version__, loading
 from bamboo.errors import BambooError
 from bamboo.private_files import keep_private
 from cli.echo import echo, open_closed, refused_by_output
+from cli.printable import printable
 
 COMMANDS: dict[str, str] = {
     "launch": "Train a job on spot instances.",
@@ -122,9 +123,7 @@ def _with_remedy(error: click.ClickException) -> str:
 def one_line(text: str) -> str:
     """A message as one line of a terminal, whatever it was built from: what could steer a terminal
     is shown as an escape, and the middle of a line beyond MOST_CHARACTERS is left out."""
-    line = " ".join(text.split())
-    if not line.isprintable():
-        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    line = printable(" ".join(text.split()))
     if len(line) > MOST_CHARACTERS:
         line = f"{line[: MOST_CHARACTERS // 2]} ... {line[-MOST_CHARACTERS // 2 :]}"
     return line

@@ -14,6 +14,7 @@ from rich.live import Live
 from bamboo.coord.follow import Decision
 from bamboo.core.events import NodeFailed
 from cli.echo import echo, terminal_width
+from cli.printable import printable
 from cli.progress import Progress
 from cli.views.live import decision_line, screen, step_line, told_of
 from cli.views.preemption import preemption_line
@@ -100,7 +101,7 @@ class LiveScreen:
             self._draw(progress)
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, highlight=False, markup=False)
+        self._live.console.print(printable(text), highlight=False, markup=False)
 
     def _draw(self, progress: Progress) -> None:
         self._drawn_at_s = progress.now_s

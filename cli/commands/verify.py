@@ -97,4 +97,4 @@ def _check_receipt(folder: runs.RunFolder) -> None:
 def _tell(step: int, steps: int) -> None:
     """A counter on the terminal's error stream; nothing where nobody watches."""
     if sys.stderr.isatty():
-        echo(f"\rverified: step {step}/{steps}", err=True, nl=step == steps)
+        echo(f"verified: step {step}/{steps}", err=True, nl=step == steps, over=True)

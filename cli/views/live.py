@@ -16,6 +16,7 @@ from rich.text import Text
 from bamboo.core import events
 from bamboo.core.state import Phase, State
 from bamboo.core.words import size
+from cli.printable import printable
 from cli.progress import OPERATIONS, Progress, node_rows
 from cli.views.preemption import preemption_line
 from cli.views.quantities import clock, rate, usd
@@ -34,7 +35,7 @@ def screen(progress: Progress) -> RenderableType:
     if progress.state.nodes:
         parts.append(_Nodes(progress))
     parts += [
-        Text("! " + preemption_line(p), style="yellow")
+        Text("! " + printable(preemption_line(p)), style="yellow")
         for p in progress.preemptions[-SHOWN_PREEMPTIONS:]
     ]
     return Group(*parts)
@@ -47,7 +48,7 @@ def _head(progress: Progress) -> RenderableType:
         (progress.run, "bold"),
         "  ",
         (state.phase.value, style),
-        f"  generation {state.generation}  {progress.sentence}",
+        f"  generation {state.generation}  {printable(progress.sentence)}",
     )
 
 
@@ -115,7 +116,7 @@ def _nodes(progress: Progress, *, without: Collection[str]) -> Table:
         }
         gone = row["status"] in ("gone", "left")
         table.add_row(
-            *(cell for title, cell in cells.items() if title not in without),
+            *(Text(printable(c)) for title, c in cells.items() if title not in without),
             style="dim" if gone else "",
         )
     return table
