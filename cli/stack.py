@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.account import SECRET_ARN
+from bamboo.config.account import SECRET_ARN, STACK
 from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
 from cli import terraform
@@ -21,6 +21,7 @@ _MOST_CHARACTERS = 1_000_000
 _NAME = r"[\w.()/-]{1,128}"
 OUTPUTS: dict[str, re.Pattern[str]] = {
     "region": re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"),
+    "stack": STACK,
     "launch_template": re.compile(_NAME),
     "bucket": re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
     "store_secret": SECRET_ARN,

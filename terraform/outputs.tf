@@ -1,5 +1,10 @@
 # What `bamboo init` writes down for `bamboo launch`, and infra/README.md needs to know of the stack.
 
+output "stack" {
+  description = "Name of the stack, for `[cloud] stack`."
+  value       = var.name
+}
+
 output "launch_template" {
   description = "Name of the launch template of worker instances."
   value       = aws_launch_template.worker.name

@@ -24,6 +24,9 @@ BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 """A general-purpose bucket's name (AWS, "General purpose bucket naming rules"). It stands in shell
 scripts and addresses."""
 
+STACK = re.compile(r"[a-z][a-z0-9-]{1,30}")
+"""A stack's name, as `terraform/variables.tf` takes it."""
+
 
 def account_file() -> Path:
     """Where the account stands, whether there is such a file or not."""

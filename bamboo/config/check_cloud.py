@@ -1,6 +1,6 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
-from bamboo.config.account import BUCKET, SECRET_ARN
+from bamboo.config.account import BUCKET, SECRET_ARN, STACK
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.named_files import what_is_wrong
@@ -25,6 +25,13 @@ def check_cloud(job: JobConfig) -> None:
         raise InputError(
             f"{job.file}: cloud.store_secret: is no reference of a secret; give its ARN, "
             "arn:aws:secretsmanager:..., and never what is in it"
+        )
+    if not STACK.fullmatch(cloud.stack):
+        raise _at(
+            job,
+            "cloud.stack",
+            "is no name of a stack",
+            "give 2 to 31 lower-case letters, digits and hyphens, a letter first",
         )
     if cloud.bucket and not BUCKET.fullmatch(cloud.bucket):
         raise _at(

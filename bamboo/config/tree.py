@@ -158,6 +158,9 @@ class CloudConfig:
     """When fewer nodes than the run needs to form have come for so long, they are ended."""
     boot_s: float = 0.0
     """Local cloud only: the modelled time from an instance's start to its agent's."""
+    stack: str = "bamboo"
+    """EC2 only: the name of the stack in `terraform/`, in front of what a launch makes for its run
+    beside instances."""
     launch_template: str = ""
     """EC2 only, as the keys below: name or id (`lt-...`); empty: the name that
     `terraform/` gives by default."""

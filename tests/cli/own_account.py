@@ -104,6 +104,7 @@ class Account:
         subnets = self.ec2.describe_subnets(**asked)["Subnets"]
         outputs = {
             "region": REGION,
+            "stack": "bamboo",
             "launch_template": LAUNCH_TEMPLATE,
             "bucket": BUCKET,
             "store_secret": f"arn:aws:secretsmanager:{REGION}:123456789012:secret:store",

@@ -17,6 +17,7 @@ from tests.jobs import tiny_job
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:bamboo-store-admin-1"
 VALUES: dict[str, Any] = {
     "region": "us-east-1",
+    "stack": "bamboo",
     "launch_template": "bamboo-worker",
     "subnets": {"us-east-1b": "subnet-b", "us-east-1a": "subnet-a"},
     "security_group": "sg-1",
@@ -56,6 +57,7 @@ def test_what_stands_in_the_account_is_written_down(
     assert "subnet-a, subnet-b" in text
     assert account_defaults() == {
         "region": "us-east-1",
+        "stack": "bamboo",
         "launch_template": "bamboo-worker",
         "bucket": "bamboo-1",
         "store_secret": SECRET,

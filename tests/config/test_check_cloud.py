@@ -18,6 +18,7 @@ from bamboo.errors import InputError
         ('boot_script = "none.sh"\nbucket = "bucket"', "is no file"),
         (f'boot_script = "{"x" * 400}"\nbucket = "bucket"', "is no file"),
         ('bucket = "b; shutdown"', "is no name of a bucket"),
+        ('stack = "b/../admin"', "is no name of a stack"),
         ('bucket = "s3://mine"', "without s3:// before them"),
         ('boot_script = "job.toml"', "cloud.boot_script needs it"),
         ('prefer = "luck"', "take one of price, value"),
