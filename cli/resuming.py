@@ -258,7 +258,7 @@ def _newest(
                 "the checkpoints to begin anew"
             )
         return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
-    return newest_good(objects, semantic_hash=semantic_hash, layers=layers)
+    return newest_good(objects, run=folder.id, semantic_hash=semantic_hash, layers=layers)
 
 
 def _differences(ours: Strategy, theirs: Strategy) -> str:

@@ -37,30 +37,33 @@ def steps(store: ObjectStore) -> list[int]:
     return sorted((step for step in found if step is not None), reverse=True)
 
 
-def newest_good(store: ObjectStore, *, semantic_hash: str, layers: Collection[int] = ()) -> Found:
-    """The newest complete and undamaged checkpoint of these semantics, which holds `layers` where
-    they are known.
+def newest_good(
+    store: ObjectStore, *, run: str, semantic_hash: str, layers: Collection[int] = ()
+) -> Found:
+    """The newest complete and undamaged checkpoint of this run and of these semantics, which holds
+    `layers` where they are known.
 
     Reads every shard of the candidates. Raises StorageUnavailable.
     """
     rejected: list[str] = []
     found = steps(store)
     for step in found:
-        manifest, why = examine(store, step, semantic_hash=semantic_hash, layers=layers)
+        manifest, why = examine(store, step, run=run, semantic_hash=semantic_hash, layers=layers)
         if not why:
             before = (s for s in reversed(found) if s < step)
-            older = tuple(s for s in before if _described(store, s, semantic_hash, layers)[1] == "")
+            whose = {"run": run, "semantic_hash": semantic_hash}
+            older = tuple(s for s in before if not described(store, s, **whose, layers=layers)[1])
             return Found(manifest=manifest, rejected=tuple(rejected), older=older)
         rejected.append(f"the checkpoint of step {step} {why}")
     return Found(manifest=None, rejected=tuple(rejected))
 
 
 def examine(
-    store: ObjectStore, step: int, *, semantic_hash: str, layers: Collection[int] = ()
+    store: ObjectStore, step: int, *, run: str, semantic_hash: str, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
     """The manifest of a checkpoint and what is wrong with it, "" when nothing is. `layers`, where
     they are known, are those that have parameters: it is to hold them and no others."""
-    manifest, why = _described(store, step, semantic_hash, layers)
+    manifest, why = described(store, step, run=run, semantic_hash=semantic_hash, layers=layers)
     if why or manifest is None:
         return manifest, why
     sizes = store.sizes(f"{folder_of(step)}/")
@@ -78,8 +81,8 @@ def examine(
     return manifest, ""
 
 
-def _described(
-    store: ObjectStore, step: int, semantic_hash: str, layers: Collection[int]
+def described(
+    store: ObjectStore, step: int, *, run: str, semantic_hash: str, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
     """As `examine`, by the manifest alone."""
     text = store.get(f"{folder_of(step)}/{MANIFEST}")
@@ -96,6 +99,8 @@ def _described(
             f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), "
             f"not {semantic_hash}"
         )
+    if manifest.run != run:
+        return manifest, f"is of run {manifest.run}, not {run}"
     try:
         odd = manifest.odd_layers(layers)
     except ValueError as error:

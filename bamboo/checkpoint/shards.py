@@ -69,11 +69,11 @@ def commit_or_replace(
     StorageUnavailable."""
     if commit(store, manifest):
         return
-    ours = manifest.semantic_hash
-    found, why = examine(store, manifest.step, semantic_hash=ours, layers=layers)
+    whose = {"run": manifest.run, "semantic_hash": manifest.semantic_hash}
+    found, why = examine(store, manifest.step, **whose, layers=layers)
     if not why:
         return
-    if found is not None and found.semantic_hash != ours:
+    if found is not None and whose != {"run": found.run, "semantic_hash": found.semantic_hash}:
         raise StorageUnavailable(
             f"the checkpoint of step {manifest.step} that is there {why}; "
             "give each run a checkpoint.url of its own"

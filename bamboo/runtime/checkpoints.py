@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bamboo.checkpoint.catalogue import load_tensors, steps
+from bamboo.checkpoint.catalogue import described, load_tensors, steps
 from bamboo.checkpoint.manifest import (
     MANIFEST,
     Manifest,
@@ -134,18 +134,15 @@ class Checkpoints:
         Called in a thread of its own. Raises NotAsWritten when they are not there or not what was
         written, StorageFull when `scratch` is of no use, StorageUnavailable when the store is away.
         """
-        text = self._objects.get(f"{folder_of(step)}/{MANIFEST}")
-        if text is None:
-            raise NotAsWritten(f"the checkpoint of step {step} has no manifest any more")
+        manifest, why = described(
+            self._objects, step, run=self._run, semantic_hash=self._semantic_hash
+        )
         try:
-            manifest = Manifest.from_json(text)
+            if why or manifest is None:
+                raise ValueError(why)
             names = [n for shard in manifest.shards for n in shard.tensors if layer_of(n) in layers]
         except ValueError as error:
-            raise NotAsWritten(f"its manifest is damaged: {error}") from error
-        if manifest.step != step:
-            raise NotAsWritten(f"in its place is the checkpoint of step {manifest.step}")
-        if manifest.semantic_hash != self._semantic_hash:
-            raise NotAsWritten(f"the checkpoint of step {step} is of other semantics")
+            raise NotAsWritten(f"the checkpoint of step {step} {error}") from error
         with self._scratch_folder() as folder:
             try:
                 return load_tensors(self._objects, manifest, names, scratch=Path(folder))
@@ -231,7 +228,7 @@ class Checkpoints:
                 found = None  # nobody can restore it
             if found is None:
                 torn.append(step)
-            elif found.semantic_hash == self._semantic_hash:
+            elif (found.run, found.semantic_hash) == (self._run, self._semantic_hash):
                 created[step] = found.created_at_s
             else:
                 foreign.append(step)

@@ -67,7 +67,7 @@ def verify_segment(
     data = load_data(job)
     semantic_hash = same_semantics(run, job, data)
     try:
-        kept = _Kept(*checkpoints(run, job), semantic_hash)
+        kept = _Kept(*checkpoints(run, job), run.resolve().name, semantic_hash)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
         calm = CalmRun(job, build_model(job), data)
@@ -115,8 +115,8 @@ def _compare(
 class _Kept:
     """The run's checkpoints, as far as they are good."""
 
-    def __init__(self, url: str, objects: ObjectStore, semantic_hash: str) -> None:
-        self._url, self._objects, self._semantic_hash = url, objects, semantic_hash
+    def __init__(self, url: str, objects: ObjectStore, run: str, semantic_hash: str) -> None:
+        self._url, self._objects, self._run, self._semantic_hash = url, objects, run, semantic_hash
         self._steps = steps(objects)
         self.passed_over: list[str] = []
         """A sentence for each that was looked at and is not used."""
@@ -171,7 +171,7 @@ class _Kept:
             )
 
     def _good(self, step: int) -> Manifest | None:
-        found, why = examine(self._objects, step, semantic_hash=self._semantic_hash)
+        found, why = examine(self._objects, step, run=self._run, semantic_hash=self._semantic_hash)
         if why:
             self.passed_over.append(f"the checkpoint of step {step} {why}")
             return None

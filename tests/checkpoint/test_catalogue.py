@@ -77,7 +77,7 @@ def bench(tmp_path: Path) -> Bench:
 def test_the_newest_is_found_and_holds_what_was_saved(bench: Bench) -> None:
     bench.write(10)
     newest = bench.write(20)
-    found = newest_good(bench.store, semantic_hash=HASH)
+    found = newest_good(bench.store, run="r", semantic_hash=HASH)
     assert (found.manifest, found.rejected) == (newest, ())
     got = load_tensors(bench.store, newest, list(state(20)), scratch=bench.scratch)
     assert all(torch.equal(got[name], tensor) for name, tensor in state(20).items())
@@ -122,6 +122,11 @@ def foreign(bench: Bench, manifest: Manifest) -> None:
     bench.path(manifest.name).write_text(other.to_json())
 
 
+def of_another_run(bench: Bench, manifest: Manifest) -> None:
+    """Of the same semantics: whoever may write there can put it in this one's place."""
+    bench.path(manifest.name).write_text(replace(manifest, run="q").to_json())
+
+
 def misplaced(bench: Bench, manifest: Manifest) -> None:
     other = manifest.to_json().replace("gen-000002", "gen-000001")
     bench.path(manifest.name).write_text(other)
@@ -157,6 +162,7 @@ def folder_as_shard(bench: Bench, manifest: Manifest) -> None:
         (lacking, "lacks step-00000020/gen-000002/stage-00.safetensors"),
         (garbled, "has a damaged manifest"),
         (foreign, "is of other semantics (0000000000000000, of run r), not 88a126d5201019a4"),
+        (of_another_run, "is of run q, not r"),
         (misplaced, "is not of its step and generation"),
     ],
 )
@@ -165,7 +171,7 @@ def test_a_spoilt_checkpoint_is_named_and_the_one_before_taken(
 ) -> None:
     good = bench.write(10)
     spoil(bench, bench.write(20))
-    found = newest_good(bench.store, semantic_hash=HASH)
+    found = newest_good(bench.store, run="r", semantic_hash=HASH)
     assert found.manifest == good
     (why,) = found.rejected
     assert why.startswith("the checkpoint of step 20 ")
@@ -177,11 +183,13 @@ def test_one_that_lacks_layers_is_passed_over(bench: Bench) -> None:
     good, short = bench.write(10), bench.write(20)
     part = replace(short, shards=short.shards[:2])
     bench.path(short.name).write_text(part.to_json())
-    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    found = newest_good(bench.store, run="r", semantic_hash=HASH, layers=range(LAYERS))
     assert found.manifest == good
     assert found.rejected == ("the checkpoint of step 20 lacks layers [4, 5]",)
-    assert newest_good(bench.store, semantic_hash=HASH).manifest == part, "they are not known"
-    fewer = newest_good(bench.store, semantic_hash=HASH, layers=range(2))
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == part, (
+        "they are not known"
+    )
+    fewer = newest_good(bench.store, run="r", semantic_hash=HASH, layers=range(2))
     assert fewer.manifest is None
     assert "has layers [2, 3] of another model" in fewer.rejected[0]
 
@@ -196,7 +204,7 @@ def test_the_complete_ones_before_it_are_named(bench: Bench) -> None:
     foreign(bench, Manifest.from_json(spoilt[15].read_text()))
     garbled(bench, Manifest.from_json(spoilt[20].read_text()))
     truncated(bench, Manifest.from_json(bench.path(f"{folder_of(35)}/{MANIFEST}").read_text()))
-    found = newest_good(bench.store, semantic_hash=HASH, layers=range(LAYERS))
+    found = newest_good(bench.store, run="r", semantic_hash=HASH, layers=range(LAYERS))
     assert found.manifest is not None
     assert (found.manifest.step, found.older) == (30, (10, 25))
 
@@ -209,9 +217,9 @@ def test_what_was_passed_over_can_be_deleted_and_written_anew(
     spoil(bench, bench.write(20))
     delete(bench.store, 20)
     assert not bench.path(folder_of(20)).exists()
-    assert newest_good(bench.store, semantic_hash=HASH).manifest == good
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == good
     again = bench.write(20)
-    assert newest_good(bench.store, semantic_hash=HASH).manifest == again
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == again
 
 
 def test_a_store_that_cannot_be_read_is_no_damage(bench: Bench) -> None:
@@ -223,14 +231,14 @@ def test_a_store_that_cannot_be_read_is_no_damage(bench: Bench) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "open", refuse)
         with pytest.raises(StorageUnavailable, match="error; see that the directory can be read"):
-            newest_good(bench.store, semantic_hash=HASH)
-    assert newest_good(bench.store, semantic_hash=HASH).manifest == manifest
+            newest_good(bench.store, run="r", semantic_hash=HASH)
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == manifest
 
 
 def test_no_good_one_at_all(bench: Bench) -> None:
-    assert newest_good(bench.store, semantic_hash=HASH).manifest is None
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest is None
     torn(bench, bench.write(10))
-    found = newest_good(bench.store, semantic_hash=HASH)
+    found = newest_good(bench.store, run="r", semantic_hash=HASH)
     assert found.manifest is None
     assert len(found.rejected) == 1
 
@@ -247,7 +255,7 @@ def test_of_two_manifests_of_a_step_the_first_stands(bench: Bench) -> None:
     first = bench.write(10, generation=3)
     late = replace(first, generation=2, shards=())
     assert not commit(bench.store, late)
-    assert newest_good(bench.store, semantic_hash=HASH).manifest == first
+    assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == first
 
 
 def test_what_is_no_checkpoint_is_not_looked_at(bench: Bench) -> None:

@@ -46,7 +46,7 @@ def keep(
 def test_it_is_the_newest_good_one_with_every_tensor(final: Path, tmp_path: Path) -> None:
     assert keep(final) == STEP
     store = DirectoryStore(tmp_path / "checkpoints")
-    found = newest_good(store, semantic_hash=HASH, layers=range(LAYERS))
+    found = newest_good(store, run="r", semantic_hash=HASH, layers=range(LAYERS))
     assert found.manifest is not None
     assert (found.manifest.step, found.manifest.generation, found.rejected) == (STEP, 3, ())
     whole = state(STEP)
@@ -59,9 +59,9 @@ def test_a_damaged_one_in_its_place_makes_room(final: Path, tmp_path: Path) -> N
     keep(final)
     store = DirectoryStore(tmp_path / "checkpoints")
     (tmp_path / "checkpoints" / folder_of(STEP) / MANIFEST).write_text("{}")
-    assert newest_good(store, semantic_hash=HASH).manifest is None
+    assert newest_good(store, run="r", semantic_hash=HASH).manifest is None
     keep(final)
-    assert newest_good(store, semantic_hash=HASH).manifest is not None
+    assert newest_good(store, run="r", semantic_hash=HASH).manifest is not None
 
 
 def test_what_is_not_whole_is_not_kept(final: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_of_what_is_no_small_object_a_bounded_part_is_read(store: ObjectStore, f
     found = store.get("step-00000010/manifest.json")
     assert found is not None
     assert len(found) == SMALL_BYTES
-    assert newest_good(store, semantic_hash="s").manifest is None
+    assert newest_good(store, run="r", semantic_hash="s").manifest is None
 
 
 def test_the_first_of_two_new_objects_stands(store: ObjectStore) -> None:

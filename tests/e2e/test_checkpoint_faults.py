@@ -263,7 +263,7 @@ def manifest(run: Cluster, step: int) -> Manifest:
 
 def examine_step(run: Cluster, step: int) -> str:
     store = DirectoryStore(run.directory / "checkpoints")
-    return examine(store, step, semantic_hash=run.semantic_hash())[1]
+    return examine(store, step, run=RUN, semantic_hash=run.semantic_hash())[1]
 
 
 # ---------------------------------------------------------------- a bucket
@@ -297,7 +297,7 @@ def test_a_run_is_restored_from_a_bucket(cloud_storage: str) -> None:
         steps = [done.step for done in run.state().checkpoints]
         client = boto3.client("s3", region_name="us-east-1", endpoint_url=cloud_storage)
         store = S3Store(client, bucket="bucket", prefix=f"prefix/{RUN}")
-        found = newest_good(store, semantic_hash=run.semantic_hash()).manifest
+        found = newest_good(store, run=RUN, semantic_hash=run.semantic_hash()).manifest
         assert found is not None
         shard = f"prefix/{RUN}/{found.shards[0].name}"
         etag = client.head_object(Bucket="bucket", Key=shard)["ETag"]
@@ -311,7 +311,7 @@ def test_a_run_is_restored_from_a_bucket(cloud_storage: str) -> None:
         again = [done.step for done in run.state().checkpoints]
         assert again[-1] > steps[-2]
         for step in again:
-            assert examine(store, step, semantic_hash=run.semantic_hash())[1] == ""
+            assert examine(store, step, run=RUN, semantic_hash=run.semantic_hash())[1] == ""
 
 
 def test_a_bucket_that_is_not_there_costs_the_checkpoints(cloud_storage: str) -> None:

@@ -55,7 +55,7 @@ def test_a_stored_manifest_is_examined(tmp_path: Path, cases: Cases, data: bytes
     store = DirectoryStore(place)
     store.delete(manifest().name)
     store.put_new(manifest().name, data)
-    found = cases.judge(lambda: examine(store, STEP, semantic_hash="ab", layers=[0, 1]))
+    found = cases.judge(lambda: examine(store, STEP, run="r", semantic_hash="ab", layers=[0, 1]))
     assert found is not None
     assert found[1], "there are no shards, so it is never whole"
 

@@ -66,7 +66,7 @@ def _write_checkpoint(run: Path, calm: CalmRun, semantic_hash: str) -> None:
         for stage in range(2)
     )
     manifest = Manifest(
-        run="r",
+        run=run.name,
         semantic_hash=semantic_hash,
         step=calm.steps_done,
         generation=1,

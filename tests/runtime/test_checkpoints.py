@@ -1,6 +1,7 @@
 """A node's part in checkpoints over a store that fails: that is said, and the next one is tried."""
 
 import errno
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -132,7 +133,7 @@ class Bench:
         self.checkpoints.backlog.work(self.checkpoints.write, stop)
 
     def good(self) -> int | None:
-        found = newest_good(self.store, semantic_hash=HASH).manifest
+        found = newest_good(self.store, run="r", semantic_hash=HASH).manifest
         return None if found is None else found.step
 
 
@@ -382,14 +383,22 @@ def test_a_good_one_of_the_step_stands(bench: Bench) -> None:
     assert bench.good() == 10
 
 
-def test_one_of_another_run_is_not_touched(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("semantic_hash", "says"),
+    [
+        ("0" * 16, "is of other semantics (0000000000000000, of run other)"),
+        (HASH, "is of run other, not r"),
+    ],
+)
+def test_one_of_another_run_is_neither_touched_nor_restored(
+    bench: Bench, semantic_hash: str, says: str
+) -> None:
     bench.write(10)
-    other = replace(manifest_of(bench, 10), semantic_hash="0" * 16, run="other")
+    other = replace(manifest_of(bench, 10), semantic_hash=semantic_hash, run="other")
     bench.store._path(other.name).write_text(other.to_json())
     bench.write(10, era=2)
     assert manifest_of(bench, 10) == other
-    assert bench.said.reason().startswith(
-        "the checkpoint of step 10 that is there is of other semantics (0000000000000000, of run "
-        "other)"
-    )
+    assert bench.said.reason().startswith(f"the checkpoint of step 10 that is there {says}")
+    with pytest.raises(NotAsWritten, match=re.escape(f"the checkpoint of step 10 {says}")):
+        bench.checkpoints.load(10, frozenset({0, 1}))
     assert "give each run a checkpoint.url of its own" in bench.said.reason()

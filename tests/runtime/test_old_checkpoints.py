@@ -50,7 +50,7 @@ def test_what_cannot_be_deleted_takes_nothing_back(tmp_path: Path, error: Except
     bench.store.failing[("delete", "step-00000005/")] = error
     bench.write(10)
     assert bench.said.kinds()[-1] == ("CheckpointDone", 10)
-    assert examine(bench.store, 10, semantic_hash=HASH)[1] == ""
+    assert examine(bench.store, 10, run="r", semantic_hash=HASH)[1] == ""
     bench.store.failing.clear()
     bench.write(15)
     assert steps(bench.store) == [15]
