@@ -384,11 +384,7 @@ def test_a_good_one_of_the_step_stands(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("semantic_hash", "says"),
-    [
-        ("0" * 16, "is of other semantics (0000000000000000, of run other)"),
-        (HASH, "is of run other, not r"),
-    ],
+    ("semantic_hash", "says"), [("0" * 16, "is of other semantics"), (HASH, "is of run other")]
 )
 def test_one_of_another_run_is_neither_touched_nor_restored(
     bench: Bench, semantic_hash: str, says: str
