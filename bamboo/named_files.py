@@ -21,6 +21,7 @@ PIPE_S = 5.0
 """So long at most is a pipe read, from its opening to its end."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a pipe (FIFO)"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
@@ -55,11 +56,13 @@ def _why_not_there(path: str | Path, error: OSError, wanted: str) -> str:
     return f"there is no {wanted} {path}"
 
 
-def open_named(path: Path) -> BinaryIO:
-    """A file, open for reading. Raises OSError, whose `strerror` says what it is if it is none."""
+def open_named(path: Path, *, follow: bool = True) -> BinaryIO:
+    """A file, open for reading; `follow`: a link to one will do. Raises OSError, whose `strerror`
+    says what it is if it is none."""
     # A socket cannot be opened, and some devices do something when they are.
-    _refuse(os.stat(path).st_mode, path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    _refuse(os.stat(path, follow_symlinks=follow).st_mode, path)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     try:
         _refuse(os.fstat(descriptor).st_mode, path)
     except OSError:

@@ -147,6 +147,7 @@ def test_what_was_exchanged_for_a_pipe_in_between_is_not_waited_for(
 ) -> None:
     (things / "file").write_text("text")
     before = os.stat("file")
-    monkeypatch.setattr(os, "stat", lambda path: before)
-    with pytest.raises(OSError, match="is a pipe"):
-        open_named(Path("pipe"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda path, **_: before)
+        with pytest.raises(OSError, match="is a pipe"):
+            open_named(Path("pipe"))

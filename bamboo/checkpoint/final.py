@@ -10,7 +10,6 @@ need no torch: safetensors is a length, a JSON header and the bytes.
 
 import hashlib
 import json
-import mmap
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bamboo.checkpoint.tensor_file import hashed
 from bamboo.errors import InputError, StorageUnavailable
+from bamboo.named_files import open_named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,7 @@ MANIFEST = "manifest.json"
 _STAGE_FILE = re.compile(r"stage-\d{2,6}\.safetensors", re.ASCII)
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What a header raises that is none of ours."""
+_MOST_MANIFEST_BYTES = 2**28
 METADATA = "bamboo"
 """Key of the header's own entry: JSON {schema_version, step}."""
 
@@ -112,7 +114,8 @@ def read_final(folder: Path | str) -> Final:
     """
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        with open_named(path, follow=False) as file:
+            manifest = json.loads(file.read(_MOST_MANIFEST_BYTES))
     except OSError as error:
         raise InputError(
             f"{path}: {error.strerror}; only a run that ended in order has a final state"
@@ -133,6 +136,8 @@ def read_final(folder: Path | str) -> Final:
             # It is opened below: a name could lead out of the folder.
             raise InputError(f"{path}: {name!r} is no file of a stage; the run must write it anew")
         found = describe(path.parent / name)
+        if twice := tensors.keys() & found["tensors"].keys():
+            raise InputError(f"{path}: two of its files hold {min(twice)!r}; take those of one run")
         tensors |= found["tensors"]
         if found["sha256"] != sha256:
             damaged.append(name)
@@ -149,26 +154,14 @@ def describe(path: Path) -> dict[str, Any]:
     """One stage's file as it lies there: {file, sha256, step, tensors: {name: sha256}}. Raises
     InputError when it is missing or is no final state."""
     try:
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as data,
-        ):
-            start = 8 + int.from_bytes(data[:8], "little")
-            if start > len(data):
-                raise ValueError("its header is longer than the file")
-            header = json.loads(bytes(data[8:start]))
-            step = int(json.loads(header.pop("__metadata__")[METADATA])["step"])
-            tensors = {}
-            for name, about in header.items():
-                begin, end = about["data_offsets"]
-                tensors[name] = hashlib.sha256(data[start + begin : start + end]).hexdigest()
-            whole = hashlib.sha256(data).hexdigest()
+        with open_named(path, follow=False) as file:
+            found = hashed(file)
+        step = int(json.loads(found.metadata[METADATA])["step"])
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; the final state is incomplete") from error
     except _DAMAGE as error:
         raise InputError(f"{path}: is no final state ({error}); it is damaged") from error
-    return {"file": path.name, "sha256": whole, "step": step, "tensors": tensors}
+    return {"file": path.name, "sha256": found.sha256, "step": step, "tensors": found.tensors}
 
 
 def _settle(aside: Path, path: Path) -> None:

@@ -2,20 +2,27 @@
 
 import hashlib
 import json
+import os
+import re
 import resource
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from bamboo.checkpoint import tensor_file
 from bamboo.checkpoint.final import (
     MANIFEST,
+    describe,
     read_final,
     stage_file,
     tensor_sha256,
     write_manifest,
     write_stage,
 )
+from bamboo.checkpoint.tensor_file import LONGEST_HEADER
 from bamboo.errors import InputError, StorageUnavailable
 
 
@@ -173,4 +180,97 @@ def test_a_damaged_header_is_named(tmp_path: Path, header: str) -> None:
     data = len(header).to_bytes(8, "little") + header.encode()
     (tmp_path / stage_file(0)).write_bytes(data)
     with pytest.raises(InputError, match=r"stage-00\.safetensors: is no final state"):
+        read_final(tmp_path)
+
+
+def _of_tensors(folder: Path, table: dict[str, Any] | str, data: bytes) -> Path:
+    """A file of a stage whose header says this of its data."""
+    folder.mkdir(exist_ok=True)
+    about = {"__metadata__": {"bamboo": json.dumps({"schema_version": 1, "step": 7})}}
+    header = table if isinstance(table, str) else json.dumps(about | table)
+    path = folder / stage_file(0)
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + data)
+    return path
+
+
+def _at(begin: int, end: int, *, shape: Any = (2,), dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"a": _at(0, 8), "b": _at(4, 12)}, "'b' overlaps the tensor before it"),
+        ({"a": _at(0, 8), "b": _at(0, 8)}, "'b' overlaps the tensor before it"),
+        ({"a": _at(0, 8), "b": _at(12, 20)}, "'b' leaves a hole before it"),
+        ({"a": _at(8, 16)}, "'a' leaves a hole before it"),
+        ({"a": _at(0, 8)}, "its tensors have 8 bytes and its data 16"),
+        ({"a": _at(0, 2**64, shape=[2**62])}, f"its tensors have {2**64} bytes and its data 16"),
+        ({"a": _at(-8, 0)}, "'a' has no place in a file"),
+        ({"a": _at(8, 0)}, "'a' has no place in a file"),
+        ({"a": _at(0, 16, shape=[3])}, "'a' has another size than its shape"),
+        ({"a": _at(0, 16, shape=[-2, -2])}, "'a' has another size than its shape"),
+        ({"a": _at(0, 16, shape=[2**70] * 1000)}, "'a' has another size than its shape"),
+        ({"a": _at(0, 16, shape=[4.0])}, "'a' has another size than its shape"),
+        ({"a": _at(0, 16, dtype="F33", shape=[4])}, "'a' lacks its kind, shape or place"),
+        ({"a": _at(0, 16, dtype=[], shape=[4])}, "'a' lacks its kind, shape or place"),
+        ({"x" * 5000: _at(0, 16, shape=[4])}, "a name has 5000 characters, more than 4096"),
+        ('{"a": {}, "a": {}}', "its header names one thing twice"),
+        (" " * (LONGEST_HEADER + 1), f"has {LONGEST_HEADER + 1} bytes, more than {LONGEST_HEADER}"),
+    ],
+)
+def test_an_absurd_table_of_tensors_is_refused(
+    tmp_path: Path, table: dict[str, Any] | str, says: str
+) -> None:
+    path = _of_tensors(tmp_path, table, bytes(16))
+    with pytest.raises(InputError, match=re.escape(says)):
+        describe(path)
+
+
+def test_a_file_is_read_once_whatever_its_table_says(tmp_path: Path) -> None:
+    """Each of 20,000 tensors claims the whole data: together they are 160 GB to hash."""
+    size = 1 << 23
+    table = {f"t{n}": _at(0, size, shape=[size // 4]) for n in range(20_000)}
+    path = _of_tensors(tmp_path, table, bytes(size))
+    before_s = time.process_time()
+    with pytest.raises(InputError, match="overlaps the tensor before it"):
+        describe(path)
+    assert time.process_time() - before_s < 10
+
+
+def test_a_file_that_another_writes_to_meanwhile_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mapped into memory and then cut off ends its process by a signal."""
+    path = _of_tensors(tmp_path, {"a": _at(0, 1 << 23, shape=[1 << 21])}, bytes(1 << 23))
+    real = tensor_file._ends
+
+    def cut(header: Any, data_bytes: int) -> dict[str, int]:
+        os.truncate(path, 1 << 20)
+        return real(header, data_bytes)
+
+    monkeypatch.setattr(tensor_file, "_ends", cut)
+    with pytest.raises(InputError, match="it became shorter while it was read"):
+        describe(path)
+
+
+@pytest.mark.parametrize("name", [stage_file(1), MANIFEST])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_of_its_own_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """A link leads to what somebody else wrote; a pipe waits for who writes to it."""
+    folder = tmp_path / "final"
+    _write(folder)
+    (folder / name).rename(tmp_path / name)
+    if kind == "link":
+        (folder / name).symlink_to(tmp_path / name)
+    else:
+        os.mkfifo(folder / name)
+    with pytest.raises(InputError, match=f"{name}: it is a {kind}"):
+        read_final(folder)
+
+
+def test_a_tensor_that_two_files_hold_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path)
+    write_stage(tmp_path, 1, _tensors(0), 7)
+    with pytest.raises(InputError, match=r"two of its files hold 'exp_avg/0\.weight'"):
         read_final(tmp_path)

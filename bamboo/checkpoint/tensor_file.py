@@ -1,0 +1,122 @@
+"""What a safetensors file holds, by its header, and the SHA-256 of each tensor in it.
+
+    8 bytes, the header's length | the header, JSON: {name: {dtype, shape, data_offsets}} | the data
+
+Rule: the tensors lie one behind the other and fill the data, as the format has it. So whatever the
+header says, the file is read once, a piece at a time.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+LONGEST_HEADER = 100_000_000
+"""Bytes; safetensors reads none that is longer."""
+LONGEST_NAME = 4096
+"""Characters that no tensor's name has."""
+METADATA = "__metadata__"
+_PIECE_BYTES = 1 << 20
+_BYTES_OF = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 8),
+}
+"""Of one element, by what the format calls its kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """A file as it lies there."""
+
+    sha256: str
+    metadata: Any
+    """The header's own entry, as JSON has it; None without one."""
+    tensors: dict[str, str]
+    """SHA-256 of each tensor's raw bytes."""
+
+
+def hashed(file: BinaryIO) -> Hashed:
+    """Read a whole file that is open at its begin. Raises ValueError, saying what does not fit,
+    RecursionError for a header that is nested too deep, and OSError."""
+    size = os.fstat(file.fileno()).st_size
+    begin = file.read(8)
+    length = int.from_bytes(begin, "little")
+    if len(begin) < 8 or length > size - 8:
+        raise ValueError("its header is longer than the file")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"its header has {length} bytes, more than {LONGEST_HEADER}")
+    text = file.read(length)
+    header = json.loads(text, object_pairs_hook=_once)
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table")
+    metadata = header.pop(METADATA, None)
+    ends = _ends(header, size - 8 - length)
+    whole, tensors, at = hashlib.sha256(begin + text), {}, 0
+    for name, end in ends.items():
+        own = hashlib.sha256()
+        while at < end:
+            piece = file.read(min(_PIECE_BYTES, end - at))
+            if not piece:
+                raise ValueError("it became shorter while it was read")
+            own.update(piece)
+            whole.update(piece)
+            at += len(piece)
+        tensors[name] = own.hexdigest()
+    return Hashed(sha256=whole.hexdigest(), metadata=metadata, tensors=tensors)
+
+
+def _ends(header: Mapping[str, Any], data_bytes: int) -> dict[str, int]:
+    """Name -> where in the data it ends, in the order in which they lie there."""
+    places = sorted((*_place(name, about), name) for name, about in header.items())
+    before = 0
+    for begin, end, name in places:
+        if begin != before:
+            what = "overlaps the tensor before it" if begin < before else "leaves a hole before it"
+            raise ValueError(f"{_short(name)} {what}")
+        before = end
+    if before != data_bytes:
+        raise ValueError(f"its tensors have {before} bytes and its data {data_bytes}")
+    return {name: end for _, end, name in places}
+
+
+def _place(name: str, about: Any) -> tuple[int, int]:
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"a name has {len(name)} characters, more than {LONGEST_NAME}")
+    try:
+        begin, end = about["data_offsets"]
+        element, shape = _BYTES_OF[about["dtype"]], about["shape"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{_short(name)} lacks its kind, shape or place") from error
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise ValueError(f"{_short(name)} has no place in a file")
+    if _size(element, shape, most=end - begin) != end - begin:
+        raise ValueError(f"{_short(name)} has another size than its shape")
+    return begin, end
+
+
+def _size(element: int, shape: Any, *, most: int) -> int:
+    """Bytes of a tensor; -1 where they are more than `most`, or the shape is none."""
+    if not isinstance(shape, list) or any(type(n) is not int or n < 0 for n in shape):
+        return -1
+    if 0 in shape:
+        return 0
+    for n in shape:
+        element *= n
+        if element > most:
+            return -1
+    return element
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("its header names one thing twice")
+    return made
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 80 else f"{name[:80]}...")
