@@ -35,7 +35,7 @@ from bamboo.runtime.chunks import LARGE_CHUNK, Gathering, bounds_of, slice_of
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Letter, Mail
 from bamboo.runtime.outbox import Outbox
-from bamboo.runtime.restore import Reading, Vault
+from bamboo.runtime.restore import Reading, Vault, misfit
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.slots import SlotBuilder
 from bamboo.topology.assignment import Assignment
@@ -251,9 +251,9 @@ class Rebuild:
         assert base is not None
         rooms = {layer: self.builder.room_for((layer,)) for layer in self._stored}
         if not isinstance(outcome, StorageUnavailable):
-            lacking = {name for found in rooms.values() for name in found} - outcome.keys()
-            if lacking:
-                outcome = NotAsWritten(f"it has no {min(lacking)!r}")
+            whole = {name: tensor for room in rooms.values() for name, tensor in room.items()}
+            if odd := misfit(whole, outcome):
+                outcome = NotAsWritten(odd)
         if isinstance(outcome, StorageUnavailable):
             self._not_read(base, outcome)
             return

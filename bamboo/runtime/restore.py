@@ -33,6 +33,19 @@ Outcome: TypeAlias = Mapping[str, Tensor] | StorageUnavailable
 """What was read, or why it was not."""
 
 
+def misfit(room: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> str:
+    """What was not read of the state that `room` is for, or is of another shape or kind; "" when
+    all fits. One number would be copied to all of a tensor without a word."""
+    for name, mine in room.items():
+        found = read.get(name)
+        if found is None:
+            return f"it has no {name!r}"
+        if (found.shape, found.dtype) != (mine.shape, mine.dtype):
+            is_, to_be = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (found, mine))
+            return f"{name!r} in it is {is_}, not {to_be}"
+    return ""
+
+
 class Reading:
     """One reading, begun with it. A try may take its time as long as it does not fail, but not for
     ever. `patience_s` counts from the first failure on: a try that fails later than that is the

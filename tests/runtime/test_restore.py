@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -155,6 +155,21 @@ def test_a_checkpoint_that_lacks_something_is_damaged(bench: Bench) -> None:
     del bench.shelf.tensors[min(n for n in bench.shelf.tensors if "/0." in n)]  # type: ignore[attr-defined]
     bench.restore()
     assert isinstance(bench.first_said(), CheckpointDamaged)
+
+
+@pytest.mark.parametrize(
+    "other", [lambda t: t.flatten()[:1].clone(), lambda t: t.double(), lambda t: t.unsqueeze(0)]
+)
+def test_a_checkpoint_of_another_shape_or_kind_is_damaged(
+    bench: Bench, other: Callable[[Tensor], Tensor]
+) -> None:
+    """One number would be copied to all of a tensor: training went on with other bits."""
+    name = min(n for n in bench.shelf.tensors if "/0." in n)
+    bench.shelf.tensors = {**bench.shelf.tensors, name: other(bench.shelf.tensors[name])}
+    bench.restore()
+    damaged = bench.first_said()
+    assert isinstance(damaged, CheckpointDamaged)
+    assert damaged.reason.startswith(f"{name!r} in it is torch.float")
 
 
 def test_another_round_ends_the_reading(bench: Bench) -> None:
