@@ -18,7 +18,7 @@ from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 LEAST_FORMING_S = 600.0
 """An instance boots, fetches and installs before its node joins."""
 BOOT_FILES = (
-    *("constraints.txt", "bamboo-agent.service"),
+    *("constraints.txt", "agent_names.txt", "bamboo-agent.service"),
     *("bamboo-deadman.service", "bamboo-deadman.timer", "deadman.sh"),
     *("bamboo-logs.service", "bamboo-logs.timer", "ship-logs.sh"),
 )
@@ -43,7 +43,7 @@ def check_free(job: JobConfig, run: RunId) -> None:
     with wiring.store_of(run, store_of_job(job)) as store:
         if store.documents():
             found = "the store holds a run of this id"
-    if not found and wiring.bucket(wiring.run_url(job, run), region=region).sizes(AGENT_ENV):
+    if not found and wiring.bucket(wiring.start_url(job, run), region=region).sizes(AGENT_ENV):
         found = f"{AGENT_ENV} of a run of this id is in the bucket"
     if not found and any(one.state.live for one in wiring.account(region).describe(run)):
         found = "instances carry the tag of this run"
@@ -91,8 +91,8 @@ def check_job_for_account(job: JobConfig) -> None:
 
 
 def check_store_for_account(job: JobConfig, run: RunId) -> None:
-    """Raises StoreRefused or InputError unless a store is named by reference, answers, and can be
-    reached by instances."""
+    """Raises StoreRefused or InputError unless a store is named by reference, answers, can be
+    reached by instances, and keeps them from other runs."""
     reference = store_of_job(job)
     if not reference:
         raise _at(
@@ -108,6 +108,7 @@ def check_store_for_account(job: JobConfig, run: RunId) -> None:
         )
     for_nodes(store_url_of(reference, from_here=False), login=None)
     wiring.check_external_store(reference, run)
+    wiring.check_separates_runs(reference)
 
 
 def check_bucket_for_account(job: JobConfig) -> None:

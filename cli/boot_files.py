@@ -1,19 +1,20 @@
-"""What the instances of a run in an account find in its bucket, below `runs/<run>/`: their agents'
-settings with the run's login at the store, the store's certificate, the data; and beside all runs,
-by digest, the wheel that they install.
+"""What the instances of a run in an account start from. In its bucket, below `starts/<run>/`, where
+its launcher writes and no instance: their agents' settings, the store's certificate, the data. In a
+secret of the run's own: its login at the store. Beside all runs, by digest: the wheel.
 
 Rule: it is there before the first instance, and but for the wheel gone when the run is over; the
-login's password stands in `agent.env` and nowhere else. Instances may read wheels and write none.
+login's password stands in the secret and nowhere else, and opens this one run.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Protocol
 
 from bamboo.checkpoint.run_files import data_name, put_data
 from bamboo.config.tree import JobConfig
-from bamboo.coord.address import CA_VARIABLE, for_nodes, read_address
+from bamboo.coord.address import CA_VARIABLE, for_nodes
 from bamboo.coord.logins import make_login, remove_login
 from bamboo.core.words import size
 from bamboo.data.sources import read_source
@@ -21,7 +22,7 @@ from bamboo.errors import BambooError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from cli import wiring
-from cli.store_reference import REDIS_VARIABLE, store_url_of
+from cli.store_reference import REDIS_VARIABLE, SECRET_REFERENCE, store_url_of
 from cli.wheel import own_wheel
 from cloud.ec2.user_data import agent_environment
 
@@ -30,20 +31,35 @@ AUTHORITY_ON_INSTANCE = f"/etc/bamboo/{AUTHORITY}"
 """Where `infra/boot.sh` writes it."""
 
 
+class Secrets(Protocol):
+    """The secrets of a stack's runs, as `cloud.ec2.secrets.RunSecrets` keeps them."""
+
+    def name(self, run: RunId) -> str:
+        """Of a run's secret."""
+
+    def put(self, run: RunId, text: str) -> None:
+        """Let a run's secret hold this text."""
+
+    def delete(self, run: RunId) -> None:
+        """Forget a run's secret; safe when there is none."""
+
+
 def put_boot_files(
     objects: ObjectStore,
     job: JobConfig,
     run: RunId,
     *,
     wheels: ObjectStore,
+    secrets: Secrets,
     reference: str,
     data_digest: str,
     note: Callable[[str], None],
 ) -> None:
-    """Make the run's login and put down all that its instances begin with: in `objects` what is the
-    run's, in `wheels`, which is the whole bucket, this process's wheel unless it is there. Where
-    the login behind `reference` may make no users, the instances have that one, and `note` is
-    told. Raises StoreRefused, InputError, StorageUnavailable; then nothing of the run is left."""
+    """Make the run's login and put down all that its instances begin with: in `objects` what the
+    run starts from, in `wheels`, which is the whole bucket, this process's wheel unless it is
+    there, in the run's secret the URL of the store with its login. Raises StoreRefused, where the
+    login behind `reference` may make no users among others, InputError, StorageUnavailable and the
+    errors of a Provider; then nothing of the run is left."""
     url = store_url_of(reference)
     try:
         put_data(objects, read_source(job), data_digest)
@@ -52,19 +68,16 @@ def put_boot_files(
             note(f"{run}: the wheel goes to the bucket, {size(len(wheel.data))}")
             wheels.put_new(wheel.name, wheel.data)
         login = make_login(url, run)
-        if login is None:
-            note(
-                f"the login at {read_address(url).shown} may make no users: the instances of this "
-                "run have that one, and may do at the store what it may"
-            )
         of_nodes, _ = for_nodes(store_url_of(reference, from_here=False), login=login)
+        secrets.put(run, of_nodes)
         _, authority = for_nodes(url, login=None)
         settings = {
             "BAMBOO_RUN": run,
             "BAMBOO_RUN_URL": wiring.run_url(job, run),
+            "BAMBOO_START_URL": wiring.start_url(job, run),
             "BAMBOO_WHEEL": wheel.name,
             "BAMBOO_TORCH": metadata.version("torch"),
-            REDIS_VARIABLE: of_nodes,
+            REDIS_VARIABLE: f"{SECRET_REFERENCE}{secrets.name(run)}",
             "AWS_REGION": job.cloud.region,
             "AWS_DEFAULT_REGION": job.cloud.region,
         }
@@ -74,28 +87,32 @@ def put_boot_files(
         _put(objects, AGENT_ENV, agent_environment(settings).encode())
     except BaseException:
         with suppress(BambooError):  # the first trouble is the one to tell of
-            remove_boot_files(objects, run, reference=reference)
+            remove_boot_files(objects, run, secrets=secrets, reference=reference)
         raise
 
 
-def remove_boot_files(objects: ObjectStore, run: RunId, *, reference: str) -> None:
-    """Take back login and files of a run, of which nothing lives; safe to call again. Raises
-    BambooError with all that was not possible, when the rest is done."""
+def remove_boot_files(
+    objects: ObjectStore, run: RunId, *, secrets: Secrets, reference: str
+) -> None:
+    """Take back secret, login and files of a run, of which nothing lives; safe to call again.
+    Raises BambooError with all that was not possible, when the rest is done."""
     troubles: list[str] = []
     try:
-        # The password first: another right may be missing for what follows.
+        secrets.delete(run)
+    except BambooError as error:
+        troubles.append(f"the secret {secrets.name(run)} may be in the account still: {error}")
+    if reference:
+        try:
+            remove_login(store_url_of(reference), run)
+        except BambooError as error:
+            troubles.append(f"the login of run {run} may be in its store still: {error}")
+    try:
         objects.delete(AGENT_ENV)
         objects.delete(AUTHORITY)
         for name in objects.sizes(data_name("")):
             objects.delete(name)
     except BambooError as error:
         troubles.append(f"{AGENT_ENV} or data of run {run} may be in its bucket still: {error}")
-    if reference:
-        try:
-            # One that was lent to the run is not the run's: it has no user of its own then.
-            remove_login(store_url_of(reference), run)
-        except BambooError as error:
-            troubles.append(f"the login of run {run} may be in its store still: {error}")
     if troubles:
         raise BambooError(f"{'; '.join(troubles)}; `bamboo stop {run}` again takes them away")
 

@@ -130,7 +130,8 @@ def store_finding(
     reference: str, *, in_account: bool = False, now: Callable[[], float] = time.time
 ) -> Finding:
     """Whether the store that is named answers and takes what a run writes, what it is, by which
-    way, and its clock. What cannot be used is a fault: no run begins without it."""
+    way, and its clock; of a run in an account, whether it keeps runs apart. What cannot be used is
+    a fault: no run begins without it."""
     if not reference and in_account:
         return Finding(
             result=Result.FAULT,
@@ -146,6 +147,8 @@ def store_finding(
 
     try:
         seen, encrypted = wiring.look_at_store(reference)
+        if in_account:
+            wiring.check_separates_runs(reference)
     except StoreRefused as error:
         sentence, _, remedy = str(error).rpartition("; ")
         if "cannot be reached" in sentence:

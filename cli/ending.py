@@ -101,8 +101,9 @@ def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
     if job is None or job.cloud.provider == "local":
         return
     if job.cloud.region == region and job.cloud.bucket:
-        objects = wiring.bucket(wiring.run_url(job, run), region=region)
-        remove_boot_files(objects, run, reference=store_of_job(job))
+        objects = wiring.bucket(wiring.start_url(job, run), region=region)
+        secrets = wiring.run_secrets(region, job.cloud.stack)
+        remove_boot_files(objects, run, secrets=secrets, reference=store_of_job(job))
 
 
 def account_job() -> JobConfig | None:

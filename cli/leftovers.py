@@ -1,5 +1,5 @@
 """The check that a run which is over has left nothing that opens the store: its login there, and
-the `agent.env` in its bucket that has the login's password.
+the secret that has the login's password; nor the `agent.env` in its bucket.
 
 Rule: it asks and changes nothing. A start on another machine looks the same for the moment before
 its first instance, so what is found is a warning, with the command that takes it away.
@@ -8,6 +8,7 @@ its first instance, so what is found is a warning, with the command that takes i
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from bamboo.config.tree import JobConfig
 from bamboo.coord.logins import runs_with_login
@@ -22,14 +23,20 @@ from cli.look import job_of
 from cli.store_reference import store_of_job, store_url_of
 from cli.views.quantities import count
 
-_RUNS = "runs/"
+
+class Secrets(Protocol):
+    """The secrets of a stack's runs, as `cloud.ec2.secrets.RunSecrets` keeps them."""
+
+    def runs(self) -> tuple[RunId, ...]:
+        """The runs that have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where runs in an account have their login and their boot files."""
+    """Where runs in an account have their login, its secret and their boot files."""
 
     region: str
+    stack: str
     bucket: str
     store: str
     """As a URL or a reference."""
@@ -42,7 +49,12 @@ def places() -> tuple[Place, ...]:
         with suppress(InputError):  # a damaged run names none
             jobs.append(job_of(folder))
     found = [
-        Place(region=job.cloud.region, bucket=job.cloud.bucket, store=store_of_job(job))
+        Place(
+            region=job.cloud.region,
+            stack=job.cloud.stack,
+            bucket=job.cloud.bucket,
+            store=store_of_job(job),
+        )
         for job in jobs
         if job is not None and job.cloud.provider == "ec2" and job.cloud.bucket
     ]
@@ -53,6 +65,7 @@ def leftovers_check(
     asked: tuple[Place, ...],
     *,
     bucket: Callable[..., ObjectStore] = wiring.bucket,
+    secrets: Callable[[str, str], Secrets] = wiring.run_secrets,
     in_account: Callable[[str], tuple[RunId, ...]] = runs_in_account,
 ) -> Check:
     """Over these places."""
@@ -63,6 +76,8 @@ def leftovers_check(
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)
             left = {run: [AGENT_ENV] for run in _with_settings(objects)}
+            for run in secrets(place.region, place.stack).runs():
+                left.setdefault(run, []).insert(0, "secret")
             for run in runs_with_login(store_url_of(place.store)) if place.store else ():
                 left.setdefault(run, []).insert(0, "login")
             living = led.union(in_account(place.region)) if left else led
@@ -94,9 +109,9 @@ def leftovers_check(
 
 def _with_settings(objects: ObjectStore) -> list[RunId]:
     ends = f"/{AGENT_ENV}"
-    names = (name for name in objects.sizes(_RUNS) if name.endswith(ends))
+    names = (name for name in objects.sizes(wiring.STARTS) if name.endswith(ends))
     found = []
     for name in names:
         with suppress(InputError):  # not of ours
-            found.append(run_id(name.removeprefix(_RUNS).removesuffix(ends)))
+            found.append(run_id(name.removeprefix(wiring.STARTS).removesuffix(ends)))
     return found

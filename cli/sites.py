@@ -64,10 +64,11 @@ def start_site(
     def put() -> None:
         try:
             put_boot_files(
-                _run_objects(folder, job),
+                _start_objects(folder, job),
                 job,
                 folder.id,
                 wheels=wiring.bucket(f"s3://{job.cloud.bucket}", region=job.cloud.region),
+                secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
                 reference=reference,
                 data_digest=data_digest,
                 note=note,
@@ -303,7 +304,12 @@ def _account_site(
     from cli.boot_files import remove_boot_files
 
     def remove() -> None:
-        remove_boot_files(_run_objects(folder, job), folder.id, reference=reference)
+        remove_boot_files(
+            _start_objects(folder, job),
+            folder.id,
+            secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
+            reference=reference,
+        )
 
     return AccountSite(
         run=folder.id,
@@ -327,6 +333,10 @@ def _recorded(folder: RunFolder, job: JobConfig) -> "Provider":
 
 def _run_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
     return wiring.bucket(wiring.run_url(job, folder.id), region=job.cloud.region)
+
+
+def _start_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:
+    return wiring.bucket(wiring.start_url(job, folder.id), region=job.cloud.region)
 
 
 def _over_s(folder: RunFolder, job: JobConfig) -> float:

@@ -154,7 +154,7 @@ def _refuse_another(stack: Path, values: Mapping[str, Any], named: str) -> None:
 
 
 def standing_costs() -> str:
-    """What the stack costs while no run is there, from list prices, without its two secrets; and
+    """What the stack costs while no run is there, from list prices, without its secret; and
     what ends that."""
     parts = auxiliary_parts(load_catalogue().auxiliary, Extras(instances=0))
     month = sum(part.usd_per_hour for part in parts) * HOURS_PER_MONTH

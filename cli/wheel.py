@@ -19,7 +19,7 @@ from bamboo.errors import InputError
 
 DISTRIBUTION = "bamboo-train"
 PACKAGES = ("bamboo", "cli", "cloud")
-_KINDS = (".py", ".lua", ".toml", ".json", ".md")
+_KINDS = (".py", ".lua", ".toml", ".json", ".md", ".txt")
 """What packages hold; what editors and interpreters leave beside it stays here."""
 _TAG = "Wheel-Version: 1.0\nGenerator: bamboo\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _ABOUT = ("METADATA", "entry_points.txt", "licenses/LICENSE")

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,16 +22,19 @@ from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
 from cli.runs import RunFolder
-from cli.store_reference import store_url_of
+from cli.store_reference import SECRET_REFERENCE, store_url_of
 
 if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
     from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiled import Profile
+    from cloud.ec2.secrets import RunSecrets
     from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:run"
 PREFLIGHT_DEADLINE_S = 300.0
+STARTS = "starts/"
+"""In front of a run's id, in a bucket: what its instances start from."""
 
 
 # ---------------------------------------------------------------- the store
@@ -41,6 +45,14 @@ def check_external_store(url: str, run: RunId) -> None:
     from bamboo.coord.open import check_store
 
     check_store(store_url_of(url), run=run)
+
+
+def check_separates_runs(url: str) -> None:
+    """Raises StoreRefused unless each run can have a login of its own at this store, and needs
+    it."""
+    from bamboo.coord.logins import check_separates_runs
+
+    check_separates_runs(store_url_of(url))
 
 
 def look_at_store(url: str) -> tuple["StoreSeen", bool]:
@@ -98,8 +110,21 @@ def checkpoint_url(folder: RunFolder, job: JobConfig) -> str:
 
 
 def run_url(job: JobConfig, run: RunId) -> str:
-    """Where the files of a run in an account lie; "" of one on this machine."""
+    """Where what the nodes of a run in an account write lies; "" of one on this machine."""
     return f"s3://{job.cloud.bucket}/runs/{run}" if job.cloud.provider == "ec2" else ""
+
+
+def start_url(job: JobConfig, run: RunId) -> str:
+    """Where what the instances of a run in an account start from lies: its launcher writes there,
+    and no instance."""
+    return f"s3://{job.cloud.bucket}/{STARTS}{run}"
+
+
+def run_secrets(region: str, stack: str) -> "RunSecrets":
+    """The secrets of a stack's runs: each holds a run's login at the store."""
+    from cloud.ec2.secrets import RunSecrets
+
+    return RunSecrets(region=region, stack=stack)
 
 
 def check_checkpoints(job: JobConfig) -> None:
@@ -246,10 +271,16 @@ def live_as_agent(environment: Mapping[str, str]) -> int:
     """Be the agent of this instance until its worker has left; the exit status."""
     from bamboo.agent.config import AgentConfig
     from bamboo.agent.main import run_agent
-    from bamboo.coord.open import open_store
+    from bamboo.coord.open import open_store, opened_in_time
     from cloud.ec2.imds import Imds
 
     config = AgentConfig.from_environment(environment)
+    if config.store_url.startswith(SECRET_REFERENCE):
+        # Once: a worker that starts later does not depend on one more service.
+        url = opened_in_time(
+            lambda: store_url_of(config.store_url), deadline_s=config.open_deadline_s
+        )
+        config = replace(config, store_url=url)
     return run_agent(
         metadata=Imds.from_environment(environment),
         store=lambda: open_store(store_url_of(config.store_url), config.run),

@@ -8,6 +8,8 @@
 # is on.
 set -euo pipefail
 umask 022
+export LC_ALL=C
+PATH=${BAMBOO_PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin}
 
 : "${BAMBOO_BUCKET:?is set by the launch template: the bucket of the stack}"
 home=${BAMBOO_HOME_DIR:-/opt/bamboo}
@@ -44,25 +46,28 @@ fetch_unit() { # name of a service with a timer, and its script
     fetch "boot/$1.timer" "$units/$1.timer"
 }
 
-# How the store is reached: from the secret into a file that systemd reads as root. A login of the
-# run's own, in agent.env, goes before this one. A store that was made just now has yet to say it.
-write_store_env() {
-    local secret=
-    for _ in {1..20}; do
-        secret=$(timeout 60 aws secretsmanager get-secret-value --query SecretString \
-            --secret-id "$BAMBOO_STORE_SECRET" --output text) && break
-        sleep 15
-    done
-    printf '%s' "$secret" | python3 -c '
-import json, pathlib, sys
-secret, folder = json.load(sys.stdin), pathlib.Path(sys.argv[1])
-authority = folder / "store-ca.pem"
-authority.write_text(secret["ca_pem"])
-authority.chmod(0o644)
-print(f"BAMBOO_REDIS_CA=\"{authority}\"")
-url = secret["url"]
-print(f"BAMBOO_REDIS_URL=\"{url}?ssl_ca_certs={authority}\"")
-' "$etc"
+# The settings of a run, name by name: one that does not stand in the list of the stack, or a line
+# of another form, ends the boot. Nothing of the file itself goes on, as many a name of an
+# environment runs code. Fills `settings`.
+declare -A settings
+read_settings() { # the file, the file of the names that may stand there
+    local line name form='^([A-Za-z_][A-Za-z0-9_]*)="([A-Za-z0-9_.,:/@+=-]*)"$'
+    while IFS= read -r line || [[ -n $line ]]; do
+        if [[ ! $line =~ $form ]]; then
+            echo "bamboo boot: agent.env has a line that is no NAME=\"value\"" >&2
+            return 1
+        fi
+        name=${BASH_REMATCH[1]}
+        if ! grep --quiet --line-regexp --fixed-strings -e "$name" "$2"; then
+            echo "bamboo boot: agent.env has $name, which no agent is given" >&2
+            return 1
+        fi
+        if [[ -n ${settings[$name]+there} ]]; then
+            echo "bamboo boot: agent.env has $name twice" >&2
+            return 1
+        fi
+        settings[$name]=${BASH_REMATCH[2]}
+    done <"$1"
 }
 
 shutdown -h +45 "bamboo: the boot takes too long"
@@ -76,6 +81,10 @@ if [[ ! $run =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]]; then
 fi
 instance=$(from_metadata instance-id)
 AWS_DEFAULT_REGION=$(from_metadata placement/region)
+if [[ ! $instance =~ ^i-[0-9a-f]+$ || ! $AWS_DEFAULT_REGION =~ ^[a-z]{2,}(-[a-z]+)+-[0-9]+$ ]]; then
+    echo "bamboo boot: it is '$instance' in '$AWS_DEFAULT_REGION', which names none" >&2
+    exit 1
+fi
 export AWS_DEFAULT_REGION
 
 getent passwd bamboo >/dev/null ||
@@ -96,21 +105,29 @@ systemctl daemon-reload
 systemctl enable --now bamboo-deadman.timer bamboo-logs.timer
 shutdown -c
 
-if [[ -n ${BAMBOO_STORE_SECRET:-} ]]; then
-    (umask 077 && write_store_env >"$etc/store.env")
+# The launcher wrote the run's settings, where no instance may write. How the store is reached
+# stands in a secret, of which they have the name: only the agent itself reads it.
+fetch boot/agent_names.txt "$etc/agent_names.txt"
+fetch "starts/$run/agent.env" "$etc/agent.env.fetched"
+read_settings "$etc/agent.env.fetched" "$etc/agent_names.txt"
+rm "$etc/agent.env.fetched"
+if [[ ${settings[BAMBOO_RUN]:-} != "$run" ]]; then
+    echo "bamboo boot: agent.env is of run '${settings[BAMBOO_RUN]:-}', not of $run" >&2
+    exit 1
 fi
-# The launcher wrote the run's settings: the run's login at the store, if it has one, among them.
-(umask 077 && fetch "runs/$run/agent.env" "$etc/agent.env")
-# A store that is not the stack's has its certificate beside them.
-if grep -q '^BAMBOO_REDIS_CA=' "$etc/agent.env"; then
-    fetch "runs/$run/store-ca.pem" "$etc/store-ca.pem"
+(
+    umask 077
+    for name in "${!settings[@]}"; do
+        printf '%s="%s"\n' "$name" "${settings[$name]}"
+    done >"$etc/agent.env"
+)
+if [[ -n ${settings[BAMBOO_REDIS_CA]:-} ]]; then
+    fetch "starts/$run/store-ca.pem" "$etc/store-ca.pem"
     chmod 0644 "$etc/store-ca.pem"
 fi
 
-setting() { sed -n "s/^$1=\"\(.*\)\"\$/\1/p" "$etc/agent.env"; }
-
 # The wheel of the run's launcher, to the byte: its digest is part of its name.
-wheel=$(setting BAMBOO_WHEEL)
+wheel=${settings[BAMBOO_WHEEL]:-}
 if [[ ! $wheel =~ ^wheels/([0-9a-f]{64})/(bamboo_train-[0-9A-Za-z.+]+-py3-none-any\.whl)$ ]]; then
     echo "bamboo boot: BAMBOO_WHEEL is '$wheel' in agent.env, which names no wheel" >&2
     exit 1
@@ -123,7 +140,7 @@ fetch boot/bamboo-agent.service "$units/bamboo-agent.service"
 
 # And its build of torch, as another one may compute other bits. The index of PyPI has one build of
 # a release, whose version has no suffix there; each other has an index of its own.
-torch=$(setting BAMBOO_TORCH)
+torch=${settings[BAMBOO_TORCH]:-}
 if [[ ! $torch =~ ^[0-9]+(\.[0-9]+)+(\+[a-z0-9]+)?$ ]]; then
     echo "bamboo boot: BAMBOO_TORCH is '$torch' in agent.env, which is no version" >&2
     exit 1
@@ -132,18 +149,18 @@ sed -i "s/^torch==.*/torch==$torch/" "$home/constraints.txt"
 
 found=
 for python in python3 python3.13 python3.12 python3.11; do
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+    "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
     found=$python
     break
 done
 [[ -n $found ]] || { echo "bamboo boot: the image has no Python >= 3.11" >&2; false; }
 # Ubuntu has what makes environments in a package of its own.
-if ! "$found" -c 'import ensurepip' 2>/dev/null; then
+if ! "$found" -I -c 'import ensurepip' 2>/dev/null; then
     timeout 120 apt-get update -qq
     timeout 300 apt-get install -qq -y python3-venv >/dev/null
 fi
-"$found" -m venv "$home/venv"
-pip=("$home/venv/bin/python" -m pip --disable-pip-version-check -qq install)
+"$found" -I -m venv "$home/venv"
+pip=("$home/venv/bin/python" -I -m pip --isolated --disable-pip-version-check -qq install)
 if [[ $torch == *+* ]]; then
     "${pip[@]}" --no-deps --index-url "$torch_index/${torch#*+}" "torch==$torch"
 fi

@@ -1,17 +1,15 @@
 #!/bin/bash
-# First boot of the store's instance: a certificate and two passwords made here, then Redis or
-# Valkey from the distribution, by TLS only.
+# First boot of the store's instance: a certificate and a password made here, then Redis or Valkey
+# from the distribution, by TLS only.
 #
 # It runs once, as root, as the instance's user data (terraform/store.tf puts the lines with names
-# in front). Passwords go from here into the two secrets and nowhere else: none stands in an
-# argument or in a log, and the server's own file holds their SHA-256. A secret that has a password
-# already keeps it, so that a replaced store is the same to whoever knows it; the certificate is
-# new.
+# in front). The password goes from here into the secret and nowhere else: it stands in no argument
+# and in no log, and the server's own file holds its SHA-256. A secret that has a password already
+# keeps it, so that a replaced store is the same to whoever knows it; the certificate is new.
 set -euo pipefail
 umask 077
 
 : "${BAMBOO_ADMIN_SECRET:?is set by the stack: the secret that the launcher reads}"
-: "${BAMBOO_WORKER_SECRET:?is set by the stack: the secret that workers read}"
 port=${BAMBOO_STORE_PORT:-6379}
 etc=${BAMBOO_STORE_ETC:-/etc/bamboo-store}
 data=${BAMBOO_STORE_DATA:-/var/lib/bamboo-store}
@@ -90,14 +88,12 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 
     -keyout "$etc/key.pem" -out "$etc/certificate.pem" 2>/dev/null
 
 admin=$(password_of "$BAMBOO_ADMIN_SECRET")
-worker=$(password_of "$BAMBOO_WORKER_SECRET")
-digest() { printf '%s' "$1" | sha256sum | cut -d ' ' -f 1; }
+digest=$(printf '%s' "$admin" | sha256sum | cut -d ' ' -f 1)
 
-# `admin` makes a user for each run; `worker` may read and write runs, and change nothing else.
+# `admin` makes a user for each run, and is the launcher's; no instance of a run has another login.
 cat >"$data/users.acl" <<ACL
 user default off
-user admin on #$(digest "$admin") ~* &* +@all
-user worker on #$(digest "$worker") resetchannels ~bamboo:* +@all -@admin -@dangerous
+user admin on #$digest ~* &* +@all
 ACL
 
 # A decision is acted upon once the store has taken it: it must not forget one, hence `always`.
@@ -151,4 +147,3 @@ systemctl daemon-reload
 systemctl enable --now bamboo-store.service
 # Said last: who reads it finds a store.
 tell "$BAMBOO_ADMIN_SECRET" admin "$admin"
-tell "$BAMBOO_WORKER_SECRET" worker "$worker"

@@ -1,4 +1,4 @@
-# The bucket holds what a starting instance fetches (boot/, wheels/) and what runs leave (runs/).
+# The bucket holds what a starting instance fetches (boot/, wheels/, starts/) and what runs leave (runs/).
 
 resource "aws_s3_bucket" "this" {
   bucket_prefix = "${var.name}-"
@@ -84,6 +84,7 @@ resource "aws_s3_bucket_policy" "encrypted_transport_only" {
 resource "aws_s3_object" "boot" {
   for_each = merge(
     { "constraints.txt" = "${path.module}/../constraints.txt" },
+    { "agent_names.txt" = "${path.module}/../cloud/ec2/agent_names.txt" },
     {
       for name in concat(tolist(fileset("${path.module}/../infra", "bamboo-*.{service,timer}")), ["deadman.sh", "ship-logs.sh"]) :
       name => "${path.module}/../infra/${name}"

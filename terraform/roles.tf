@@ -1,7 +1,7 @@
 # Three identities, their rights in policies/. A worker reads what it needs to start and writes its
 # run; it can neither start nor stop an instance, so a broken or captured worker costs nothing but
 # itself. The launcher may do both, but only to what carries the tag of a run. The store says how it
-# is reached, in two secrets, and may do nothing else.
+# is reached, in a secret, and may do nothing else.
 #
 # A worker may read and write the files of every run of the stack, not of its own alone: credentials
 # of an instance carry the role and the instance, not its tags, so no policy can tell whose it is.
@@ -10,7 +10,8 @@
 data "aws_partition" "current" {}
 
 locals {
-  ec2_arn = "arn:${data.aws_partition.current.partition}:ec2:${var.region}:*"
+  ec2_arn         = "arn:${data.aws_partition.current.partition}:ec2:${var.region}:*"
+  run_secrets_arn = "arn:${data.aws_partition.current.partition}:secretsmanager:${var.region}:*:secret:${var.name}/runs/*"
 }
 
 resource "aws_iam_role" "worker" {
@@ -24,7 +25,7 @@ resource "aws_iam_role_policy" "worker" {
   role = aws_iam_role.worker.id
   policy = templatefile("${path.module}/policies/worker.json.tftpl", {
     bucket_arn = aws_s3_bucket.this.arn
-    secret_arn = aws_secretsmanager_secret.store["worker"].arn
+    secret_arn = local.run_secrets_arn
   })
 }
 
@@ -43,8 +44,7 @@ resource "aws_iam_role_policy" "store" {
   name = "bamboo-store"
   role = aws_iam_role.store.id
   policy = templatefile("${path.module}/policies/store.json.tftpl", {
-    admin_secret_arn  = aws_secretsmanager_secret.store["admin"].arn
-    worker_secret_arn = aws_secretsmanager_secret.store["worker"].arn
+    admin_secret_arn = aws_secretsmanager_secret.store["admin"].arn
   })
 }
 
@@ -63,6 +63,7 @@ resource "aws_iam_policy" "launcher" {
     ec2_arn         = local.ec2_arn
     bucket_arn      = aws_s3_bucket.this.arn
     secret_arn      = aws_secretsmanager_secret.store["admin"].arn
+    run_secrets_arn = local.run_secrets_arn
     worker_role_arn = aws_iam_role.worker.arn
     part_arns = concat(
       [

@@ -1,13 +1,12 @@
 # The store of runs: Redis (or Valkey) on one small on-demand instance, by TLS and with passwords.
 #
-# No secret passes through here: the instance makes certificate and passwords at its first boot
-# (infra/store.sh) and puts them into two secrets, one that only the launcher reads and one that
-# only workers read. Neither the state of Terraform nor any user data ever holds one.
+# No secret passes through here: the instance makes certificate and password at its first boot
+# (infra/store.sh) and puts them into a secret that only the launcher reads: each run has a login of
+# its own, which its launcher makes. Neither the state of Terraform nor any user data ever holds one.
 
 resource "aws_secretsmanager_secret" "store" {
   for_each = {
-    admin  = "The store of ${var.name} for its launcher: url, certificate"
-    worker = "The store of ${var.name} for its workers: url, certificate"
+    admin = "The store of ${var.name} for its launcher: url, certificate"
   }
 
   name_prefix             = "${var.name}-store-${each.key}-"
@@ -66,7 +65,6 @@ resource "aws_instance" "store" {
   user_data = join("\n", [
     "#!/bin/bash",
     "export BAMBOO_ADMIN_SECRET=${aws_secretsmanager_secret.store["admin"].arn}",
-    "export BAMBOO_WORKER_SECRET=${aws_secretsmanager_secret.store["worker"].arn}",
     "export BAMBOO_STORE_PORT=${var.store_port}",
     file("${path.module}/../infra/store.sh"),
   ])
@@ -92,6 +90,6 @@ resource "aws_instance" "store" {
     ignore_changes = [ami]
   }
 
-  # Its first boot writes secrets, and fetches packages.
+  # Its first boot writes the secret, and fetches packages.
   depends_on = [aws_iam_role_policy.store, aws_route_table_association.zone]
 }

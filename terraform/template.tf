@@ -34,7 +34,6 @@ resource "aws_launch_template" "worker" {
   user_data = base64encode(join("\n", [
     "#!/bin/bash",
     "export BAMBOO_BUCKET=${aws_s3_bucket.this.id}",
-    "export BAMBOO_STORE_SECRET=${aws_secretsmanager_secret.store["worker"].arn}",
     file("${path.module}/../infra/boot.sh"),
   ]))
 }

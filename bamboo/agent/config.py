@@ -22,6 +22,9 @@ class AgentConfig:
     run_url: str = ""
     """Where the run's files lie in a bucket, `s3://bucket/runs/<run>`, on a machine without its
     folder; empty: nowhere."""
+    start_url: str = ""
+    """Where what its launcher brought lies, `s3://bucket/starts/<run>`, of which nodes change
+    nothing; empty: nowhere."""
     scratch_dir: str = ""
     """Where the worker's files on their way lie, for whoever ends this instance to remove; empty:
     where TMPDIR points to."""
@@ -44,8 +47,8 @@ class AgentConfig:
     def from_environment(cls, environment: Mapping[str, str]) -> "AgentConfig":
         """Read BAMBOO_RUN, BAMBOO_REDIS_URL, BAMBOO_SOCKET_DIR (needed), BAMBOO_REDIS_CA (of the
         authority that vouches for the store, where its URL names none), BAMBOO_RUN_DIR,
-        BAMBOO_RUN_URL, BAMBOO_SCRATCH_DIR, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S, BAMBOO_LIFELINE_FD,
-        BAMBOO_HEARD_FILE. Raises InputError."""
+        BAMBOO_RUN_URL, BAMBOO_START_URL, BAMBOO_SCRATCH_DIR, BAMBOO_BOOT, BAMBOO_NOTICE_POLL_S,
+        BAMBOO_LIFELINE_FD, BAMBOO_HEARD_FILE. Raises InputError."""
 
         def needed(name: str) -> str:
             value = environment.get(name, "")
@@ -64,6 +67,7 @@ class AgentConfig:
                 socket_dir=Path(needed("BAMBOO_SOCKET_DIR")),
                 run_dir=environment.get("BAMBOO_RUN_DIR", ""),
                 run_url=environment.get("BAMBOO_RUN_URL", ""),
+                start_url=environment.get("BAMBOO_START_URL", ""),
                 scratch_dir=environment.get("BAMBOO_SCRATCH_DIR", ""),
                 boot=int(environment.get("BAMBOO_BOOT", "0")),
                 notice_poll_s=float(environment.get("BAMBOO_NOTICE_POLL_S", "2.0")),

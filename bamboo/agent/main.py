@@ -170,6 +170,7 @@ class _Agent:
                 "socket_dir": str(config.socket_dir),
                 "run_dir": config.run_dir,
                 "run_url": config.run_url,
+                "start_url": config.start_url,
                 "bind_host": self._identity.address,
                 "agent_socket": str(self._link.path),
                 "scratch_dir": config.scratch_dir,

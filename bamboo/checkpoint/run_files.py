@@ -1,4 +1,5 @@
-"""The files of a run whose nodes share no folder: they lie in a bucket, below the run's own prefix.
+"""The files of a run whose nodes share no folder: they lie in a bucket, below two prefixes of the
+run's own: one that its launcher alone writes, one that its nodes write.
 
     data/<sha256>                 the text, as the launcher read it
     final/stage-00.safetensors …  what `final/` of a run's folder has

@@ -5,33 +5,66 @@ Rule: a password is drawn here, sent as its SHA-256, and known to whoever called
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from bamboo.coord.acl import USER_PREFIX, digest_word, user_name, user_rules
-from bamboo.coord.address import read_address
+from bamboo.coord.address import Address, read_address
 from bamboo.coord.redis_store import connection, refused
-from bamboo.errors import InputError
+from bamboo.errors import InputError, StoreRefused
 from bamboo.ids import RunId, run_id
 
 DEADLINE_S = 4.0
 _PASSWORD_BYTES = 32
+_NO_RULE = "no-rule"
 
 
-def make_login(url: str, run: RunId) -> tuple[str, str] | None:
-    """Make the run's own user, or give it a new password; (user, password). None where the login in
-    `url` may make no users. Raises StoreRefused when the store cannot be used."""
+def make_login(url: str, run: RunId) -> tuple[str, str]:
+    """Make the run's own user, or give it a new password; (user, password). Raises StoreRefused
+    when the store cannot be used, or where the login in `url` may make no users."""
     password = secrets.token_hex(_PASSWORD_BYTES)
     words = ("reset", "on", digest_word(password), *user_rules(run))
     with _admin(url, run) as admin:
         try:
             admin.execute_command("ACL", "SETUSER", user_name(run), *words)
-        except redis.exceptions.NoPermissionError:
-            return None
+        except redis.exceptions.NoPermissionError as error:
+            raise _makes_none(url) from error
         _save(admin)
     return user_name(run), password
+
+
+def check_separates_runs(url: str) -> None:
+    """Raises StoreRefused unless the login in `url` may make the logins of runs, and nobody comes
+    in without one. Makes none."""
+    address = read_address(url)
+    nobody = {**address.options, "username": None, "password": None}
+    connected = _connected(replace(address, options=nobody), RunId("check"))
+    with connected as stranger, suppress(redis.RedisError):
+        stranger.ping()
+        raise StoreRefused(
+            f"the store at {address.shown} lets in whoever reaches it, without a login, so an "
+            "instance would reach all runs; switch that off (ACL SETUSER default off), or name "
+            "another store"
+        )
+    with _admin(url, RunId("check")) as admin:
+        try:
+            # A server looks at the rights first, and of a rule that is none it makes no user.
+            admin.execute_command("ACL", "SETUSER", user_name(RunId("check")), _NO_RULE)
+        except redis.exceptions.NoPermissionError as error:
+            raise _makes_none(url) from error
+        except redis.exceptions.ResponseError:
+            return
+
+
+def _makes_none(url: str) -> StoreRefused:
+    return StoreRefused(
+        f"the login at {read_address(url).shown} may make no users, and each run in an account has "
+        "a login of its own, that no instance reaches another run; name one that may (ACL SETUSER, "
+        "ACL DELUSER), such as that of the stack, cloud.store_secret"
+    )
 
 
 def remove_login(url: str, run: RunId) -> bool:
@@ -69,9 +102,12 @@ def _save(admin: Any) -> None:
         admin.execute_command("ACL", "SAVE")
 
 
+def _admin(url: str, run: RunId) -> AbstractContextManager[Any]:
+    return _connected(read_address(url), run)
+
+
 @contextmanager
-def _admin(url: str, run: RunId) -> Iterator[Any]:
-    address = read_address(url)
+def _connected(address: Address, run: RunId) -> Iterator[Any]:
     admin = connection(address, connect_s=DEADLINE_S / 4, answer_s=DEADLINE_S)
     try:
         yield admin

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from bamboo.coord.acl import USER_PREFIX, user_name
 from bamboo.coord.address import read_address
@@ -10,6 +11,8 @@ from bamboo.coord.redis_store import RedisStore, StoreSeen
 from bamboo.errors import InputError, StoreRefused, StoreUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.ports import Store
+
+T = TypeVar("T")
 
 DEADLINE_S = 4.0
 """How long one call may take unless the caller says otherwise."""
@@ -31,10 +34,10 @@ def open_store(url: str, run: RunId, *, deadline_s: float = DEADLINE_S) -> Store
     return store
 
 
-def opened_in_time(store: Callable[[], Store], *, deadline_s: float) -> Store:
-    """What `store` opens, tried again while it refuses or does not answer, up to `deadline_s`: who
-    comes to a run may come before the network is up, or while the store is started again. Raises
-    the last StoreRefused or StoreUnavailable."""
+def opened_in_time(store: Callable[[], T], *, deadline_s: float) -> T:
+    """What `store` opens, or the URL that leads there, tried again while it refuses or does not
+    answer, up to `deadline_s`: who comes to a run may come before the network is up, or while the
+    store is started again. Raises the last StoreRefused or StoreUnavailable."""
     end_s = time.monotonic() + deadline_s
     while True:
         try:

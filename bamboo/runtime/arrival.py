@@ -50,9 +50,8 @@ def documents_of(store: Store, *, deadline_s: float) -> Mapping[str, str]:
             time.sleep(RETRY_S)
 
 
-def objects_of(config: Mapping[str, str], bucket: OpenObjects | None) -> ObjectStore | None:
+def objects_of(url: str, bucket: OpenObjects | None) -> ObjectStore | None:
     """The run's files in a bucket; None: this machine has the run's folder, or needs none."""
-    url = config.get("run_url", "")
     return open_objects(url, bucket=bucket) if url else None
 
 

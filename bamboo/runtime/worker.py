@@ -2,7 +2,8 @@
 
 `main(config)` is what an agent starts. Keys of `config`, all text: run, node, instance, zone,
 store_url, socket_dir, bind_host (tcp only); and, each of which may be empty, run_dir, run_url (of
-the run's files in a bucket), agent_socket, scratch_dir (removed by whoever ends this node).
+the run's files in a bucket), start_url (of what its launcher brought there), agent_socket,
+scratch_dir (removed by whoever ends this node).
 Its exit status: 0 when it left in order, 3 when it was fenced, 4 when the store, or the bucket with
 the data, did not answer before it had joined, 1 after a fault.
 """
@@ -86,8 +87,9 @@ def main(config: Mapping[str, str], *, bucket: OpenObjects | None = None) -> int
     try:
         try:
             documents = documents_of(store, deadline_s=JOIN_DEADLINE_S)
-            objects = objects_of(config, bucket)
-            text = None if objects is None else text_of(documents, objects)
+            objects = objects_of(config.get("run_url", ""), bucket)
+            brought = objects_of(config.get("start_url", ""), bucket)
+            text = None if brought is None else text_of(documents, brought)
         except (StoreRefused, StoreUnavailable, StorageUnavailable):
             traceback.print_exc()
             return STORE_AWAY_STATUS

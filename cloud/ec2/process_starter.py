@@ -1,6 +1,7 @@
 """A WorkerStarter that starts a new interpreter: how a worker runs on an instance of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,8 +33,9 @@ class StartedWorker:
 
 
 class ProcessStarter:
-    """Starts `python -m bamboo.loading MODULE`; the configuration goes to its standard input as
-    JSON, so that keys stand in no process list. Its output goes where the agent's goes."""
+    """Starts `python -m bamboo.loading MODULE`, which no variable leads to other code; the
+    configuration goes to its standard input as JSON, so that keys stand in no process list. Its
+    output goes where the agent's goes."""
 
     def __init__(self, *, module: str = MODULE) -> None:
         self._module = module
@@ -42,9 +44,12 @@ class ProcessStarter:
         """Raises BambooError when it cannot be started at all."""
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bamboo.loading", self._module],
+                [sys.executable, "-P", "-s", "-m", "bamboo.loading", self._module],
                 stdin=subprocess.PIPE,
-                env=steady_environment(),
+                # As `-E` would have it, but for the one variable that is ours.
+                env=steady_environment(
+                    {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+                ),
             )
         except OSError as error:
             raise BambooError(f"cannot start a worker: {error}") from error

@@ -1,24 +1,44 @@
-"""What an instance is told at its boot: the settings file that its agent's unit reads. Pure."""
+"""What an instance is told at its boot: the settings file that its agent's unit reads.
 
+Rule: a name stands in `agent_names.txt` or it does not reach an instance. `infra/boot.sh` fetches
+that list from the stack's own files and reads the settings by it: many a name that nobody here
+thinks of would run code by itself (PYTHONWARNINGS, LD_PRELOAD, AWS_CONFIG_FILE).
+"""
+
+import re
 import shlex
 from collections.abc import Mapping
+from importlib.resources import files
 
 from bamboo.errors import InputError
 
+NAMES_FILE = "agent_names.txt"
+_VALUE = re.compile(r"[A-Za-z0-9_.,:/@+=-]*")
+"""What no shell, no systemd and no reader of lines takes for anything else."""
+
+
+def agent_names() -> tuple[str, ...]:
+    """The names of all settings that an agent may be given."""
+    return tuple(files(__package__).joinpath(NAMES_FILE).read_text(encoding="ascii").split())
+
 
 def agent_environment(values: Mapping[str, str]) -> str:
-    """The text of `agent.env`: one `NAME="value"` per line, sorted, as systemd's EnvironmentFile
-    reads it. Raises InputError for a name or value that cannot stand in such a file."""
-    lines = []
+    """The text of `agent.env`: one `NAME="value"` per line, sorted, as `infra/boot.sh` and the
+    EnvironmentFile of systemd read it. Raises InputError for a name or value that cannot stand
+    there."""
+    allowed, lines = agent_names(), []
     for name, value in sorted(values.items()):
-        # What cannot be printed would end the line, or the file, for one of its readers.
-        if not (name.isascii() and name.isidentifier() and (value.isprintable() or not value)):
+        if name not in allowed:
             raise InputError(
-                f"{name!r} cannot stand in agent.env: its name, or a character of its value that "
-                "cannot be printed; give another value"
+                f"{name!r} cannot stand in agent.env: an instance is given no other names than "
+                f"{', '.join(allowed)}; leave it out"
             )
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f'{name}="{escaped}"\n')
+        if not _VALUE.fullmatch(value):
+            raise InputError(
+                f"{name} cannot stand in agent.env: its value has a character beside letters, "
+                "digits and _.,:/@+=-; give another value"
+            )
+        lines.append(f'{name}="{value}"\n')
     return "".join(lines)
 
 

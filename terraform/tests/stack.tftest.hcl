@@ -144,8 +144,8 @@ run "defaults" {
   }
 
   assert {
-    condition     = strcontains(base64decode(aws_launch_template.worker.user_data), "BAMBOO_STORE_SECRET=arn:aws:secretsmanager")
-    error_message = "The boot script knows where the store's address is."
+    condition     = keys(aws_secretsmanager_secret.store) == ["admin"] && !strcontains(base64decode(aws_launch_template.worker.user_data), "arn:aws:secretsmanager")
+    error_message = "No login is shared by instances: a run has its own, which its launcher makes."
   }
 
   assert {

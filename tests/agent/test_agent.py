@@ -56,6 +56,7 @@ def test_the_worker_is_told_all_that_it_needs(store, tmp_path) -> None:
         "socket_dir": str(tmp_path),
         "run_dir": "/run",
         "run_url": "",
+        "start_url": "",
         "bind_host": "10.0.0.4",
         "agent_socket": str(tmp_path / "a-i-1.0.sock"),
         "scratch_dir": "/scratch/i-1",

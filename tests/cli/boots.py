@@ -41,7 +41,7 @@ def main() -> None:
     s3, run = boto3.client("s3", region_name="us-east-1"), tagged_run()
 
     def fetched(name: str) -> bytes:
-        found: bytes = s3.get_object(Bucket=BUCKET, Key=f"runs/{run}/{name}")["Body"].read()
+        found: bytes = s3.get_object(Bucket=BUCKET, Key=f"starts/{run}/{name}")["Body"].read()
         return found
 
     etc = Path(mkdtemp(prefix="bb-i-"))
@@ -53,10 +53,10 @@ def main() -> None:
     wheel = settings["BAMBOO_WHEEL"]
     content = s3.get_object(Bucket=BUCKET, Key=wheel)["Body"].read()
     assert hashlib.sha256(content).hexdigest() == wheel.split("/")[1]
-    kept = {name: os.environ[name] for name in (METADATA, ENDPOINT, "PATH", "PYTHONPATH")}
+    kept = {name: os.environ[name] for name in (METADATA, ENDPOINT, "PATH")}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     of_unit = {"BAMBOO_SOCKET_DIR": str(etc), "BAMBOO_LIFELINE_FD": "0"}
-    command = [sys.executable, "-P", "-m", "cli.main", "agent"]
+    command = [sys.executable, "-I", "-m", "cli.main", "agent"]
     os.execve(sys.executable, command, settings | kept | nobody | of_unit)
 
 

@@ -54,7 +54,7 @@ class Account:
         self.folder, self.cloud, self.store = folder, cloud, store
         self.home = folder / "runs"
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-        self.s3, self.ec2 = (
+        self.s3, self.ec2, self.secrets = (
             boto3.client(
                 service,
                 region_name=REGION,
@@ -62,7 +62,7 @@ class Account:
                 aws_access_key_id="test",
                 aws_secret_access_key="test",
             )
-            for service in ("s3", "ec2")
+            for service in ("s3", "ec2", "secretsmanager")
         )
         self.s3.create_bucket(Bucket=BUCKET)
         for name in BOOT_FILES:
@@ -144,14 +144,15 @@ class Account:
             if one["State"]["Name"] in ("pending", "running")
         ]
 
-    def objects(self, run: str) -> set[str]:
-        found = self.s3.list_objects_v2(Bucket=BUCKET, Prefix=f"runs/{run}/")
-        return {one["Key"].removeprefix(f"runs/{run}/") for one in found.get("Contents", ())}
+    def starts(self, run: str) -> set[str]:
+        """What the instances of a run start from."""
+        found = self.s3.list_objects_v2(Bucket=BUCKET, Prefix=f"starts/{run}/")
+        return {one["Key"].removeprefix(f"starts/{run}/") for one in found.get("Contents", ())}
 
     def password(self, run: str) -> str:
         """Of the run's login, while it has one."""
-        text = self.s3.get_object(Bucket=BUCKET, Key=f"runs/{run}/agent.env")["Body"].read()
-        found = re.search(r"://bamboo-[\w-]+:(\w+)@", text.decode())
+        text = self.secrets.get_secret_value(SecretId=f"bamboo/runs/{run}")["SecretString"]
+        found = re.search(r"://bamboo-[\w-]+:(\w+)@", text)
         assert found is not None, text
         return found[1]
 
@@ -166,8 +167,9 @@ class Account:
     def nothing_left(self, run: str) -> None:
         assert self.live() == []
         assert user_name(RunId(run)) not in self.store.users()
-        assert not {"agent.env", "store-ca.pem"} & self.objects(run)
-        assert not [name for name in self.objects(run) if name.startswith("data/")]
+        assert self.starts(run) == set()
+        kept = self.secrets.list_secrets(IncludePlannedDeletion=True)["SecretList"]
+        assert [one["Name"] for one in kept if run in one["Name"]] == []
 
 
 def a_store(folder: Path) -> TlsStore | AdminStore:

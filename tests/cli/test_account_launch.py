@@ -147,7 +147,7 @@ def test_a_launcher_killed_before_its_first_instance_leaves_what_stop_all_takes(
 ) -> None:
     run = "early"
     process = account.begin("launch", "job.toml", "--run", run)
-    wait_until(lambda: "agent.env" in account.objects(run), what="a login", timeout_s=60.0)
+    wait_until(lambda: "agent.env" in account.starts(run), what="a login", timeout_s=60.0)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     (account.home / run / "endpoint.json").unlink(missing_ok=True)  # as if killed before it

@@ -103,12 +103,13 @@ def test_the_secret_of_the_account_is_asked(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(wiring, "check_external_store", lambda url, run: asked.append(url))
+    monkeypatch.setattr(wiring, "check_separates_runs", asked.append)
     monkeypatch.setattr(
         "cli.account_ready.store_url_of", lambda url, **_: "rediss://admin:pw@host/0"
     )
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:store-1"
     check_store_for_account(job(tmp_path, f"cloud.store_secret={arn}"), RUN)
-    assert asked == [f"secret:{arn}"]
+    assert asked == [f"secret:{arn}"] * 2
 
 
 def bucket(folder: Path, *names: str) -> DirectoryStore:

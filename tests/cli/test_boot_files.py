@@ -1,5 +1,5 @@
-"""What instances boot from: put down whole or not at all, with the password in one place, and taken
-away again."""
+"""What instances start from: put down whole or not at all, with the password in one place, and
+taken away again."""
 
 import hashlib
 import json
@@ -13,10 +13,11 @@ from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.config.tree import JobConfig
 from bamboo.coord.acl import user_name
 from bamboo.coord.open import check_store
-from bamboo.errors import BambooError, InputError, StorageUnavailable
+from bamboo.errors import BambooError, InputError, StorageUnavailable, StoreRefused
 from bamboo.ids import RunId
 from cli.boot_files import AGENT_ENV, AUTHORITY, put_boot_files, remove_boot_files
 from cli.wheel import own_wheel
+from cloud.provider import CloudUnavailable
 from tests.exposed import files_with
 from tests.jobs import TEXT, tiny_job
 from tests.store_server import AdminStore, start_admin_store
@@ -50,6 +51,30 @@ class Objects(DirectoryStore):
         super().delete(name)
 
 
+class Secrets:
+    """Those of a stack, which forgets none while it `keeps` them."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, str] = {}
+        self.keeps = False
+
+    def name(self, run: RunId) -> str:
+        return f"stack/runs/{run}"
+
+    def put(self, run: RunId, text: str) -> None:
+        self.held[self.name(run)] = text
+
+    def delete(self, run: RunId) -> None:
+        if self.keeps:
+            raise CloudUnavailable("no")
+        self.held.pop(self.name(run), None)
+
+
+@pytest.fixture
+def secrets() -> Secrets:
+    return Secrets()
+
+
 @pytest.fixture
 def store() -> Iterator[AdminStore]:
     started = start_admin_store(port=free_port())
@@ -73,13 +98,20 @@ def reference(folder: Path, url: str) -> str:
     return f"file:{path}"
 
 
-def put(folder: Path, objects: Objects, store_reference: str, digest: str = DIGEST) -> list[str]:
+def put(
+    folder: Path,
+    objects: Objects,
+    secrets: Secrets,
+    store_reference: str,
+    digest: str = DIGEST,
+) -> list[str]:
     notes: list[str] = []
     put_boot_files(
         objects,
         job(folder),
         RUN,
         wheels=DirectoryStore(folder / "wheels"),
+        secrets=secrets,
         reference=store_reference,
         data_digest=digest,
         note=notes.append,
@@ -95,17 +127,19 @@ def settings(objects: Objects) -> dict[str, str]:
 
 
 def test_an_agent_is_told_all_that_it_needs(
-    tmp_path: Path, objects: Objects, store: AdminStore
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
-    (note,) = put(tmp_path, objects, reference(tmp_path, store.admin_url))
+    (note,) = put(tmp_path, objects, secrets, reference(tmp_path, store.admin_url))
     assert "the wheel goes to the bucket" in note
     told = settings(objects)
-    url = told.pop("BAMBOO_REDIS_URL")
+    url = secrets.held["stack/runs/r1"]
     wheel = told.pop("BAMBOO_WHEEL")
     assert DirectoryStore(tmp_path / "wheels").get(wheel) == own_wheel().data
     assert told == {
         "BAMBOO_RUN": "r1",
+        "BAMBOO_REDIS_URL": "secret:stack/runs/r1",
         "BAMBOO_RUN_URL": "s3://bucket/runs/r1",
+        "BAMBOO_START_URL": "s3://bucket/starts/r1",
         "AWS_REGION": "eu-west-1",
         "AWS_DEFAULT_REGION": "eu-west-1",
         "BAMBOO_TORCH": metadata.version("torch"),
@@ -115,80 +149,83 @@ def test_an_agent_is_told_all_that_it_needs(
     assert store.password not in url
     check_store(url, run=RUN)
     password = url.split(":")[2].partition("@")[0]
-    assert files_with(password, tmp_path / "bucket") == {AGENT_ENV}
+    assert not files_with(password, tmp_path)
     assert set(objects.sizes("")) == {AGENT_ENV, f"data/{DIGEST}"}
 
 
 def test_all_of_it_is_taken_away_also_the_second_time(
-    tmp_path: Path, objects: Objects, store: AdminStore
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)
-    put(tmp_path, objects, where)
-    put(tmp_path, objects, where)  # what a launcher that was killed has left is written over
+    put(tmp_path, objects, secrets, where)
+    put(
+        tmp_path, objects, secrets, where
+    )  # what a launcher that was killed has left is written over
     for _ in range(2):
-        remove_boot_files(objects, RUN, reference=where)
+        remove_boot_files(objects, RUN, secrets=secrets, reference=where)
         assert not objects.sizes("")
+        assert secrets.held == {}
         assert user_name(RUN) not in store.users()
 
 
 def test_a_start_that_fails_leaves_no_login_and_no_file(
-    tmp_path: Path, objects: Objects, store: AdminStore
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)
     objects.refused = AGENT_ENV
     with pytest.raises(StorageUnavailable):
-        put(tmp_path, objects, where)
+        put(tmp_path, objects, secrets, where)
     assert not objects.sizes("")
+    assert secrets.held == {}
     assert user_name(RUN) not in store.users()
     with pytest.raises(InputError, match="has changed since"):
-        put(tmp_path, objects, where, digest="0" * 64)
+        put(tmp_path, objects, secrets, where, digest="0" * 64)
 
 
 def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
-    tmp_path: Path, objects: Objects, store: AdminStore
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)
-    put(tmp_path, objects, where)
-    objects.keeps = True
-    with pytest.raises(BambooError, match=r"data of run r1 may be in its bucket still.*again"):
-        remove_boot_files(objects, RUN, reference=where)
+    put(tmp_path, objects, secrets, where)
+    objects.keeps = secrets.keeps = True
+    said = r"the secret stack/runs/r1 may be.*data of run r1 may be in its bucket still.*again"
+    with pytest.raises(BambooError, match=said):
+        remove_boot_files(objects, RUN, secrets=secrets, reference=where)
     assert user_name(RUN) not in store.users()
 
 
 def test_a_bucket_that_is_not_listed_forgets_the_password_all_the_same(
-    tmp_path: Path, objects: Objects, store: AdminStore
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)
-    put(tmp_path, objects, where)
+    put(tmp_path, objects, secrets, where)
     objects.unlisted = True
     with pytest.raises(BambooError, match="or data of run r1 may be in its bucket still"):
-        remove_boot_files(objects, RUN, reference=where)
+        remove_boot_files(objects, RUN, secrets=secrets, reference=where)
     assert objects.get(AGENT_ENV) is None
 
 
-def test_a_login_that_may_make_no_users_is_lent_and_said(
-    tmp_path: Path, objects: Objects, store: AdminStore
+def test_a_login_that_may_make_no_users_is_lent_to_nobody(
+    tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
-    put(tmp_path, objects, reference(tmp_path, store.admin_url))
-    plain = settings(objects)["BAMBOO_REDIS_URL"]
-    (note,) = put(tmp_path, objects, reference(tmp_path, plain))
-    assert "may make no users" in note
-    assert plain not in note
-    assert settings(objects)["BAMBOO_REDIS_URL"] == plain
-    remove_boot_files(objects, RUN, reference=reference(tmp_path, plain))
+    put(tmp_path, objects, secrets, reference(tmp_path, store.admin_url))
+    of_run = secrets.held["stack/runs/r1"]
+    with pytest.raises(StoreRefused, match=r"may make no users.*name one that may"):
+        put(tmp_path, objects, secrets, reference(tmp_path, of_run))
     assert not objects.sizes("")
+    assert secrets.held == {}
 
 
 def test_the_authority_lies_beside_the_settings(
-    tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, objects: Objects, secrets: Secrets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_certificates(tmp_path)
     monkeypatch.setenv("BAMBOO_REDIS_CA", str(tmp_path / "ca.pem"))
     monkeypatch.setattr("cli.boot_files.make_login", lambda url, run: ("bamboo-r1", "pw"))
-    put(tmp_path, objects, reference(tmp_path, "rediss://admin:secret@store.test:7/0"))
+    put(tmp_path, objects, secrets, reference(tmp_path, "rediss://admin:secret@store.test:7/0"))
     told = settings(objects)
-    assert told["BAMBOO_REDIS_URL"] == "rediss://bamboo-r1:pw@store.test:7/0"
+    assert secrets.held["stack/runs/r1"] == "rediss://bamboo-r1:pw@store.test:7/0"
     assert told["BAMBOO_REDIS_CA"] == "/etc/bamboo/store-ca.pem"
     assert objects.get(AUTHORITY) == (tmp_path / "ca.pem").read_bytes()
     script = (Path(__file__).parents[2] / "infra" / "boot.sh").read_text()
-    assert f'fetch "runs/$run/{AUTHORITY}" "$etc/{AUTHORITY}"' in script
+    assert f'fetch "starts/$run/{AUTHORITY}" "$etc/{AUTHORITY}"' in script

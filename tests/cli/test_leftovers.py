@@ -16,7 +16,16 @@ from tests.cli.test_boot_files import reference
 from tests.store_server import start_admin_store
 from tests.tls_store import free_port
 
-OVER, LED, THERE, MUTE = (RunId(f"{name}-1") for name in ("over", "led", "there", "mute"))
+OVER, LED, THERE, MUTE, LOST = (
+    RunId(f"{name}-1") for name in ("over", "led", "there", "mute", "lost")
+)
+
+
+class Secrets:
+    """Those of a stack."""
+
+    def runs(self) -> tuple[RunId, ...]:
+        return (LED, LOST, MUTE, OVER, THERE)
 
 
 @pytest.fixture
@@ -32,27 +41,34 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
             make_login(store.admin_url, run)
         assert set(runs_with_login(store.admin_url)) == {OVER, LED, THERE}
         own = make_login(store.admin_url, MUTE)
-        assert own is not None
         of_run = store.admin_url.replace(f"admin:{store.password}", ":".join(own))
         assert runs_with_login(of_run) == (), "a run's own login learns of no other"
         objects = DirectoryStore(home / "bucket")
-        for name in (f"runs/{OVER}/{AGENT_ENV}", f"runs/{THERE}/{AGENT_ENV}", "runs/a b/agent.env"):
+        for name in (
+            f"starts/{OVER}/{AGENT_ENV}",
+            f"starts/{THERE}/{AGENT_ENV}",
+            "starts/a b/agent.env",
+        ):
             objects.put_new(name, b"-")
         folder = runs.create(home / "runs", LED)
         folder.resolved.write_text("{}")
         held = lock.take(folder)
         assert held is not None
-        place = Place(region="r", bucket="b", store=reference(home, store.admin_url))
+        place = Place(region="r", stack="s", bucket="b", store=reference(home, store.admin_url))
         check = leftovers_check(
-            (place,), bucket=lambda url, region: objects, in_account=lambda region: (THERE,)
+            (place,),
+            bucket=lambda url, region: objects,
+            secrets=lambda region, stack: Secrets(),
+            in_account=lambda region: (THERE,),
         )
         finding = check.ask()
         assert finding.result is Result.WARNING
         assert {row["run"]: row["what"] for row in finding.rows} == {
-            OVER: ["login", AGENT_ENV],
-            MUTE: ["login"],
+            OVER: ["login", "secret", AGENT_ENV],
+            MUTE: ["login", "secret"],
+            LOST: ["secret"],
         }
-        assert f"bamboo stop {OVER} --region r" in finding.lines[1]
+        assert f"bamboo stop {OVER} --region r" in finding.lines[2]
         assert user_name(OVER) in store.users(), "a check changes nothing"
         held.close()
     finally:
@@ -67,4 +83,6 @@ def test_without_an_account_there_is_nowhere_to_look(
     (home / "cloud.toml").write_text('[cloud]\nregion = "eu-west-1"\nbucket = "b"\n')
     monkeypatch.setenv("BAMBOO_CONFIG", str(home / "cloud.toml"))
     monkeypatch.setenv("BAMBOO_REDIS_URL", "file:/somewhere")
-    assert places() == (Place(region="eu-west-1", bucket="b", store="file:/somewhere"),)
+    assert places() == (
+        Place(region="eu-west-1", stack="bamboo", bucket="b", store="file:/somewhere"),
+    )

@@ -13,8 +13,11 @@ import pytest
 from moto import mock_aws
 
 from bamboo.errors import StoreNotReached, StoreRefused
+from bamboo.ids import RunId
+from cli import wiring
 from cli.store_reference import named_store, store_url_of
 from cloud.ec2 import secrets
+from cloud.ec2.secrets import RunSecrets
 
 PASSWORD = "Zq7-of-this-test"
 URL = f"rediss://bamboo-r:{PASSWORD}@store.test:6379/0"
@@ -208,3 +211,31 @@ def test_a_command_that_is_refused_shows_the_reference_alone(tmp_path: Path) -> 
     assert "in the clear; use rediss://" in done.stderr
     assert len([line for line in done.stderr.splitlines() if "looking at" not in line]) == 1
     assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_an_agent_reads_its_run_s_secret_once_and_hands_on_what_it_says(
+    aws: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A worker that starts later depends on one service less."""
+    of_stack, lives = RunSecrets(region="eu-west-3", stack="bamboo"), []
+    authority = tmp_path / "ca.pem"
+    monkeypatch.setenv("BAMBOO_REDIS_CA", str(authority))
+    monkeypatch.setattr("bamboo.agent.main.run_agent", lambda **said: lives.append(said["config"]))
+    looks = []
+
+    def not_at_once(reference: str, **way: bool) -> str:
+        looks.append(reference)
+        if len(looks) == 2:
+            of_stack.put(RunId("r1"), URL)
+        return store_url_of(reference, **way)
+
+    monkeypatch.setattr(wiring, "store_url_of", not_at_once)
+    told = {
+        "BAMBOO_RUN": "r1",
+        "BAMBOO_REDIS_URL": "secret:bamboo/runs/r1",
+        "BAMBOO_SOCKET_DIR": str(tmp_path),
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:1",
+    }
+    wiring.live_as_agent(told)
+    assert looks == ["secret:bamboo/runs/r1"] * 2
+    assert lives[0].store_url == f"{URL}?ssl_ca_certs={authority}"

@@ -20,10 +20,16 @@ from cloud.ec2.errors import refusal_kind
 from cloud.ec2.fleets import fleet_answer
 from cloud.ec2.pricing import on_demand_offers, spot_offers
 from cloud.ec2.requests import Ec2Settings
-from cloud.ec2.user_data import agent_environment, boot_script
+from cloud.ec2.user_data import agent_environment, agent_names, boot_script
 from cloud.provider import LaunchSpec, Market, Pool, RefusalKind
 
 GOLDEN = Path(__file__).parent / "golden"
+HOSTILE_NAMES = (
+    *("PYTHONWARNINGS", "BROWSER", "PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "LD_PRELOAD"),
+    *("AWS_CONFIG_FILE", "AWS_ENDPOINT_URL", "BAMBOO_WORKER_ENTRY", "BAMBOO_ZYGOTE", "PATH"),
+    *("BASH_ENV", "https_proxy", "BAMBOO_RUN ", "bamboo_run", ""),
+)
+"""Of an environment: each starts code, or changes who is asked, in some process of an instance."""
 
 
 def spec(market: Market = Market.SPOT) -> LaunchSpec:
@@ -133,23 +139,29 @@ def test_on_demand_offers_leave_out_what_has_no_price() -> None:
     assert [(o.pool.instance_type, o.usd_per_hour) for o in offers] == [("g5.xlarge", 1.006)]
 
 
-def test_the_agents_settings_file_is_quoted_for_systemd() -> None:
-    text = agent_environment({"BAMBOO_RUN": "calm-fox", "BAMBOO_REDIS_URL": 'a"b\\c d'})
-    assert text == 'BAMBOO_REDIS_URL="a\\"b\\\\c d"\nBAMBOO_RUN="calm-fox"\n'
-    with pytest.raises(InputError, match="BAMBOO_RUN"):
+def test_the_agents_settings_file_has_a_line_for_each() -> None:
+    text = agent_environment({"BAMBOO_RUN": "calm-fox", "BAMBOO_REDIS_URL": "secret:b/runs/x"})
+    assert text == 'BAMBOO_REDIS_URL="secret:b/runs/x"\nBAMBOO_RUN="calm-fox"\n'
+    with pytest.raises(InputError, match=r"BAMBOO_RUN cannot stand in .*: its value"):
         agent_environment({"BAMBOO_RUN": "two\nlines"})
 
 
-@given(st.text(), st.text())
-def test_no_value_adds_a_line_to_the_agents_settings_or_ends_its_quotes(
-    name: str, value: str
-) -> None:
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_what_runs_code_by_itself_is_no_setting_of_an_agent(name: str) -> None:
+    with pytest.raises(InputError, match="an instance is given no other names than"):
+        agent_environment({name: "1"})
+
+
+@given(st.sampled_from(agent_names()) | st.text(), st.text())
+@example("BAMBOO_RUN", '"; reboot; "')
+@example("BAMBOO_RUN", "$(reboot)")
+@example("BAMBOO_RUN", "a\\")
+def test_no_setting_adds_a_line_or_ends_its_quotes(name: str, value: str) -> None:
     with contextlib.suppress(InputError):
         text = agent_environment({name: value})
-        read = re.fullmatch(r'(\w+)="((?:[^"\\]|\\["\\])*)"\n', text)
+        read = re.fullmatch(r'([A-Z_]+)="([^"\\$`\s]*)"\n', text)
         assert read is not None
-        assert len(text.splitlines()) == 1
-        assert (read[1], re.sub(r"\\(.)", r"\1", read[2])) == (name, value)
+        assert (read[1], read[2]) == (name, value)
 
 
 def test_the_boot_script_learns_its_bucket_first() -> None:

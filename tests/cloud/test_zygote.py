@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,18 +185,25 @@ def test_an_entry_may_return_a_status_or_nothing_or_leave_with_words(monkeypatch
     assert "no way" in capsys.readouterr().err
 
 
-def test_a_process_starter_hands_the_configuration_over_by_standard_input(
-    tmp_path, monkeypatch
+def test_a_process_starter_hands_the_configuration_over_and_no_variable_that_leads_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "told.py").write_text(
-        "import json, sys\n"
-        "def main(arguments):\n"
-        "    assert arguments == []\n"
-        "    assert not sys.flags.hash_randomization, 'text hashes alike in every worker'\n"
-        "    return int(json.loads(sys.stdin.readline())['status'])\n"
+    look = (
+        "import json, os, sys\n"
+        "assert not sys.flags.hash_randomization, 'text hashes alike in every worker'\n"
+        "assert [n for n in os.environ if n.startswith('PYTHON')] == ['PYTHONHASHSEED']\n"
+        "sys.exit(int(json.loads(sys.stdin.readline())['status']))\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "look.py").write_text(look)
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\necho "$@" >{tmp_path}/words\nexec {sys.executable} $1 $2 {tmp_path}/look.py\n'
+    )
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    for name in ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONWARNINGS"):
+        monkeypatch.setenv(name, str(tmp_path))
     worker = ProcessStarter(module="told").start(config={"status": "6"})
     wait_until(lambda: worker.poll() is not None, what="the worker has ended")
     assert worker.poll() == 6
-    worker.kill()
+    assert (tmp_path / "words").read_text() == "-P -s -m bamboo.loading told\n"

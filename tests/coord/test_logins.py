@@ -3,18 +3,21 @@ and it is gone when it is taken back."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from bamboo.coord.acl import user_name
 from bamboo.coord.address import for_nodes
-from bamboo.coord.logins import make_login, remove_login
+from bamboo.coord.logins import check_separates_runs, make_login, remove_login
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
 from cloud.local.directory import make_directory
-from tests.store_server import StoreServer, start_store
+from tests.security.run_login import done_to
+from tests.store_server import AdminStore, StoreServer, start_admin_store, start_store
+from tests.tls_store import free_port
 
 RUN = RunId("calm-fox")
 
@@ -27,6 +30,22 @@ def server() -> Iterator[StoreServer]:
     started.stop()
 
 
+@pytest.fixture
+def apart() -> Iterator[AdminStore]:
+    """One that nobody enters without a login."""
+    started = start_admin_store(port=free_port())
+    yield started
+    started.stop()
+
+
+def client(url: str) -> Any:
+    return redis.Redis.from_url(url, decode_responses=True)
+
+
+def url_of(store: AdminStore, login: tuple[str, str]) -> str:
+    return store.admin_url.replace(f"admin:{store.password}", ":".join(login))
+
+
 def admin(server: StoreServer) -> "redis.Redis[str]":
     return redis.Redis(unix_socket_path=str(server.child.socket_path), decode_responses=True)
 
@@ -37,7 +56,6 @@ def url_as(server: StoreServer, login: tuple[str, str]) -> str:
 
 def test_a_login_opens_its_run_and_no_other(server: StoreServer) -> None:
     login = make_login(server.url, RUN)
-    assert login is not None
     check_store(url_as(server, login), run=RUN)
     with pytest.raises(StoreRefused, match="does not let this user"):
         check_store(url_as(server, login), run=RunId("other"))
@@ -49,8 +67,6 @@ def test_a_login_opens_its_run_and_no_other(server: StoreServer) -> None:
 
 def test_a_second_start_draws_a_new_password(server: StoreServer) -> None:
     first, second = make_login(server.url, RUN), make_login(server.url, RUN)
-    assert first is not None
-    assert second is not None
     check_store(url_as(server, second), run=RUN)
     with pytest.raises(StoreRefused, match="refuses the login"):
         check_store(url_as(server, first), run=RUN)
@@ -58,7 +74,6 @@ def test_a_second_start_draws_a_new_password(server: StoreServer) -> None:
 
 def test_a_login_that_is_taken_back_is_gone_also_the_second_time(server: StoreServer) -> None:
     login = make_login(server.url, RUN)
-    assert login is not None
     assert remove_login(server.url, RUN)
     assert remove_login(server.url, RUN)
     with admin(server) as client:
@@ -67,11 +82,54 @@ def test_a_login_that_is_taken_back_is_gone_also_the_second_time(server: StoreSe
         check_store(url_as(server, login), run=RUN)
 
 
-def test_who_may_make_no_users_is_no_error(server: StoreServer) -> None:
-    login = make_login(server.url, RUN)
-    assert login is not None
-    assert make_login(url_as(server, login), RUN) is None
-    assert not remove_login(url_as(server, login), RUN)
+def test_who_may_make_no_users_is_told_what_to_do(apart: AdminStore) -> None:
+    of_run = url_of(apart, make_login(apart.admin_url, RUN))
+    for call in (make_login, lambda url, _: check_separates_runs(url)):
+        with pytest.raises(StoreRefused, match=r"may make no users.*name one that may") as caught:
+            call(of_run, RUN)
+        assert of_run not in str(caught.value)
+    assert not remove_login(of_run, RUN)
+
+
+def test_a_store_that_lets_anybody_in_keeps_no_runs_apart(server: StoreServer) -> None:
+    with pytest.raises(StoreRefused, match=r"lets in whoever reaches it.*ACL SETUSER default off"):
+        check_separates_runs(server.url)
+
+
+def test_whether_runs_are_kept_apart_is_found_out_without_a_trace(apart: AdminStore) -> None:
+    check_separates_runs(apart.admin_url)
+    assert sorted(apart.users()) == ["admin", "default"]
+
+
+OTHER = f"bamboo:{RunId('other')}:state"
+
+
+def test_a_login_does_nothing_to_another_run_by_no_command_and_no_script(apart: AdminStore) -> None:
+    """Whoever takes over an instance has this login. What it loads lies in a cache that all share,
+    and a script runs with the rights of who calls it, whoever loaded it."""
+    of_run = url_of(apart, make_login(apart.admin_url, RUN))
+    with client(apart.admin_url) as admin, client(of_run) as mine:
+        admin.hset(OTHER, "version", "1")
+        admin.function_load("#!lua name=f\nredis.register_function('f', function() return 1 end)")
+        deletes = admin.script_load(f"return redis.call('DEL', '{OTHER}')")
+        with pytest.raises(redis.exceptions.ResponseError, match=r"(?i)permission"):
+            mine.evalsha(deletes, 0)
+        writes = mine.script_load("return redis.call('HSET', KEYS[1], 'version', '9')")
+        assert mine.evalsha(writes, 1, f"bamboo:{RUN}:state") == 1, "its own run it may write"
+        assert done_to(of_run, "other") == []
+        assert admin.hgetall(OTHER) == {"version": "1"}
+        assert admin.script_exists(deletes, writes) == [True, True]
+        assert admin.fcall("f", 0) == 1
+
+
+def test_the_login_that_all_instances_shared_did_all_of_it(apart: AdminStore) -> None:
+    """The attack finds something where there is something to find."""
+    rules = ("on", ">pw", "resetchannels", "~bamboo:*", "+@all", "-@admin", "-@dangerous")
+    with client(apart.admin_url) as admin:
+        admin.execute_command("ACL", "SETUSER", "worker", *rules)
+    found = done_to(url_of(apart, ("worker", "pw")), "other")
+    assert any(words.startswith("EVALSHA") for words in found)
+    assert {"HGETALL", "HSET", "DEL", "FUNCTION", "SCRIPT"} <= {line.split()[0] for line in found}
 
 
 def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """The first boot of a worker: what it fetches and starts, and that whatever fails ends it."""
 
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cloud.ec2.user_data import agent_names
+from tests.cloud.test_ec2_requests import HOSTILE_NAMES
 from tests.infra.fakes import Machine
 
 RECORDED = ("install", "systemctl", "useradd", "shutdown", "sleep", "chmod")
@@ -20,18 +21,19 @@ case "${@: -1}" in
     *) exit 22 ;;
 esac
 """
-SECRET = json.dumps({"url": "rediss://worker:pass@10.0.0.4:6379/0", "ca_pem": "PEM\nLINES\n"})
 NAME = "bamboo_train-0.1.0-py3-none-any.whl"
 WHEEL = f"wheels/{hashlib.sha256(b'wheel').hexdigest()}/{NAME}"
 NAMES_WHEEL = f'BAMBOO_WHEEL="{WHEEL}"'
 NAMES_TORCH = 'BAMBOO_TORCH="2.13.0+cpu"'
-PLAIN = f"{NAMES_TORCH}\n{NAMES_WHEEL}"
+NAMES_RUN = 'BAMBOO_RUN="r1"'
+PLAIN = f"{NAMES_RUN}\n{NAMES_TORCH}\n{NAMES_WHEEL}"
+NAMES = "\n".join(agent_names())
 AWS = f"""
 case "$1 $2" in
-    "secretsmanager get-secret-value") printf '%s' '{SECRET}' ;;
     "s3 cp")
         case "$4" in
-            */agent.env) echo '{PLAIN}' >"$5" ;;
+            */boot/agent_names.txt) echo '{NAMES}' >"$5" ;;
+            */starts/r1/agent.env) echo '{PLAIN}' >"$5" ;;
             *.whl) printf wheel >"$5" ;;
             */constraints.txt) printf 'numpy==2\ntorch==2.13.0\n' >"$5" ;;
             *) echo "of $4" >"$5" ;;
@@ -42,7 +44,7 @@ esac
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path, real=("cat", "grep", "sed", "sha256sum", "timeout", "getent", "mkdir"))
+    made = Machine(tmp_path, real=("cat", "grep", "sed", "sha256sum", "timeout", "getent", "rm"))
     for name in RECORDED:
         made.command(name)
     made.command("curl", METADATA)
@@ -58,6 +60,7 @@ def boot(machine: Machine, **environment: str) -> subprocess.CompletedProcess[st
         "BAMBOO_ETC_DIR": str(machine.folder / "etc"),
         "BAMBOO_UNITS_DIR": str(machine.folder / "units"),
         "BAMBOO_BUCKET": "bucket",
+        "BAMBOO_PATH": str(machine.bin),
         "RUN": "r1",
     }
     return machine.run("boot.sh", **(folders | environment))
@@ -79,7 +82,7 @@ def with_settings(machine: Machine, *lines: str) -> None:
 
 def test_a_whole_boot(machine: Machine) -> None:
     with_python(machine)
-    done = boot(machine, BAMBOO_STORE_SECRET="arn:secret")
+    done = boot(machine)
     assert done.returncode == 0, done.stderr
     assert machine.calls("shutdown") == [
         "shutdown -h +45 bamboo: the boot takes too long",
@@ -99,7 +102,7 @@ def test_a_whole_boot(machine: Machine) -> None:
     assert installed.endswith(f"opt/{NAME}")
     assert f"aws s3 cp --only-show-errors s3://bucket/{WHEEL} " in "\n".join(machine.calls("aws"))
     etc = machine.folder / "etc"
-    assert (etc / "agent.env").read_text() == f"{PLAIN}\n"
+    assert set((etc / "agent.env").read_text().splitlines()) == set(PLAIN.splitlines())
     assert (etc / "agent.env").stat().st_mode & 0o777 == 0o600
     units = {path.name for path in (machine.folder / "units").iterdir()}
     assert units == {
@@ -108,34 +111,21 @@ def test_a_whole_boot(machine: Machine) -> None:
     }
 
 
-def test_the_store_s_login_goes_into_a_file_of_root_and_nowhere_else(machine: Machine) -> None:
-    with_python(machine)
-    done = boot(machine, BAMBOO_STORE_SECRET="arn:secret")
-    etc = machine.folder / "etc"
-    authority = etc / "store-ca.pem"
-    assert authority.read_text() == "PEM\nLINES\n"
-    assert (etc / "store.env").read_text().splitlines() == [
-        f'BAMBOO_REDIS_CA="{authority}"',
-        f'BAMBOO_REDIS_URL="rediss://worker:pass@10.0.0.4:6379/0?ssl_ca_certs={authority}"',
-    ]
-    assert (etc / "store.env").stat().st_mode & 0o777 == 0o600
-    assert "pass" not in "".join([*machine.calls(), done.stdout, done.stderr])
-
-
-def test_the_certificate_of_another_store_comes_with_the_run(machine: Machine) -> None:
+def test_the_certificate_of_the_store_comes_with_the_run(machine: Machine) -> None:
     with_python(machine)
     told = 'BAMBOO_REDIS_CA="/etc/bamboo/store-ca.pem"'
     with_settings(machine, told, PLAIN)
     assert boot(machine).returncode == 0
     authority = machine.folder / "etc" / "store-ca.pem"
-    assert authority.read_text() == "of s3://bucket/runs/r1/store-ca.pem\n"
+    assert authority.read_text() == "of s3://bucket/starts/r1/store-ca.pem\n"
 
 
-def test_a_boot_without_the_stack_s_store_asks_for_no_secret(machine: Machine) -> None:
+def test_a_boot_asks_for_no_secret(machine: Machine) -> None:
+    """How the store is reached only the agent reads, and of its own run."""
     with_python(machine)
+    with_settings(machine, 'BAMBOO_REDIS_URL="secret:bamboo/runs/r1"', PLAIN)
     assert boot(machine).returncode == 0
     assert not any("secretsmanager" in call for call in machine.calls())
-    assert not (machine.folder / "etc" / "store.env").exists()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +141,7 @@ def test_a_boot_without_the_stack_s_store_asks_for_no_secret(machine: Machine) -
 def test_whatever_fails_powers_off(machine: Machine, command: str, does: str) -> None:
     with_python(machine)
     machine.command(command, does)
-    done = boot(machine, BAMBOO_STORE_SECRET="arn:secret")
+    done = boot(machine)
     assert done.returncode != 0
     assert "this instance powers off" in done.stderr
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
@@ -176,7 +166,7 @@ def test_what_is_not_the_wheel_of_the_launcher_is_not_installed(
     machine: Machine, line: str
 ) -> None:
     with_python(machine)
-    with_settings(machine, NAMES_TORCH, line)
+    with_settings(machine, NAMES_RUN, NAMES_TORCH, line)
     assert boot(machine).returncode != 0
     assert machine.calls("venv-python") == []
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
@@ -184,7 +174,7 @@ def test_what_is_not_the_wheel_of_the_launcher_is_not_installed(
 
 def test_a_build_of_pypi_s_own_comes_from_there(machine: Machine) -> None:
     with_python(machine)
-    with_settings(machine, 'BAMBOO_TORCH="2.12.1"', NAMES_WHEEL)
+    with_settings(machine, NAMES_RUN, 'BAMBOO_TORCH="2.12.1"', NAMES_WHEEL)
     assert boot(machine).returncode == 0
     (installed,) = machine.calls("venv-python")
     assert "--index-url" not in installed
@@ -195,7 +185,7 @@ def test_a_build_of_pypi_s_own_comes_from_there(machine: Machine) -> None:
 @pytest.mark.parametrize("torch", ["", "2", "2.13.0+", "2.13.0/e; reboot", "2.13.0+../x", "x"])
 def test_what_is_no_version_of_torch_is_not_installed(machine: Machine, torch: str) -> None:
     with_python(machine)
-    with_settings(machine, f'BAMBOO_TORCH="{torch}"', NAMES_WHEEL)
+    with_settings(machine, NAMES_RUN, f'BAMBOO_TORCH="{torch}"', NAMES_WHEEL)
     assert boot(machine).returncode != 0
     assert machine.calls("venv-python") == []
 
@@ -223,22 +213,72 @@ def test_what_makes_environments_is_installed_where_it_lacks(machine: Machine) -
     ]
 
 
-def test_a_store_that_says_nothing_yet_is_asked_again(machine: Machine) -> None:
-    with_python(machine)
-    machine.command(
-        "aws",
-        f"if [[ $1 == secretsmanager && ! -e asked ]]; then echo >asked; exit 255; fi\n{AWS}",
-    )
-    assert boot(machine, BAMBOO_STORE_SECRET="arn:secret").returncode == 0
-    assert machine.calls("sleep") == ["sleep 15"]
-
-
 @pytest.mark.parametrize("run", ["", "../../boot", "a b", 'a"b', "Ab"])
 def test_a_tag_that_is_no_run_powers_off(machine: Machine, run: str) -> None:
     done = boot(machine, RUN=run)
     assert done.returncode != 0
     assert machine.calls("shutdown")[-1] == "shutdown -h +2"
     assert machine.calls("aws") == []
+
+
+LEADS_PYTHON = 'PYTHONWARNINGS="ignore:x:antigravity.x"'
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        *((f'{name}="1"', name) for name in HOSTILE_NAMES if name.isidentifier()),
+        (LEADS_PYTHON, "PYTHONWARNINGS"),
+        ('BAMBOO_RUN="r2"', "BAMBOO_RUN"),
+        *(
+            (line, 'no NAME="value"')
+            for line in (
+                *("PYTHONWARNINGS=1", ' PATH="x"', '="x"', "", "export X=1", "# of nobody"),
+                *('AWS_REGION="a" B="c"', 'AWS_REGION="a\\', 'AWS_REGION="$(reboot)"'),
+                *('AWS_REGION="`reboot`"', "AWS_REGION='x'", 'AWS_REGION="x";reboot', "\0"),
+            )
+        ),
+    ],
+)
+def test_what_no_agent_is_given_starts_nothing(machine: Machine, line: str, named: str) -> None:
+    with_python(machine)
+    machine.command("aws", f"""case "$4" in *agent.env) cat settings >"$5"; exit ;; esac\n{AWS}""")
+    (machine.folder / "settings").write_text(f"{PLAIN}\n{line}\n")
+    done = boot(machine)
+    assert done.returncode != 0
+    assert named in done.stderr
+    assert machine.calls("shutdown")[-1] == "shutdown -h +2"
+    assert machine.calls("venv-python", "python3") == []
+    assert not any("bamboo-agent" in call for call in machine.calls("systemctl"))
+    assert not (machine.folder / "etc" / "agent.env").exists()
+
+
+@pytest.mark.parametrize("told", ["", 'BAMBOO_RUN="r2"'])
+def test_the_settings_of_another_run_start_nothing(machine: Machine, told: str) -> None:
+    with_python(machine)
+    with_settings(machine, *filter(None, (told, NAMES_TORCH, NAMES_WHEEL)))
+    done = boot(machine)
+    assert done.returncode != 0
+    assert "not of r1" in done.stderr
+    assert machine.calls("venv-python") == []
+
+
+@pytest.mark.parametrize("path", ["instance-id", "placement/region"])
+def test_what_the_metadata_say_ends_no_line_of_a_file(machine: Machine, path: str) -> None:
+    """Another unit, of root, reads them there."""
+    machine.command(
+        "curl", f'case "${{@: -1}}" in */{path}) echo \'x"\nA="b\' ;; *) {METADATA} ;; esac'
+    )
+    assert boot(machine).returncode != 0
+    assert not (machine.folder / "etc" / "instance.env").exists()
+
+
+def test_python_is_started_isolated_all_along(machine: Machine) -> None:
+    with_python(machine)
+    assert boot(machine, PYTHONWARNINGS="error", PYTHONPATH=str(machine.folder)).returncode == 0
+    started = machine.calls("python3", "venv-python")
+    assert len(started) >= 4
+    assert all(call.split()[1] == "-I" for call in started)
 
 
 def test_a_boot_outside_a_stack_does_nothing(machine: Machine) -> None:

@@ -1,6 +1,7 @@
 """The laptop's cluster of infra/compose.yaml: read as YAML, for no container is run here, and what
 its store starts from, played with the real redis-server."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bamboo.coord.acl import COMMANDS
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
@@ -52,6 +54,16 @@ def test_every_file_and_volume_it_names_is_there() -> None:
         for volume in service["volumes"]:
             source = volume.split(":")[0]
             assert source in COMPOSE["volumes"] or (ROOT / "infra" / source).exists(), source
+
+
+def test_its_login_has_the_commands_of_a_run_and_no_others() -> None:
+    script = (ROOT / "infra" / "compose-store.sh").read_text()
+    may = " ".join(re.findall(r"^may=['\"](?:\$may )?(.*)['\"]$", script, re.MULTILINE)).split()
+    assert may == [f"+{name}" for name in COMMANDS]
+    assert re.findall(r"^user .*$", script, re.MULTILINE) == [
+        "user default off",
+        "user bamboo on #$digest resetkeys resetchannels -@all ~bamboo:* $may",
+    ]
 
 
 @pytest.fixture

@@ -39,12 +39,13 @@ def test_a_worker_given_everything_still_ends_and_starts_nothing() -> None:
     assert not allowed(wide, Ask(action="iam:PassRole", resource=WORKER_ROLE))
 
 
-def test_a_worker_reads_its_secret_and_no_other() -> None:
-    read = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:worker-1")
+def test_a_worker_reads_secrets_of_runs_and_not_the_store_s() -> None:
+    read = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:bamboo/runs/r1-1")
     assert allowed(WORKER, read)
-    assert not allowed(WORKER, replace(read, resource=f"{SECRETS}:admin-1"))
-    assert not allowed(WORKER, replace(read, action="secretsmanager:PutSecretValue"))
-    assert not allowed(WORKER, Ask(action="secretsmanager:ListSecrets"))
+    for other in ("bamboo-store-admin-1", "other/runs/r1-1"):
+        assert not allowed(WORKER, replace(read, resource=f"{SECRETS}:{other}"))
+    for action in ("PutSecretValue", "DeleteSecret", "ListSecrets"):
+        assert not allowed(WORKER, replace(read, action=f"secretsmanager:{action}"))
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,18 @@ def test_a_worker_reads_its_secret_and_no_other() -> None:
     [
         ("GetObject", "boot/bamboo-agent.service", True),
         ("GetObject", "wheels/0/bamboo_train-1.whl", True),
-        ("GetObject", "runs/r1/agent.env", True),
+        ("GetObject", "starts/r1/agent.env", True),
+        ("GetObject", "runs/r1/checkpoints/1/0", True),
         ("PutObject", "runs/r1/checkpoints/1/0", True),
         ("DeleteObject", "runs/r1/checkpoints/1/0", True),
         ("AbortMultipartUpload", "runs/r1/checkpoints/1/0", True),
         ("PutObject", "boot/bamboo-agent.service", False),
         ("PutObject", "wheels/0/bamboo_train-1.whl", False),
         ("DeleteObject", "wheels/0/bamboo_train-1.whl", False),
+        ("PutObject", "starts/r1/agent.env", False),
+        ("PutObject", "starts/r1/store-ca.pem", False),
+        ("DeleteObject", "starts/r1/data/0", False),
+        ("AbortMultipartUpload", "starts/r1/data/0", False),
         ("GetObject", "other/secret", False),
         ("PutObject", "runs2/r1/x", False),
         ("DeleteObjectVersion", "runs/r1/checkpoints/1/0", False),
@@ -81,11 +87,10 @@ def test_what_a_worker_may_list(prefix: str | None, may: bool) -> None:
 
 
 def test_the_store_says_how_it_is_reached_and_nothing_else() -> None:
-    for name in ("admin", "worker"):
-        secret = f"{SECRETS}:{name}-1"
-        for action in ("GetSecretValue", "PutSecretValue"):
-            ask = Ask(action=f"secretsmanager:{action}", resource=secret)
-            assert allowed(STORE, ask)
-            assert not allowed(STORE, replace(ask, resource=f"{SECRETS}:other-1"))
-        assert not allowed(STORE, Ask(action="secretsmanager:DeleteSecret", resource=secret))
-    assert not allowed(STORE, Ask(action="s3:GetObject", resource=f"{BUCKET}/runs/r1/agent.env"))
+    secret = f"{SECRETS}:admin-1"
+    for action in ("GetSecretValue", "PutSecretValue"):
+        ask = Ask(action=f"secretsmanager:{action}", resource=secret)
+        assert allowed(STORE, ask)
+        assert not allowed(STORE, replace(ask, resource=f"{SECRETS}:bamboo/runs/r1-1"))
+    assert not allowed(STORE, Ask(action="secretsmanager:DeleteSecret", resource=secret))
+    assert not allowed(STORE, Ask(action="s3:GetObject", resource=f"{BUCKET}/starts/r1/agent.env"))

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EC2 = "arn:aws:ec2:us-east-1:123456789012"
 BUCKET = "arn:aws:s3:::bamboo-1"
 SECRETS = "arn:aws:secretsmanager:us-east-1:123456789012:secret"
+RUN_SECRETS = f"{SECRETS}:bamboo/runs/*"
+OBJECTS = (f"{BUCKET}/runs/r1/x", f"{BUCKET}/starts/r1/x")
 WORKER_ROLE = "arn:aws:iam::123456789012:role/bamboo-worker-1"
 SPOT_ROLES = "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com"
 IMAGE_PARAMETER = "arn:aws:ssm:us-east-1::parameter/aws/service/deeplearning/ami/x/latest/ami-id"
@@ -38,14 +40,12 @@ VALUES: dict[str, Mapping[str, Any]] = {
         "ec2_arn": "arn:aws:ec2:us-east-1:*",
         "bucket_arn": BUCKET,
         "secret_arn": f"{SECRETS}:admin-1",
+        "run_secrets_arn": RUN_SECRETS,
         "worker_role_arn": WORKER_ROLE,
         "part_arns": PARTS,
     },
-    "worker": {"bucket_arn": BUCKET, "secret_arn": f"{SECRETS}:worker-1"},
-    "store": {
-        "admin_secret_arn": f"{SECRETS}:admin-1",
-        "worker_secret_arn": f"{SECRETS}:worker-1",
-    },
+    "worker": {"bucket_arn": BUCKET, "secret_arn": RUN_SECRETS},
+    "store": {"admin_secret_arn": f"{SECRETS}:admin-1"},
     "bucket": {"bucket_arn": BUCKET},
 }
 
@@ -170,6 +170,18 @@ CALLS: dict[str, list[Ask]] = {
     "get_secret_value": [
         Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:admin-1")
     ],
+    "list_secrets": [Ask(action="secretsmanager:ListSecrets")],
+    **{
+        xform_name(name): [
+            Ask(action=f"secretsmanager:{action}", resource=f"{SECRETS}:bamboo/runs/r1-1")
+            for action in actions
+        ]
+        for name, actions in {
+            "CreateSecret": ("CreateSecret", "TagResource"),
+            "PutSecretValue": ("PutSecretValue",),
+            "DeleteSecret": ("DeleteSecret",),
+        }.items()
+    },
     "get_role": [Ask(action="iam:GetRole", resource=f"{SPOT_ROLES}/AWSServiceRoleForEC2Spot")],
     "create_service_linked_role": [
         Ask(
@@ -180,10 +192,10 @@ CALLS: dict[str, list[Ask]] = {
     "get_caller_identity": [],  # needs no right
     "list_objects_v2": [Ask(action="s3:ListBucket", resource=BUCKET)],
     "head_bucket": [Ask(action="s3:ListBucket", resource=BUCKET)],
-    "get_object": [Ask(action="s3:GetObject", resource=f"{BUCKET}/runs/r1/agent.env")],
-    "head_object": [Ask(action="s3:GetObject", resource=f"{BUCKET}/runs/r1/agent.env")],
-    "put_object": [Ask(action="s3:PutObject", resource=f"{BUCKET}/runs/r1/agent.env")],
-    "delete_object": [Ask(action="s3:DeleteObject", resource=f"{BUCKET}/runs/r1/agent.env")],
+    "get_object": [Ask(action="s3:GetObject", resource=where) for where in OBJECTS],
+    "head_object": [Ask(action="s3:GetObject", resource=where) for where in OBJECTS],
+    "put_object": [Ask(action="s3:PutObject", resource=where) for where in OBJECTS],
+    "delete_object": [Ask(action="s3:DeleteObject", resource=where) for where in OBJECTS],
 }  # fmt: skip
 """Every call that a launcher may make, with what the service asks before it is done."""
 
@@ -297,8 +309,9 @@ def test_the_launcher_gives_no_other_role_and_to_nobody_else() -> None:
 
 
 def test_the_launcher_reads_one_secret_and_leaves_boot_files_alone() -> None:
-    read = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:worker-1")
-    assert not allowed(LAUNCHER, read)
+    for name in ("other-1", "bamboo/runs/r1-1"):
+        read = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:{name}")
+        assert not allowed(LAUNCHER, read)
     boot = Ask(action="s3:PutObject", resource=f"{BUCKET}/boot/bamboo-agent.service")
     assert not allowed(LAUNCHER, boot)
 
@@ -312,7 +325,7 @@ def test_the_launcher_brings_wheels_and_takes_none_away() -> None:
 def test_the_bucket_refuses_whoever_comes_in_the_clear() -> None:
     everybody = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     both = {"Statement": [*document("bucket")["Statement"], everybody]}
-    for resource in (BUCKET, f"{BUCKET}/runs/r1/agent.env"):
+    for resource in (BUCKET, f"{BUCKET}/runs/r1/x"):
         ask = Ask(action="s3:GetObject", resource=resource)
         assert not allowed(both, replace(ask, context={"aws:SecureTransport": "false"}))
         assert allowed(both, replace(ask, context={"aws:SecureTransport": "true"}))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from bamboo.agent.config import AgentConfig
 from bamboo.config.tree import CloudConfig
+from bamboo.coord.address import CA_VARIABLE
 from bamboo.ids import RunId
 from cli.planning import LAUNCH_TEMPLATE
 from cli.stack import OUTPUTS
 from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
-from cloud.ec2.user_data import boot_script
+from cloud.ec2.user_data import agent_names, boot_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,13 +48,29 @@ def test_the_unit_gives_the_agent_all_that_it_needs() -> None:
     unit = text_of("infra/bamboo-agent.service")
     given = dict(re.findall(r"^Environment=(\w+)=(.*)$", unit, re.MULTILINE))
     # The rest comes with the run's settings from the bucket.
+    assert re.findall(r"^EnvironmentFile=(.*)$", unit, re.MULTILINE) == ["/etc/bamboo/agent.env"]
+    assert "/etc/bamboo" in text_of("infra/boot.sh")
     given |= {"BAMBOO_RUN": "r1", "BAMBOO_REDIS_URL": "rediss://store.test"}
     config = AgentConfig.from_environment(given)
     made = re.search(r"^RuntimeDirectory=(\w+)$", unit, re.MULTILINE)
     assert made is not None
     assert config.socket_dir == Path("/run") / made[1]
     assert "RuntimeDirectoryMode=0700" in unit
-    assert "ExecStart=/opt/bamboo/venv/bin/bamboo agent\n" in unit
+    assert "ExecStart=/opt/bamboo/venv/bin/python -I -m cli.main agent\n" in unit
+
+
+def test_no_unit_finds_its_commands_by_a_path_of_somebody_else_s() -> None:
+    for name in ("agent", "deadman", "logs"):
+        assert "\nEnvironment=PATH=/usr/local/sbin:" in text_of(f"infra/bamboo-{name}.service"), (
+            name
+        )
+
+
+def test_an_agent_is_given_names_that_it_or_its_boot_reads() -> None:
+    """And those that lead code are none of them: `tests/infra/test_boot.py`."""
+    read = text_of("infra/boot.sh") + text_of("bamboo/agent/config.py") + text_of("cli/wiring.py")
+    read += CA_VARIABLE
+    assert [name for name in agent_names() if f"{name}" not in read] == []
 
 
 def test_the_agent_gives_up_before_the_dead_man_switch_does() -> None:
@@ -81,11 +98,11 @@ def test_all_that_the_boot_fetches_is_put_there() -> None:
     fetched = re.findall(r"^ *fetch boot/([\w.-]+) ", boot, re.MULTILINE)
     for unit, script in re.findall(r"^fetch_unit ([\w-]+) ([\w.-]+)$", boot, re.MULTILINE):
         fetched += [script, f"{unit}.service", f"{unit}.timer"]
-    assert len(fetched) == 8
+    assert len(fetched) == 9
     for name in fetched:
         by_pattern = re.fullmatch(r"bamboo-.*\.(service|timer)", name)
         assert by_pattern or f'"{name}"' in bucket, name
-        assert (ROOT / name).exists() or (ROOT / "infra" / name).exists(), name
+        assert any((ROOT / where / name).exists() for where in ("", "infra", "cloud/ec2")), name
 
 
 def test_the_stack_says_all_that_init_writes_down() -> None:

@@ -1,5 +1,5 @@
-"""The store's first boot: a server by TLS with two logins, of which nothing shows but in the two
-secrets; played on this machine with the real redis-server."""
+"""The store's first boot: a server by TLS with one login, of which nothing shows but in its secret;
+played on this machine with the real redis-server."""
 
 import contextlib
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from bamboo.coord.logins import check_separates_runs, make_login
 from bamboo.coord.open import check_store
 from bamboo.errors import StoreRefused
 from bamboo.ids import RunId
@@ -63,7 +64,6 @@ def boot(machine: Machine, port: int) -> subprocess.CompletedProcess[str]:
     return machine.run(
         "store.sh",
         BAMBOO_ADMIN_SECRET="admin",
-        BAMBOO_WORKER_SECRET="worker",
         BAMBOO_STORE_PORT=str(port),
         BAMBOO_STORE_ETC=str(machine.folder / "etc"),
         BAMBOO_STORE_DATA=str(machine.folder / "data"),
@@ -71,8 +71,8 @@ def boot(machine: Machine, port: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def secret(machine: Machine, name: str) -> dict[str, str]:
-    found = json.loads((machine.folder / f"secret-{name}").read_text())
+def secret(machine: Machine) -> dict[str, str]:
+    found = json.loads((machine.folder / "secret-admin").read_text())
     assert isinstance(found, dict)
     return found
 
@@ -98,83 +98,73 @@ def served(machine: Machine, port: int) -> Iterator[Machine]:
         process.wait(timeout=10)
 
 
-def url(machine: Machine, name: str) -> str:
-    authority = machine.folder / f"{name}-ca.pem"
-    authority.write_text(secret(machine, name)["ca_pem"])
-    return f"{secret(machine, name)['url']}?ssl_ca_certs={authority}"
+def url(machine: Machine) -> str:
+    authority = machine.folder / "ca.pem"
+    authority.write_text(secret(machine)["ca_pem"])
+    return f"{secret(machine)['url']}?ssl_ca_certs={authority}"
 
 
-def client(machine: Machine, name: str) -> redis.Redis:
-    return redis.Redis.from_url(url(machine, name), socket_timeout=5, decode_responses=True)
-
-
-def test_a_run_can_be_kept_there_by_a_worker_s_login(served: Machine) -> None:
-    check_store(url(served, "worker"), run=RunId("r1"))
+def test_a_run_has_a_login_of_its_own_there(served: Machine) -> None:
+    check_separates_runs(url(served))
+    user, password = make_login(url(served), RunId("r1"))
+    of_run = url(served).replace(f"admin:{secret(served)['password']}", f"{user}:{password}")
+    check_store(of_run, run=RunId("r1"))
+    with pytest.raises(StoreRefused, match="does not let this user"):
+        check_store(of_run, run=RunId("r2"))
+    users = (served.folder / "data" / "users.acl").read_text()
+    assert "user bamboo-r1 on" in users, "a store that starts again knows it"
+    assert password not in users
 
 
 def test_nobody_comes_in_without_a_login_or_in_the_clear(served: Machine, port: int) -> None:
-    authority = url(served, "worker").partition("?")[2]
+    authority = url(served).partition("?")[2]
     for address in (
         f"rediss://127.0.0.1:{port}/0?{authority}",
-        f"rediss://worker:wrong@127.0.0.1:{port}/0?{authority}",
+        f"rediss://admin:wrong@127.0.0.1:{port}/0?{authority}",
         f"redis://127.0.0.1:{port}/0",
-        secret(served, "worker")["url"],  # without the certificate nobody is believed
+        secret(served)["url"],  # without the certificate nobody is believed
     ):
         with pytest.raises(StoreRefused):
             check_store(address, run=RunId("r1"))
 
 
-def test_a_worker_changes_nothing_but_runs(served: Machine) -> None:
-    with contextlib.closing(client(served, "worker")) as worker:
-        assert worker.hset("bamboo:r1:state", "version", "1") == 1
-        for forbidden in (
-            lambda: worker.set("other", "1"),
-            worker.flushall,
-            lambda: worker.config_get("*"),
-            lambda: worker.acl_setuser("me", enabled=True),
-            lambda: worker.keys("*"),
-            lambda: worker.execute_command("SHUTDOWN"),
-        ):
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                forbidden()
-
-
-def test_an_admin_makes_a_user_for_a_run(served: Machine) -> None:
-    with contextlib.closing(client(served, "admin")) as admin:
-        admin.acl_setuser("run", enabled=True, passwords=["+pass"], keys=["bamboo:r1:*"])
-        assert admin.execute_command("ACL", "SAVE") == "OK"
-        assert "user run on" in (served.folder / "data" / "users.acl").read_text()
+def test_the_launcher_has_the_one_login_and_the_store_forgets_nothing(served: Machine) -> None:
+    asked = redis.Redis.from_url(url(served), socket_timeout=5, decode_responses=True)
+    with contextlib.closing(asked) as admin:
+        users = admin.execute_command("ACL", "LIST")
+        assert [line.split()[1:3] for line in sorted(users)] == [
+            ["admin", "on"],
+            ["default", "off"],
+        ]
         assert admin.config_get("appendfsync") == {"appendfsync": "always"}
 
 
 def test_no_password_shows(served: Machine) -> None:
     """Not in an argument, not in what was printed, not in a file of the server."""
-    passwords = [secret(served, name)["password"] for name in ("admin", "worker")]
-    assert passwords[0] != passwords[1]
-    assert all(len(password) == 64 for password in passwords)
+    password = secret(served)["password"]
+    assert len(password) == 64
     seen = "".join(served.calls())
     for path in served.folder.rglob("*"):
         if path.is_file() and not path.name.startswith("secret-"):
             seen += path.read_bytes().decode(errors="replace")
-    assert not any(password in seen for password in passwords)
+    assert password not in seen
     for name in ("etc/key.pem", "data/users.acl"):
         assert (served.folder / name).stat().st_mode & 0o007 == 0
 
 
-def test_a_replaced_store_keeps_its_passwords(machine: Machine, port: int) -> None:
+def test_a_replaced_store_keeps_its_password(machine: Machine, port: int) -> None:
     assert boot(machine, port).returncode == 0
-    first = {name: secret(machine, name) for name in ("admin", "worker")}
+    before = secret(machine)
     assert boot(machine, port).returncode == 0
-    for name, before in first.items():
-        assert secret(machine, name)["password"] == before["password"]
-        assert secret(machine, name)["ca_pem"] != before["ca_pem"]
+    assert secret(machine)["password"] == before["password"]
+    assert secret(machine)["ca_pem"] != before["ca_pem"]
 
 
-def test_the_secrets_are_said_once_the_store_is_on(machine: Machine, port: int) -> None:
+def test_one_secret_is_said_once_the_store_is_on(machine: Machine, port: int) -> None:
     assert boot(machine, port).returncode == 0
     said = [c for c in machine.calls() if "put-secret" in c or "enable --now" in c]
     assert said[0] == "systemctl enable --now bamboo-store.service"
-    assert len(said) == 3
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("command", ["curl", "dnf", "systemctl", "openssl"])

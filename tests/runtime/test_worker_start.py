@@ -131,6 +131,6 @@ def test_a_bucket_that_does_not_answer_is_no_fault_of_the_node(
     monkeypatch.setattr(worker, "open_store", lambda *_: MemoryStore(run_id("test")))
     monkeypatch.setattr(worker, "join_run", lambda *_, **__: (None, None))
     monkeypatch.setattr(worker, "documents_of", lambda *_, **__: {"strategy": strategy})
-    config = {"run": "test", "node": "i-1.0", "store_url": "-", "run_url": "s3://b/runs/test"}
+    config = {"run": "test", "node": "i-1.0", "store_url": "-", "start_url": "s3://b/starts/test"}
     assert worker.main(config, bucket=lambda url: Silent(Path(url))) == STORE_AWAY_STATUS
     assert "no answer" in capsys.readouterr().err
