@@ -29,7 +29,8 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from tests.coord import refuser
 from tests.jobs import tiny_job
-from tests.store_server import start_store
+from tests.store_server import start_admin_store, start_store
+from tests.tls_store import free_port
 
 REGION = "us-west-2"
 """Where no other test leaves anything: the mock is one for the process."""
@@ -362,8 +363,11 @@ def test_the_account_file_and_a_job_say_what_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    server = start_store(tmp_path / "store")
-    monkeypatch.setenv("BAMBOO_REDIS_URL", server.url)
+    store = start_admin_store(port=free_port())
+    reference = tmp_path / "store-url"
+    reference.touch(mode=0o600)
+    reference.write_text(store.admin_url)
+    monkeypatch.setenv("BAMBOO_REDIS_URL", f"file:{reference}")
     (tmp_path / "cloud.toml").write_text(
         f'[cloud]\nregion = "{REGION}"\nzones = ["{REGION}a"]\nlaunch_template = "{TEMPLATE}"\n'
         f'bucket = "{BUCKET}"\n'
@@ -380,5 +384,5 @@ def test_the_account_file_and_a_job_say_what_is_looked_at(
     assert results["quotas"] == "fault"
     assert results["orphans"] == results["network"] == "good"
     assert main.run(["doctor", str(job), "--set", "cluster.stages=2"]) == 0
-    server.stop()
+    store.stop()
     assert main.run(["doctor", str(job), "--set", "cluster.stages=2"]) == 1
