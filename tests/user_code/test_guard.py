@@ -1,5 +1,6 @@
 """What the user's code looks at is as it was at launch, or refused by name."""
 
+import os
 import py_compile
 import sys
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_environment_variables_are_those_of_the_launch(
         module.late()
     with pytest.raises(NotTakenAlong, match=r"m\.py, line 12, reads the whole environment"):
         module.names()
+
+
+def test_a_variable_of_the_launch_is_told_and_is_no_environment_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name: one that runs code in an interpreter that is started later runs none."""
+    names = ("PYTHONWARNINGS", "BROWSER", "LD_PRELOAD")
+    lines = "\n".join(f"{name} = os.environ.get({name!r})" for name in names)
+    write(tmp_path, {"src/m.py": f"import os\n{lines}\n"})
+    for name in names:
+        monkeypatch.setenv(name, f"of {name}")
+    bundled(tmp_path / "src/m.py", tmp_path / "run")
+    for name in names:
+        monkeypatch.delenv(name)
+    module = load_bundle(tmp_path / "run")
+    assert [getattr(module, name) for name in names] == [f"of {name}" for name in names]
+    assert not set(names) & os.environ.keys()
 
 
 @pytest.mark.parametrize(
