@@ -144,7 +144,7 @@ run "defaults" {
   }
 
   assert {
-    condition     = keys(aws_secretsmanager_secret.store) == ["admin"] && !strcontains(base64decode(aws_launch_template.worker.user_data), "arn:aws:secretsmanager")
+    condition     = length(aws_secretsmanager_secret.store) == 1 && contains(keys(aws_secretsmanager_secret.store), "admin") && !strcontains(base64decode(aws_launch_template.worker.user_data), "arn:aws:secretsmanager")
     error_message = "No login is shared by instances: a run has its own, which its launcher makes."
   }
 
