@@ -29,7 +29,7 @@ from redis.retry import Retry
 
 from bamboo.coord.address import CA_VARIABLE, Address, read_address
 from bamboo.coord.refusals import Refusal, refusal_of
-from bamboo.coord.stored import body_of, lease_of, version_of
+from bamboo.coord.stored import body_of, entry_of, lease_of, version_of
 from bamboo.errors import (
     InputError,
     StoreNotReached,
@@ -129,9 +129,19 @@ class RedisStore:
         return bool(done == 1)
 
     def entries(self, *, after_version: int, timeout_s: float) -> Sequence[Entry]:
+        """What somebody else wrote into the log is passed over, by every reader alike: an entry
+        without its field or of another id than a decision's, and one that no commit made."""
         last_id = f"{after_version}-1" if after_version >= 0 else "0-0"
-        found = self._read_stream(self._key("log"), last_id, timeout_s)
-        return [Entry(version=int(at.split("-")[0]), body=body) for at, body in found]
+        end_s = time.monotonic() + timeout_s
+        while found := self._read_stream(self._key("log"), last_id, end_s - time.monotonic()):
+            last_id = found[-1][0]
+            entries = [entry for at, body in found if (entry := entry_of(at, body)) is not None]
+            # Asked for after the log, so that all that was committed there is within it.
+            ask = partial(self._commands.hget, self._key("state"), "version")
+            newest = version_of(self._call(ask) or -1) if entries else -1
+            if made := [entry for entry in entries if entry.version <= newest]:
+                return made
+        return []
 
     def store_id(self) -> str:
         return str(self._call(lambda: self._commands.hget(self._key("state"), "store_id")) or "")

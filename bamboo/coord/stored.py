@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from bamboo.errors import UnreadableRecord
-from bamboo.ports import Lease
+from bamboo.ports import Entry, Lease
 
 _SHOWN = 80
 
@@ -29,6 +29,12 @@ def lease_of(text: str) -> Lease:
 def body_of(fields: Mapping[str, str]) -> str:
     """What a stream's entry says; "", which is no record, where it has another form."""
     return str(fields.get("body", ""))
+
+
+def entry_of(at: str, body: str) -> Entry | None:
+    """The decision that a log's entry of the id `at` holds; None: it is none."""
+    version, _, more = at.partition("-")
+    return Entry(version=int(version), body=body) if more == "1" and body else None
 
 
 def version_of(text: object) -> int:

@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,14 +16,17 @@ import redis
 
 from bamboo.coord.acl import user_rules
 from bamboo.coord.driver import Driver, create_run
+from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.open import check_store, open_store
 from bamboo.coord.redis_store import RedisStore, refused
 from bamboo.coord.replay import verify_decisions
+from bamboo.core.events import StoreRefilled
 from bamboo.errors import StoreRefused, StoreUnavailable, UnreadableRecord
 from bamboo.ids import NodeId, run_id
 from bamboo.ports import Lease
 from tests.core.build import POLICY, forming, joined, lost
 from tests.store_server import StoreServer, start_store
+from tests.support import wait_until
 
 RUN = run_id("test")
 PASSWORD = "open sesame"
@@ -124,6 +129,65 @@ def test_what_has_another_form_is_no_reason_to_end(server: StoreServer) -> None:
         stranger.hset("bamboo:odd:state", "version", "many")
         with pytest.raises(UnreadableRecord, match="version of the run in its store is 'many'"):
             store.read()
+    store.remove()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "fields"), [("0-2", {"body": "x"}), ("0-7", {}), ("7-1", {"body": "{"}), ("*", {})]
+)
+def test_what_is_no_decision_is_passed_over_in_the_log(
+    server: StoreServer, at: str, fields: dict[str, str]
+) -> None:
+    """Its reader ended, and where it stood behind the end, the next state had no entry."""
+    hasty = replace(POLICY, suspect_s=0.1, gone_s=0.3)
+    store = RedisStore(server.url, run_id("odd-log"), deadline_s=5.0)
+    assert create_run(store, state=forming(), policy=hasty, documents={}, at_s=0.0)
+    driver, member = Driver(store, hasty, "a"), Follower(Driver(store, hasty, "b"))
+    assert member.poll(store, timeout_s=0.0) == []
+    with redis.Redis.from_url(server.url) as stranger:
+        stranger.xadd("bamboo:odd-log:log", {"else": "x", **fields}, id=at)
+        for _ in range(2):
+            (first,) = store.entries(after_version=-1, timeout_s=0.1)
+            assert first.version == 0
+            assert list(store.entries(after_version=0, timeout_s=0.1)) == []
+            assert member.poll(store, timeout_s=0.1) == []
+    appending = threading.Thread(target=driver.append, args=(joined("a.0"),))
+    appending.start()
+    try:
+        wait_until(
+            lambda: bool(_polled(member, store)), what="the decision behind it", timeout_s=30
+        )
+    finally:
+        appending.join(30)
+    assert verify_decisions(store).equal
+    assert member.state == driver.state()
+    assert not member.overtaken
+    store.remove()
+    store.close()
+
+
+def _polled(member: Follower, store: RedisStore) -> list[Decision]:
+    try:
+        return [
+            decision
+            for decision in member.poll(store, timeout_s=0.0)
+            if not isinstance(decision.event, StoreRefilled)
+        ]
+    except StoreUnavailable:
+        return []
+
+
+def test_a_commit_that_fails_leaves_the_run_as_it_was(server: StoreServer) -> None:
+    """State and log are one: the next state stood there without its entry."""
+    store = RedisStore(server.url, run_id("half"), deadline_s=5.0)
+    assert store.create(state="first", entry="begin", documents={})
+    with redis.Redis.from_url(server.url) as stranger:
+        stranger.delete("bamboo:half:log")
+        stranger.set("bamboo:half:log", "no stream")
+        with pytest.raises(StoreUnavailable):
+            store.commit(expected_version=0, state="second", entry="next")
+        assert (store.read().version, store.read().state) == (0, "first")
     store.remove()
     store.close()
 

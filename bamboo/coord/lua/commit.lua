@@ -9,6 +9,16 @@ if held[1] ~= ARGV[1] or (ARGV[4] ~= '' and held[2] ~= ARGV[4]) then
   return 0
 end
 local next_version = string.format('%d', tonumber(held[1]) + 1)
+-- First, since it may fail, and what a script has written before it fails stays.
+local added = redis.pcall('XADD', KEYS[2], next_version .. '-1', 'body', ARGV[3])
+if type(added) == 'table' and added.err then
+  if not string.find(added.err, 'equal or smaller', 1, true) then
+    return added
+  end
+  -- Somebody else wrote into the log, behind its end: no decision could follow for ever. So the run
+  -- is lost here, and its members give it back.
+  redis.call('DEL', KEYS[1])
+  return -1
+end
 redis.call('HSET', KEYS[1], 'version', next_version, 'state', ARGV[2])
-redis.call('XADD', KEYS[2], next_version .. '-1', 'body', ARGV[3])
 return 1
