@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bamboo.errors import BooksUnwritable
+from bamboo.new_files import open_to_append
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What the system calls a disk, a share of it, or a file, that takes no more."""
@@ -27,7 +28,8 @@ class LineWriter:
         self._descriptor = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with open_to_append(path) as file:
+                self._descriptor = os.dup(file.fileno())
             self._torn = not _ends_with_newline(path)
         except OSError as error:
             self.close()

@@ -60,11 +60,11 @@ def open_named(path: Path, *, follow: bool = True) -> BinaryIO:
     """A file, open for reading; `follow`: a link to one will do. Raises OSError, whose `strerror`
     says what it is if it is none."""
     # A socket cannot be opened, and some devices do something when they are.
-    _refuse(os.stat(path, follow_symlinks=follow).st_mode, path)
+    refuse_unless_file(os.stat(path, follow_symlinks=follow).st_mode, path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
     try:
-        _refuse(os.fstat(descriptor).st_mode, path)
+        refuse_unless_file(os.fstat(descriptor).st_mode, path)
     except OSError:
         os.close(descriptor)
         raise
@@ -111,7 +111,8 @@ def _of_pipe(path: Path, most: int) -> bytes:
         os.close(descriptor)
 
 
-def _refuse(mode: int, path: Path) -> None:
+def refuse_unless_file(mode: int, path: Path) -> None:
+    """Raise OSError, whose `strerror` says what it is, for what is no file by its `st_mode`."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
+from bamboo.new_files import open_to_append
 from cli import attempt, lock
 from cli.lock import Lock
 from cli.runs import RunFolder
@@ -41,7 +42,7 @@ def start(folder: RunFolder, held: Lock, *, fresh: bool) -> None:
     command = [sys.executable, "-P", "-m", "cli.main", "launcher", folder.id]
     fds = ["--lock-fd", str(held.descriptor), "--ready-fd", str(speaks)]
     try:
-        with (logs / "launcher.log").open("ab") as log:
+        with open_to_append(logs / "launcher.log") as log:
             process = subprocess.Popen(
                 [*command, *fds, *(["--fresh"] if fresh else [])],
                 stdin=subprocess.DEVNULL,

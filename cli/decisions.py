@@ -12,7 +12,7 @@ from bamboo.coord.replay import DecisionReport, verify_decisions
 from bamboo.errors import InputError
 from bamboo.ports import Entry, Store
 from cli.live import live_store
-from cli.runs import RunFolder, part_of, parts_before, write_text
+from cli.runs import RunFolder, part_of, parts_before, write_file
 
 
 def save_decisions(folder: RunFolder, store: Store) -> int:
@@ -23,7 +23,7 @@ def save_decisions(folder: RunFolder, store: Store) -> int:
         lines += [json.dumps({"version": e.version, "body": e.body}) for e in entries]
         version = entries[-1].version
     lines.append(json.dumps({"state": store.read().state}))
-    write_text(folder.decisions, "\n".join(lines) + "\n")
+    write_file(folder.decisions, "\n".join(lines) + "\n")
     return len(lines) - 1
 
 

@@ -66,7 +66,7 @@ def refuse_while_led(folder: RunFolder) -> None:
 def _locked(folder: RunFolder, access: int, kind: int) -> Lock | None:
     path = folder.path / NAME
     try:
-        descriptor = os.open(path, access | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         whose = "it is for who may write there" if access & os.O_RDWR else "ask as its user"
         raise InputError(f"{path} cannot be opened: {error.strerror}; {whose}") from error

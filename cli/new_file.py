@@ -1,19 +1,22 @@
 """Writing a file that a user asked for: whole or not at all, and never over another unasked.
 
-Rule: it is written aside and then renamed, so a full disk leaves what was there; every fault of the
-disk is one line with the path and what to do.
+Rule: it is written aside and then renamed, so a full disk leaves what was there, and no link is
+followed, whoever laid it; every fault of the disk is one line with the path and what to do.
 """
 
+import errno
 import os
-import uuid
 from pathlib import Path
 
 from bamboo.errors import InputError
 from bamboo.lines import DISK_FULL
+from bamboo.new_files import whole_file
 from bamboo.private_files import users_umask
 from cli.echo import echo_result
 
 STDOUT = "-"
+_NO_SECOND_NAMES = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+"""What the system says where files have one name only."""
 
 
 def refuse_to_overwrite(path: Path, *, force: bool) -> None:
@@ -23,12 +26,16 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     try:
         if "\0" in str(path):  # which the system would take for the end of the name
             raise ValueError("a name has no zero byte")
+        leads_to = os.readlink(path) if path.is_symlink() else ""
         there, is_file, has_folder = path.exists(), path.is_file(), path.parent.is_dir()
     except (OSError, ValueError) as error:  # too long a name, a folder that may not be entered
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be written: {why}; give another path") from error
-    if not there and Path(os.path.realpath(path)).is_symlink():
-        raise InputError(f"{path} is a link that leads to itself; give another path")
+    if leads_to:
+        raise InputError(
+            f"{path} is a link to {leads_to}, which is not followed; give the name of the file "
+            "itself, or take the link away"
+        )
     if there and not is_file:
         raise InputError(f"{path} is no file that could be written; give the name of a new one")
     if there and not force:
@@ -44,17 +51,22 @@ def write_new(path: Path, data: bytes, *, force: bool, mode: int = 0o666) -> Non
     if str(path) == STDOUT:
         echo_result(data)
         return
-    target = Path(os.path.realpath(path))
-    # A name that nobody can lay a link under beforehand, in a folder that others write to as well.
-    aside = target.with_name(f".{uuid.uuid4().hex}")
     try:
         try:
-            with open(aside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-                os.fchmod(file.fileno(), mode & ~users_umask())
-                file.write(data)
-            aside.replace(target)
-        finally:
-            aside.unlink(missing_ok=True)
+            _write(path, data, replace=force, mode=mode)
+        except FileExistsError:  # it came in between
+            refuse_to_overwrite(path, force=force)
+            raise
+        except OSError as error:
+            if force or error.errno not in _NO_SECOND_NAMES:
+                raise
+            _write(path, data, replace=True, mode=mode)
     except OSError as error:
         remedy = "make room there" if error.errno in DISK_FULL else "give another path"
         raise InputError(f"{path} cannot be written: {error.strerror}; {remedy}") from error
+
+
+def _write(path: Path, data: bytes, *, replace: bool, mode: int) -> None:
+    with whole_file(path, mode=mode, replace=replace) as file:
+        os.fchmod(file.fileno(), mode & ~users_umask())
+        file.write(data)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from bamboo.lines import LineWriter
 from cli.bill_log import read_bill_log
 from cli.runs import Part, RunFolder, part_of
 from cloud.intents import drop_torn_line
@@ -46,12 +47,12 @@ def end_bill(folder: RunFolder, *, ended_s: float) -> None:
                 ended.add(str(record["instance"]))
             case "seen":
                 ended.discard(str(record["instance"]))
-    with folder.cloud.open("a", encoding="utf-8") as file:
+    with LineWriter(folder.cloud) as file:
         for instance, began_s in begun.items():
             if instance in ended:
                 continue
             end = {"t": max(began_s, ended_s), "instance": instance, "cause": "end"}
-            file.write(json.dumps({"kind": "end", **end}) + "\n")
+            file.write(json.dumps({"kind": "end", **end}))
 
 
 def put_away(folder: RunFolder) -> Path:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bamboo.errors import BambooError, InputError
+from bamboo.new_files import write_whole
 from cli.views.report import POLICY
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -54,8 +55,8 @@ def page_png(
         here = Path(folder)
         allowed = page.replace(POLICY, f"{POLICY}; script-src 'unsafe-inline'", 1)
         measured = here / "measured.html"
-        measured.write_text(allowed.replace("</body>", f"{_MEASURE}</body>", 1), encoding="utf-8")
-        (here / "page.html").write_text(page, encoding="utf-8")
+        write_whole(measured, allowed.replace("</body>", f"{_MEASURE}</body>", 1).encode())
+        write_whole(here / "page.html", page.encode())
 
         def ask(height_px: int, *rest: str) -> str:
             command = [

@@ -4,9 +4,7 @@ Rule: the folder is the claim on the id. It is made with one `mkdir`, which the 
 grants once, so two launches with one id cannot both begin.
 """
 
-import contextlib
 import json
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +18,7 @@ from bamboo.config.home import home as home_folder
 from bamboo.errors import InputError, RunExists
 from bamboo.ids import NEWEST, RunId, run_id
 from bamboo.lines import unwritable
+from bamboo.new_files import write_whole
 from bamboo.user_code.bundle import CODE_FOLDER
 from cli.documents import SCHEMA_VERSION, Document, read_document, read_text
 
@@ -256,18 +255,12 @@ def write_json(path: Path, body: Mapping[str, Any]) -> None:
     """Write a whole JSON file or nothing: to a neighbour first, then renamed over the name. It is
     its owner's alone from its first byte on."""
     text = json.dumps({"schema_version": SCHEMA_VERSION, **body}, indent=2) + "\n"
-    write_text(path, text)
+    write_file(path, text)
 
 
-def write_text(path: Path, text: str) -> None:
-    """As `write_json`, for any text. Raises BooksUnwritable, and leaves no neighbour then."""
-    neighbour = path.with_name(f".{path.name}.{os.getpid()}")
+def write_file(path: Path, text: str) -> None:
+    """As `write_json`, for any text. Raises BooksUnwritable."""
     try:
-        descriptor = os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        neighbour.replace(path)
+        write_whole(path, text.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            neighbour.unlink(missing_ok=True)
         raise unwritable(path, error) from error

@@ -23,6 +23,7 @@ from bamboo.config.account import account_file
 from bamboo.config.tree import JobConfig
 from bamboo.coord.address import CA_VARIABLE, SCHEMES, with_authority
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreRefused
+from bamboo.new_files import write_whole
 from cloud.local.config import FILE_REFERENCE
 
 REDIS_VARIABLE = "BAMBOO_REDIS_URL"
@@ -160,13 +161,11 @@ def _kept(authority: str, reference: str) -> Path:
     It is named by what is in it: another store's has another name."""
     data = authority.encode(errors="replace")
     path = account_file().parent / f"store-{hashlib.sha256(data).hexdigest()[:16]}.pem"
-    part = path.with_suffix(f".{os.getpid()}")
     try:
         if path.exists() and path.read_bytes() == data:
             return path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(path)
+        write_whole(path, data)
     except OSError as error:
         raise StoreNotReached(
             f"{REDIS_VARIABLE} = {reference!r}: its certificate cannot be kept in {path}: "

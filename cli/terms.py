@@ -81,9 +81,9 @@ def save_terms(
     """Write `strategy.json`, the prices that the first part was planned with, then `resolved.json`,
     with which the folder is a run. `started_s`: its launch; `part`: by default the first."""
     part = part or Part(number=1, started_s=started_s)
-    runs.write_text(folder.strategy, planned.strategy.to_json() + "\n")
+    runs.write_file(folder.strategy, planned.strategy.to_json() + "\n")
     if not folder.prices.exists():
-        runs.write_text(folder.prices, catalogue_json(planned.catalogue))
+        runs.write_file(folder.prices, catalogue_json(planned.catalogue))
     body = {
         "run": folder.id,
         "started_s": started_s,

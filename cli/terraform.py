@@ -19,6 +19,8 @@ from threading import Timer
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.new_files import write_whole
+from bamboo.private_files import users_umask
 from cli.signals import held_back
 
 LOOK_S, INIT_S, PLAN_S, CHANGE_S = 60.0, 600.0, 600.0, 2400.0
@@ -87,7 +89,7 @@ def keep(stack: Path, values: Mapping[str, Any]) -> None:
     text = json.dumps(values, indent=2, sort_keys=True) + "\n"
     try:
         if values and not (path.exists() and path.read_text() == text):
-            path.write_text(text)
+            write_whole(path, text.encode(), mode=0o666 & ~users_umask())
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}; make room there") from error
 
@@ -112,7 +114,7 @@ def plan(
     """Make the plan `file` of what would make, or unmake, the stack with these values. Raises
     InputError."""
     chosen = file.with_suffix(".tfvars.json")
-    chosen.write_text(json.dumps(values))
+    write_whole(chosen, json.dumps(values).encode())
     _watched(stack, "init", "-input=false", "-no-color", deadline_s=INIT_S, note=note)
     kind = ("-destroy",) if destroy else ()
     words = ("-input=false", "-no-color", f"-var-file={chosen}", f"-out={file}")

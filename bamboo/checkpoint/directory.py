@@ -2,22 +2,34 @@
 
 Rule: an object is written aside, flushed to the disk, and only then gets its name; so a process
 that dies in between leaves a stray file and never half an object; who knows that nobody writes
-there any more deletes it. What is no regular file is no
-object: a folder in the place of one is as good as nothing there.
+there any more deletes it. What is no regular file is no object: a folder or a link in the place of
+one is as good as nothing there, and below the root no link is followed. A root that another user
+has laid there is not used.
 """
 
+import errno
 import os
 import shutil
-import uuid
-from collections.abc import Collection, Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
+from bamboo.new_files import whole_file, whole_file_in
 from bamboo.ports import SMALL_BYTES
 
 _ASIDE = ".aside-"
+_DEEPEST = 16
+"""Folders that no object's name has."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+"""What the system says where a name leads to nothing of ours: no file, a file in the place of a
+folder, a link, a socket."""
+_PIECE_BYTES = 1 << 20
 
 
 class DirectoryStore:
@@ -27,100 +39,151 @@ class DirectoryStore:
         self._root = root
 
     def put_file(self, name: str, path: Path) -> None:
-        target = self._path(name)
-        with self._trouble(name):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.parent / f"{_ASIDE}{uuid.uuid4().hex}"
-            try:
-                shutil.copyfile(path, aside)
-                _flush(aside)
-                aside.replace(target)
-                _flush(target.parent)
-            finally:
-                aside.unlink(missing_ok=True)
+        with self._trouble(name), path.open("rb") as source:
+            self._put(name, source, replace=True)
 
     def put_new(self, name: str, data: bytes) -> bool:
-        target = self._path(name)
         with self._trouble(name):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.parent / f"{_ASIDE}{uuid.uuid4().hex}"
+            return self._put(name, data, replace=False)
+
+    def _put(self, name: str, content: BinaryIO | bytes, *, replace: bool) -> bool:
+        *folders, last = _parts(name)
+        with self._folder(folders, make=True) as folder:
             try:
-                aside.write_bytes(data)
-                _flush(aside)
-                os.link(aside, target)  # fails when the name is taken, which `rename` does not
-                _flush(target.parent)
+                with whole_file_in(folder, last, aside=_ASIDE, replace=replace) as file:
+                    if isinstance(content, bytes):
+                        file.write(content)
+                    else:
+                        shutil.copyfileobj(content, file, _PIECE_BYTES)
+                    file.flush()
+                    os.fsync(file.fileno())
             except FileExistsError:
+                if replace:
+                    raise
                 return False
-            finally:
-                aside.unlink(missing_ok=True)
+            os.fsync(folder)
         return True
 
     def get(self, name: str) -> bytes | None:
-        path = self._path(name)
-        with self._trouble(name, to="read"):
-            try:
-                if not path.is_file():
-                    return None
-                with path.open("rb") as file:
-                    return file.read(SMALL_BYTES)
-            except FileNotFoundError:
-                return None
+        with self._trouble(name, to="read"), self._opened(name) as file:
+            return None if file is None else file.read(SMALL_BYTES)
 
     def fetch(self, name: str, path: Path) -> bool:
-        source = self._path(name)
-        with self._trouble(name, to="read"):
-            try:
-                if not source.is_file():
-                    return False
-                shutil.copyfile(source, path)
-            except FileNotFoundError:
-                if not path.parent.is_dir():
-                    raise
+        with self._trouble(name, to="read"), self._opened(name) as file:
+            if file is None:
                 return False
+            with whole_file(path) as copy:
+                shutil.copyfileobj(file, copy, _PIECE_BYTES)
         return True
 
     def sizes(self, prefix: str) -> Mapping[str, int]:
-        out: dict[str, int] = {}
-        for name, path in self._found(prefix):
-            if not path.name.startswith(_ASIDE):
-                with self._trouble(prefix, to="read"), suppress(FileNotFoundError):
-                    if path.is_file():
-                        out[name] = path.stat().st_size
-        return out
+        return {
+            name: status.st_size
+            for name, status in self._found(prefix)
+            if stat.S_ISREG(status.st_mode) and not _is_stray(name)
+        }
 
     def strays(self, prefix: str) -> Collection[str]:
-        return [name for name, path in self._found(prefix) if path.name.startswith(_ASIDE)]
+        return [name for name, _ in self._found(prefix) if _is_stray(name)]
 
     def delete(self, name: str) -> None:
+        *folders, last = _parts(name, stray=True)
         with self._trouble(name):
-            path = self._path(name, stray=True)
-            folders = path.parents
-            if path.is_dir() and not path.is_symlink():
-                folders = (path, *folders)  # its name becomes free with the last object below
-            else:
-                path.unlink(missing_ok=True)
-            for folder in folders:
-                if folder == self._root or not folder.is_dir() or any(folder.iterdir()):
-                    break
-                folder.rmdir()
+            try:
+                with self._folder(folders) as folder:
+                    os.unlink(last, dir_fd=folder)
+            except IsADirectoryError:
+                folders.append(last)  # its name becomes free with the last object below
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            while folders and self._removed(folders):
+                folders.pop()
 
-    def _found(self, prefix: str) -> Iterator[tuple[str, Path]]:
-        """Name and path of everything whose name begins with `prefix`, folders too."""
+    def _removed(self, folders: Sequence[str]) -> bool:
+        """Whether the innermost of these is gone, as nothing was in it."""
+        try:
+            with self._folder(folders[:-1]) as outer:
+                os.rmdir(folders[-1], dir_fd=outer)
+        except OSError as error:
+            if error.errno in _NOTHING or error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return error.errno == errno.ENOENT
+            raise
+        return True
+
+    def _found(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Name and status of everything but folders whose name begins with `prefix`, in order."""
+        found, waiting = [], [prefix.split("/")[:-1]]
         with self._trouble(prefix, to="read"):
-            paths = sorted(self._root.rglob("*"))
-        for path in paths:
-            name = path.relative_to(self._root).as_posix()
-            if name.startswith(prefix):
-                yield name, path
+            while waiting:
+                parts = waiting.pop()
+                for entry, status in self._entries(parts):
+                    name = "/".join((*parts, entry))
+                    if not name.startswith(prefix):
+                        continue
+                    if not stat.S_ISDIR(status.st_mode):
+                        found.append((name, status))
+                    elif len(parts) < _DEEPEST:
+                        waiting.append([*parts, entry])
+        return iter(sorted(found, key=lambda one: one[0]))
 
-    def _path(self, name: str, *, stray: bool = False) -> Path:
-        parts = name.split("/")
-        objects = parts[:-1] if stray else parts
-        if any(part in ("", ".", "..") for part in parts) or any(
-            part.startswith(_ASIDE) for part in objects
-        ):
-            raise ValueError(f"{name!r} is no name of an object")
-        return self._root.joinpath(*parts)
+    def _entries(self, parts: Sequence[str]) -> list[tuple[str, os.stat_result]]:
+        out = []
+        try:
+            with self._folder(parts) as folder, os.scandir(folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        out.append((entry.name, entry.stat(follow_symlinks=False)))
+        except OSError as error:
+            if error.errno not in _NOTHING:
+                raise
+        return out
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO | None]:
+        """An object, open for reading; None: there is none."""
+        *folders, last = _parts(name)
+        try:
+            with self._folder(folders) as folder:
+                descriptor = os.open(last, _FILE, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in _NOTHING:
+                raise
+            yield None
+            return
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            yield None
+            return
+        with open(descriptor, "rb") as file:
+            yield file
+
+    @contextmanager
+    def _folder(self, parts: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """A folder below the root, open. Raises OSError, whose `strerror` names a link."""
+        if make:
+            self._root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._root, _FOLDER)
+        try:
+            self._refuse_strangers(descriptor)
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=descriptor)
+                inner = _inner(descriptor, part)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _refuse_strangers(self, root: int) -> None:
+        """Who may write to the folder that it lies in, as all may to /tmp, can have laid it."""
+        trusted = {0, os.geteuid(), self._root.parent.stat().st_uid}
+        for status in (os.lstat(self._root), os.fstat(root)):
+            if status.st_uid not in trusted:
+                raise PermissionError(
+                    errno.EPERM, f"it is of another user (uid {status.st_uid})", str(self._root)
+                )
 
     @contextmanager
     def _trouble(self, name: str, *, to: str = "written") -> Iterator[None]:
@@ -137,10 +200,26 @@ class DirectoryStore:
             ) from error
 
 
-def _flush(path: Path) -> None:
-    """Bring a file, or the names in a directory, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _inner(folder: int, name: str) -> int:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError as error:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            words = f"{name} is a link, which is not followed"
+            raise OSError(errno.ELOOP, words) from error
+        raise
+
+
+def _is_stray(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(_ASIDE)
+
+
+def _parts(name: str, *, stray: bool = False) -> list[str]:
+    """The folders and the file of an object. Raises ValueError."""
+    parts = name.split("/")
+    objects = parts[:-1] if stray else parts
+    if any(part in ("", ".", "..") for part in parts) or any(
+        part.startswith(_ASIDE) for part in objects
+    ):
+        raise ValueError(f"{name!r} is no name of an object")
+    return parts

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.checkpoint.tensor_file import hashed
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.named_files import open_named
+from bamboo.new_files import whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +67,7 @@ def write_stage(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / stage_file(stage)
-    aside = folder / f".{path.name}.{os.getpid()}"
+    aside = folder / f".{uuid.uuid4().hex}"  # which nobody can lay a link under beforehand
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # One entry only: safetensors writes several in random order, and equal state is equal bytes.
     about = json.dumps({"schema_version": SCHEMA_VERSION, "step": step})
@@ -98,12 +100,10 @@ def write_manifest(folder: Path | str, *, stages: int, step: int) -> dict[str, A
         "files": {one["file"]: one["sha256"] for one in described},
         "tensors": {n: h for one in described for n, h in sorted(one["tensors"].items())},
     }
-    aside = folder / f".{MANIFEST}.{os.getpid()}"
-    try:
-        aside.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        _settle(aside, folder / MANIFEST)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole_file(folder / MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=1) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
     return manifest
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.checkpoint.final import describe, stage_file, write_stage
 from bamboo.errors import InputError
+from bamboo.new_files import write_whole
 from bamboo.ports import ObjectStore
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def put_data(objects: ObjectStore, text: bytearray, digest: str) -> None:
         raise InputError("the data has changed since it was looked at; launch again")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
-        path.write_bytes(text)
+        write_whole(path, text)
         objects.put_file(data_name(digest), path)
 
 
@@ -56,7 +57,8 @@ def put_stage(objects: ObjectStore, stage: int, tensors: Mapping[str, "Tensor"],
         said = write_stage(folder, stage, tensors, step)
         objects.put_file(f"final/{stage_file(stage)}", Path(folder) / stage_file(stage))
         about = Path(folder) / "about.json"
-        about.write_text(json.dumps({key: said[key] for key in ("file", "sha256", "step")}))
+        text = json.dumps({key: said[key] for key in ("file", "sha256", "step")})
+        write_whole(about, text.encode())
         objects.put_file(_about(stage), about)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bamboo.config.tree import Kill
+from bamboo.lines import LineWriter
 from bamboo.topology.slots import Slot
 
 
@@ -59,8 +60,8 @@ class Preemptions:
                 "phase": phase,
                 "cause": "listed",
             }
-            with self._stamp_file.open("a") as file:
-                file.write(json.dumps(stamp) + "\n")
+            with LineWriter(self._stamp_file) as file:
+                file.write(json.dumps(stamp))
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from bamboo.errors import InputError
 from bamboo.named_files import sha256_of, what_is_wrong
+from bamboo.new_files import write_whole
 from bamboo.user_code.guard import guarded
 from bamboo.user_code.loading import Entry, load_entry
 from bamboo.user_code.manifest import Manifest
@@ -47,9 +48,7 @@ def write_bundle(manifest: Manifest, folder: Path) -> None:
             raise InputError(f"{file.origin} was changed while the job was looked at; launch again")
     with _taking(folder / MANIFEST):
         # It holds values of environment variables.
-        descriptor = os.open(folder / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(manifest.to_json())
+        write_whole(folder / MANIFEST, manifest.to_json().encode())
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
+from bamboo.new_files import open_to_append
 from cli import lock, runs, sites
 from cli.runs import RunFolder
 
@@ -103,7 +104,7 @@ class LedRun:
     def _attach(self) -> "subprocess.Popen[bytes]":
         python = [sys.executable, "-P", "-m"]
         tied = [*python, "cloud.local.lifeline", str(os.getpid()), *python, "cli.main"]
-        with (self.folder.path / "logs" / "attach.log").open("ab") as log:
+        with open_to_append(self.folder.path / "logs" / "attach.log") as log:
             return subprocess.Popen(
                 [*tied, "attach", self.folder.id, "--json"],
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bamboo.ids import InstanceId
+from bamboo.new_files import open_to_append
 
 _EMPTY_DEADLINE_S = 5.0
 
@@ -93,6 +94,6 @@ def start_group(
 
 def _opened(log: Path) -> BinaryIO:
     try:
-        return log.open("ab")
+        return open_to_append(log)
     except OSError:  # a full disk, which may have room again before this instance needs any
         return Path(os.devnull).open("ab")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bamboo.errors import BambooError
 from bamboo.loading import steady_environment
+from bamboo.new_files import open_to_append
 
 ZYGOTE_READY_DEADLINE_S = 90.0
 _STOP_DEADLINE_S = 2.0
@@ -43,7 +44,7 @@ def start_zygote(
     """Start the fork server, and in this environment all workers to come; it is of use once
     `wait_for_zygote` has returned."""
     socket_path.unlink(missing_ok=True)
-    with log.open("ab") as output:
+    with open_to_append(log) as output:
         return subprocess.Popen(
             python_command("cloud.local.zygote", str(socket_path), *preload),
             stdin=lifeline,

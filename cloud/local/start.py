@@ -14,6 +14,7 @@ from typing import Any
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId
+from bamboo.new_files import open_to_append
 from cloud.ending import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
@@ -178,7 +179,7 @@ def start_local_cloud(
         agent_environment=dict(agent_environment or {}),
         spot_usd_per_hour=dict(spot_usd_per_hour or {}),
     )
-    with (logs / "cloud.log").open("ab") as log:
+    with open_to_append(logs / "cloud.log") as log:
         process = subprocess.Popen(
             python_command("cloud.local.host"),
             stdin=subprocess.PIPE,

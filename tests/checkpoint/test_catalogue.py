@@ -225,11 +225,11 @@ def test_what_was_passed_over_can_be_deleted_and_written_anew(
 def test_a_store_that_cannot_be_read_is_no_damage(bench: Bench) -> None:
     manifest = bench.write(10)
 
-    def refuse(path: Path, *_: object, **__: object) -> bytes:
+    def refuse(path: str, *_: object, **__: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "open", refuse)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(StorageUnavailable, match="error; see that the directory can be read"):
             newest_good(bench.store, run="r", semantic_hash=HASH)
     assert newest_good(bench.store, run="r", semantic_hash=HASH).manifest == manifest

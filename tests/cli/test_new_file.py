@@ -1,10 +1,15 @@
 """A file that a person asked for: whole, and never by way of what somebody else laid there."""
 
+import errno
+import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bamboo.errors import InputError
+from cli import new_file
 from cli.main import MOST_CHARACTERS, one_line
 from cli.new_file import refuse_to_overwrite, write_new
 
@@ -19,23 +24,52 @@ def test_an_impossible_name_is_one_line(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_link_is_replaced_only_when_that_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leads_to", ["real", "absent", "link"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_link_is_never_followed(tmp_path: Path, leads_to: str, force: bool) -> None:
+    """Whoever may write to a folder, as all may to /tmp, can lay one at a name that is foreseen."""
     (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-    with pytest.raises(InputError, match="is there already"):
-        write_new(tmp_path / "link", b"new", force=False)
+    (tmp_path / "link").symlink_to(leads_to)
+    says = f"link is a link to {leads_to}, which is not followed; give the name of the file itself"
+    for refuses in (refuse_to_overwrite, partial(write_new, data=b"new")):
+        with pytest.raises(InputError, match=says):
+            refuses(tmp_path / "link", force=force)
     assert (tmp_path / "real").read_text() == "old"
-    write_new(tmp_path / "link", b"new", force=True)
-    assert (tmp_path / "real").read_text() == "new"
+    assert (tmp_path / "link").is_symlink()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
 
 
-def test_a_link_that_leads_to_itself_stays(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    for force in (False, True):
-        with pytest.raises(InputError, match="is a link that leads to itself; give another path"):
-            write_new(tmp_path / "loop", b"x", force=force)
-    assert (tmp_path / "loop").is_symlink()
+@pytest.mark.parametrize("force", [False, True])
+def test_what_comes_to_the_name_in_between_is_not_written_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    (tmp_path / "real").write_text("old")
+    real = new_file._write
+
+    def late(path: Path, data: bytes, **rest: Any) -> None:
+        monkeypatch.setattr(new_file, "_write", real)
+        path.symlink_to("real")
+        real(path, data, **rest)
+
+    monkeypatch.setattr(new_file, "_write", late)
+    if force:
+        write_new(tmp_path / "out", b"new", force=True)
+        assert not (tmp_path / "out").is_symlink()
+    else:
+        with pytest.raises(InputError, match="out is a link to real"):
+            write_new(tmp_path / "out", b"new", force=False)
+    assert (tmp_path / "real").read_text() == "old"
+
+
+def test_a_disk_whose_files_have_one_name_only_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_new(tmp_path / "out", b"new", force=False)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("out", b"new")]
 
 
 def test_an_error_is_one_line_that_steers_no_terminal() -> None:

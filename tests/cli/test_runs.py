@@ -93,11 +93,11 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_the_disk_does_not_take_leaves_the_old_one_and_no_neighbour(tmp_path) -> None:
     path = tmp_path / "receipt.json"
-    runs.write_text(path, "old")
+    runs.write_file(path, "old")
     with (
         files_up_to(10),
         pytest.raises(BooksUnwritable, match=rf"cannot write {path}: .*room"),
     ):
-        runs.write_text(path, "new" * 100)
+        runs.write_file(path, "new" * 100)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -284,7 +284,7 @@ def test_a_shard_that_is_described_wrongly_costs_the_checkpoint(
     for stage in range(STAGES):
         bench.checkpoints.write(Save(step=5, era=1, stage=stage, tensors=state(5, stage)))
     wrong = "step-00000005/gen-000001/stage-01"
-    bench.store._path(f"{wrong}.json").write_bytes(described)
+    (bench.store._root / f"{wrong}.json").write_bytes(described)
     bench.checkpoints.write(Complete(step=5, era=1, stages=STAGES))
     assert wrong in bench.said.reason()
     assert bench.good() is None
@@ -305,23 +305,23 @@ def test_shards_that_are_not_the_whole_model_complete_nothing(bench: Bench) -> N
 
 
 def corrupted(bench: Bench, step: int) -> None:
-    path = bench.store._path(manifest_of(bench, step).shards[1].name)
+    path = bench.store._root / manifest_of(bench, step).shards[1].name
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
     path.write_bytes(content)
 
 
 def truncated(bench: Bench, step: int) -> None:
-    path = bench.store._path(manifest_of(bench, step).shards[0].name)
+    path = bench.store._root / manifest_of(bench, step).shards[0].name
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def garbled(bench: Bench, step: int) -> None:
-    bench.store._path(f"{folder_of(step)}/{MANIFEST}").write_text("{")
+    (bench.store._root / f"{folder_of(step)}/{MANIFEST}").write_text("{")
 
 
 def torn(bench: Bench, step: int) -> None:
-    bench.store._path(f"{folder_of(step)}/{MANIFEST}").unlink()
+    (bench.store._root / f"{folder_of(step)}/{MANIFEST}").unlink()
 
 
 def manifest_of(bench: Bench, step: int) -> Manifest:
@@ -391,7 +391,7 @@ def test_one_of_another_run_is_neither_touched_nor_restored(
 ) -> None:
     bench.write(10)
     other = replace(manifest_of(bench, 10), semantic_hash=semantic_hash, run="other")
-    bench.store._path(other.name).write_text(other.to_json())
+    (bench.store._root / other.name).write_text(other.to_json())
     bench.write(10, era=2)
     assert manifest_of(bench, 10) == other
     assert bench.said.reason().startswith(f"the checkpoint of step 10 that is there {says}")

@@ -75,7 +75,7 @@ def test_what_killed_writers_left_goes_with_the_next_complete_one(tmp_path: Path
     for step in (5, 10, 15):
         bench.write(step)
     other = replace(manifest_of(bench, 10), semantic_hash="0" * 16)
-    bench.store._path(other.name).write_text(other.to_json())
+    (bench.store._root / other.name).write_text(other.to_json())
     left = {step: strayed(bench, step) for step in (5, 8, 10, 15, 20, 25)}
     bench.write(20)
     assert [step for step, path in left.items() if path.exists()] == [10, 20, 25]
@@ -86,7 +86,7 @@ def test_what_killed_writers_left_goes_with_the_next_complete_one(tmp_path: Path
 
 def strayed(bench: Bench, step: int) -> Path:
     """What a writer leaves behind that is killed while it stores a stage."""
-    path = bench.store._path(shard_name(step=step, generation=9, stage=0)).parent / ".aside-1"
+    path = (bench.store._root / shard_name(step=step, generation=9, stage=0)).parent / ".aside-1"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half")
     return path

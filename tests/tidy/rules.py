@@ -48,6 +48,23 @@ BROAD_EXCEPT_ALLOWED = {
 }
 """Files that may catch everything and not raise again, each with its reason."""
 
+WRITES = re.compile(r".*\.write_(text|bytes)|shutil\.copy(file|2)?|(.*\.)?save_file")
+OPENS_TO_WRITE = {"O_WRONLY", "O_RDWR", "O_CREAT"}
+MAY_OPEN_TO_WRITE = {
+    "bamboo/new_files.py": "is the place",
+    "bamboo/checkpoint/final.py": "safetensors opens what it writes, under a name nobody foresees",
+    "bamboo/user_code/watch.py": "sees what a user's code opens",
+    "bamboo/user_code/recording.py": "sees what a user's code opens",
+    "bamboo/user_code/bundle.py": "copies into the folder of a run that was made just now",
+    "cli/launching.py": "copies into the folder of a run that was made just now",
+    "cli/report_png.py": "in a temporary folder of its own",
+    "cli/lock.py": "opens a file to lock it, and writes nothing",
+    "cli/echo.py": "opens the null device",
+    "cloud/local/groups.py": "opens the null device",
+    "cloud/local/host.py": "makes a file that is not there, in a folder of its own",
+}
+"""Files of the product that open what they write to by themselves, each with its reason."""
+
 WORDS = {
     "epoch": "say generation for a membership, or data_epoch for a pass over the data",
     "iteration": "one optimizer step is a step",
@@ -126,6 +143,24 @@ def unsafe_calls(source: Source) -> Iterator[str]:
             value = given.get(word)
             if value is not None and not (isinstance(value, ast.Constant) and not value.value):
                 yield f"{source.path}:{node.lineno}: {name} with {word}; do without"
+
+
+def opens_to_write(source: Source) -> Iterator[str]:
+    product = source.path.startswith(("bamboo/", "cli/", "cloud/"))
+    if not product or source.path in MAY_OPEN_TO_WRITE:
+        return
+    remedy = "take bamboo.new_files, which follows no link and waits for no pipe"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and node.attr in OPENS_TO_WRITE:
+            yield f"{source.path}:{node.lineno}: {node.attr} opens a file to write; {remedy}"
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "mode")]
+        modes = [a.value for a in given if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        to_write = any(re.fullmatch(r"[rbt]*[wax+][rbt+]*", mode) for mode in modes)
+        if (to_write and name.split(".")[-1] == "open") or WRITES.fullmatch(name):
+            yield f"{source.path}:{node.lineno}: {name} writes a file; {remedy}"
 
 
 def broad_except(source: Source) -> Iterator[str]:
@@ -217,6 +252,7 @@ PYTHON_RULES: tuple[Rule, ...] = (
     file_name,
     unsafe_formats,
     unsafe_calls,
+    opens_to_write,
     broad_except,
     sleeping_test,
     words,

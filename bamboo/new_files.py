@@ -1,0 +1,73 @@
+"""Writing files, whatever somebody else has laid at their names.
+
+Rule: every file that this program writes is opened here. A new one is made under a name that nobody
+knows beforehand and then gets its own, so that no link is followed and no pipe waited for; what is
+appended to is a file and no link to one.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from bamboo.named_files import refuse_unless_file
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+ONLY_ME = 0o600
+
+
+@contextmanager
+def whole_file(path: Path, *, mode: int = ONLY_ME, replace: bool = True) -> Iterator[BinaryIO]:
+    """A new file to write to, which gets its name, with all that was written, when the block ends
+    without an error; else nothing is left of it. What stands at the name then is replaced, a link
+    as the link that it is, or without `replace` it is a FileExistsError. Raises OSError."""
+    folder = os.open(path.parent, _FOLDER)
+    try:
+        with whole_file_in(folder, path.name, mode=mode, replace=replace) as file:
+            yield file
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def whole_file_in(
+    folder: int, name: str, *, aside: str = ".", mode: int = ONLY_ME, replace: bool = True
+) -> Iterator[BinaryIO]:
+    """As `whole_file`, in a folder that is open; until its end its name begins with `aside`."""
+    now = f"{aside}{uuid.uuid4().hex}"
+    with open(os.open(now, _NEW, mode, dir_fd=folder), "wb") as file:
+        try:
+            yield file
+            file.flush()
+            if replace:
+                os.replace(now, name, src_dir_fd=folder, dst_dir_fd=folder)
+            else:  # `rename` would not look
+                os.link(now, name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(now, dir_fd=folder)
+
+
+def write_whole(path: Path, data: bytes | bytearray, *, mode: int = ONLY_ME) -> None:
+    """Write a whole file or nothing, in place of what stands there. Raises OSError."""
+    with whole_file(path, mode=mode) as file:
+        file.write(data)
+
+
+def open_to_append(path: Path) -> FileIO:
+    """A file, made if it is missing, of which every write goes to its end, at once. Raises OSError,
+    whose `strerror` says what stands there if it is no file."""
+    with suppress(FileNotFoundError):
+        refuse_unless_file(os.lstat(path).st_mode, path)
+    descriptor = os.open(path, _MORE, ONLY_ME)
+    try:
+        refuse_unless_file(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "ab", buffering=0)
