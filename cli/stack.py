@@ -117,4 +117,5 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    return json.dumps(value)
+    # A string of JSON is one of TOML but for these: a letter written as two halves, and DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

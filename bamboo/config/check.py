@@ -58,6 +58,7 @@ class Range:
 DAY_S = 86_400
 MONTH_S = 30 * DAY_S
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]+:")
+_TYPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/\s]+)*/?")
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 MOST_FORWARDS = 100_000
@@ -313,7 +314,11 @@ def _cloud(job: JobConfig) -> None:
     region = job.cloud.region
     if not _REGION.fullmatch(region):
         raise _at(job, "cloud.region", "names no region", "name one, such as us-east-1")
-    if not all(zone.startswith(region) and zone != region for zone in job.cloud.zones):
+    for name in job.cloud.instance_types:
+        if not _TYPE.fullmatch(name):
+            words = f"has {name!r}, which is no type of an instance"
+            raise _at(job, "cloud.instance_types", words, "name one, such as g5.xlarge")
+    if not all(re.fullmatch(rf"{region}[a-z0-9-]+", zone) for zone in job.cloud.zones):
         raise _at(
             job,
             "cloud.zones",

@@ -47,12 +47,7 @@ def command(
     """
     if seed is None:
         seed = random.SystemRandom().randrange(10**6)
-    sets = "".join(f" --set {shlex.quote(override)}" for override in overrides)
-    echo(
-        f"seed {seed}; again: bamboo chaos {shlex.quote(str(job))} --seed {seed} "
-        f"--minutes {minutes:g}{sets}",
-        err=as_json,
-    )
+    echo(f"seed {seed}; again: {_again(job, seed, minutes, overrides)}", err=as_json)
     config = load_job(job, overrides)
     _check_fit(config)
     faults = draw(seed, minutes=minutes, lease_s=config.cluster.gone_s)
@@ -114,3 +109,9 @@ def _raise_first(run: str, seed: int, verdicts: tuple[Verdict, ...]) -> None:
     if all(verdict.name in ("calm", "losses", "samples", "decisions") for verdict in wrong):
         raise VerifyDiffers(said)
     raise BambooError(said)
+
+
+def _again(job: Path, seed: int, minutes: float, overrides: tuple[str, ...]) -> str:
+    """A line for a shell."""
+    sets = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    return f"bamboo chaos {shlex.quote(str(job))} --seed {seed} --minutes {minutes:g}{sets}"

@@ -4,12 +4,14 @@ Rule: the same drawing gives the same bytes. So the user's settings of matplotli
 is drawn as outlines, and neither date nor chance enter the file. Nothing here needs a display.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
+from cli.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +26,8 @@ def check_name(path: Path) -> None:
 
 
 def title_of(text: str) -> str:
-    """What can be drawn of it: the name of a file may hold anything."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+    """What can be drawn of it, as one line: the name of a file may hold anything."""
+    return printable(" ".join(text.split()))
 
 
 def to_svg(
@@ -41,7 +43,9 @@ def to_svg(
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        # What the font has no letter for is drawn as a box, and nothing is to be said of that.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rc("svg", hashsalt="bamboo", fonttype="path")
         mpl.rc("font", family=["DejaVu Sans"], size=9)

@@ -4,6 +4,7 @@ Rule: as in `options`, whose figures these are.
 """
 
 import csv
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from math import isinf
 from pathlib import Path
@@ -13,6 +14,7 @@ from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import ON_DEMAND, Option
 from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
+from cli.printable import printable
 from cli.views.auxiliary import auxiliary_body
 from cli.views.quota import quota_body
 
@@ -119,16 +121,27 @@ def option_row(found: JobCost, option: Option) -> dict[str, Any]:
 
 def options_csv(found: JobCost) -> str:
     """A line for each option; what is simulated has columns of its own, empty where it was not."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*CSV_FIELDS, *(f"simulated_{name}" for name in SIMULATED_FIELDS)])
+    lines: list[list[Any]] = [[*CSV_FIELDS, *(f"simulated_{name}" for name in SIMULATED_FIELDS)]]
     for option in found.rows:
         row = option_row(found, option)
         played = row["simulated"] or {}
-        writer.writerow(
-            [row[name] for name in CSV_FIELDS] + [played.get(f) for f in SIMULATED_FIELDS]
-        )
+        lines.append([row[name] for name in CSV_FIELDS] + [played.get(f) for f in SIMULATED_FIELDS])
+    return csv_of(lines)
+
+
+def csv_of(lines: Iterable[Sequence[Any]]) -> str:
+    """The text of a table; no text in it is one that a spreadsheet would reckon with."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([_cell(value) for value in line] for line in lines)
     return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
 def _quota_body(found: JobCost, option: Option) -> list[dict[str, Any]]:

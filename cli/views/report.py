@@ -12,6 +12,7 @@ from string import Template
 from typing import Any
 
 from bamboo.planner.attribution import Use
+from cli.printable import printable
 from cli.report import Report
 from cli.views.quantities import clock, count, duration, rate, usd
 from cli.views.receipt import relaid_line
@@ -65,6 +66,11 @@ class Figure:
     note: str = ""
 
 
+def shown(text: str) -> str:
+    """Text from outside as a part of the page: it makes no mark and turns no line of it about."""
+    return escape(printable(text))
+
+
 def report_html(report: Report, pictures: Mapping[str, str]) -> str:
     """The whole page; `pictures` are SVG elements by name."""
     parts = [
@@ -80,7 +86,7 @@ def report_html(report: Report, pictures: Mapping[str, str]) -> str:
     ]
     return _PAGE.substitute(
         policy=POLICY,
-        title=escape(f"{report.run}: report"),
+        title=shown(f"{report.run}: report"),
         style=STYLE,
         body="\n".join(parts),
     )
@@ -170,17 +176,17 @@ def _run_figures(report: Report) -> Iterator[Figure]:
 
 
 def _head(report: Report) -> Iterator[str]:
-    yield f"<header><h1>{escape(report.run)}</h1>"
+    yield f"<header><h1>{shown(report.run)}</h1>"
     status = report.status
     if status:
         word = status["outcome"] or status["phase"]
         yield (
-            f'<p><span class="tag {_tone(word)}">{escape(word)}</span> '
-            f"{escape(status['sentence'])}</p>"
+            f'<p><span class="tag {_tone(word)}">{shown(word)}</span> '
+            f"{shown(status['sentence'])}</p>"
         )
     if report.started_s:
         lasted = duration(max(0.0, report.until_s - report.started_s))
-        yield f"<p class=muted>launched {escape(_moment(report.started_s))}, seen for {lasted}</p>"
+        yield f"<p class=muted>launched {shown(_moment(report.started_s))}, seen for {lasted}</p>"
     yield "</header>"
 
 
@@ -194,8 +200,8 @@ def _figures(figures: Sequence[Figure]) -> Iterator[str]:
     yield '<dl class="figures">'
     for figure in figures:
         yield (
-            f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.value)}"
-            f"<small>{escape(figure.note)}</small></dd></div>"
+            f"<div><dt>{shown(figure.label)}</dt><dd>{shown(figure.value)}"
+            f"<small>{shown(figure.note)}</small></dd></div>"
         )
     yield "</dl>"
 
@@ -203,7 +209,7 @@ def _figures(figures: Sequence[Figure]) -> Iterator[str]:
 def _missing(sentences: Sequence[str]) -> Iterator[str]:
     if sentences:
         yield '<section class="card missing"><h2>What is missing</h2><ul>'
-        yield from (f"<li>{escape(sentence)}</li>" for sentence in sentences)
+        yield from (f"<li>{shown(sentence)}</li>" for sentence in sentences)
         yield "</ul></section>"
 
 
@@ -247,12 +253,12 @@ def _table(report: Report) -> Iterator[str]:
         amount = beside[f"{name}_micro_usd"]
         yield _row("beside", f"beside the bill: {name}", "", micro_text(amount), "")
     yield "</table></div>"
-    yield f"<p class=muted>{escape(how_known(spent))}; what is beside the bill is modelled.</p>"
+    yield f"<p class=muted>{shown(how_known(spent))}; what is beside the bill is modelled.</p>"
     yield "</section>"
 
 
 def _row(kind: str, *cells: str) -> str:
-    inner = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    inner = "".join(f"<td>{shown(cell)}</td>" for cell in cells)
     return f'<tr class="{kind}">{inner}</tr>' if kind else f"<tr>{inner}</tr>"
 
 
@@ -269,7 +275,7 @@ def _sentences(report: Report) -> Iterator[str]:
     ):
         if sentences:
             yield f'<section class="card"><h2>{headline}</h2><ol>'
-            yield from (f"<li>{escape(sentence)}</li>" for sentence in sentences[:SHOWN])
+            yield from (f"<li>{shown(sentence)}</li>" for sentence in sentences[:SHOWN])
             yield "</ol>"
             if len(sentences) > SHOWN:
                 yield f"<p class=muted>and {len(sentences) - SHOWN:,} more</p>"
@@ -279,7 +285,7 @@ def _sentences(report: Report) -> Iterator[str]:
 def _foot(report: Report) -> Iterator[str]:
     modelled = report.cost.get("modelled", False)
     word = "Dollars are modelled: no dollar was paid. " if modelled else ""
-    yield f"<footer><p class=muted>{word}As seen at {escape(_moment(report.now_s))}.</p></footer>"
+    yield f"<footer><p class=muted>{word}As seen at {shown(_moment(report.now_s))}.</p></footer>"
 
 
 def _moment(at_s: float) -> str:

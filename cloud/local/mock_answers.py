@@ -59,7 +59,7 @@ def price_history(market: Market, form: Mapping[str, str]) -> Answer:
     items = "".join(
         f"<item><instanceType>{escape(kind)}</instanceType><productDescription>Linux/UNIX"
         f"</productDescription><spotPrice>{usd:.6f}</spotPrice>"
-        f"<timestamp>{form.get('EndTime', '2026-01-01T00:00:00Z')}</timestamp>"
+        f"<timestamp>{escape(form.get('EndTime', '2026-01-01T00:00:00Z'))}</timestamp>"
         f"<availabilityZone>{escape(place)}</availabilityZone></item>"
         for kind, place, usd in pools[first:stop]
     )

@@ -7,6 +7,7 @@ again later: `start_valkey` on the same data directory brings everything back.
 import os
 import signal
 import socket
+import string
 import subprocess
 import time
 from dataclasses import dataclass
@@ -106,7 +107,9 @@ def _settings(*, data_dir: Path, socket_path: Path) -> str:
 
 
 def _quoted(path: Path) -> str:
-    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """As its settings have a text: none of its bytes ends the quotes or the line."""
+    plain = b"/._-" + string.ascii_letters.encode() + string.digits.encode()
+    return '"' + "".join(chr(b) if b in plain else f"\\x{b:02x}" for b in os.fsencode(path)) + '"'
 
 
 def _wait_until_it_answers(child: ValkeyChild) -> None:
