@@ -14,6 +14,12 @@ ZoneId = NewType("ZoneId", str)
 NEWEST = "last"
 """What a person calls the newest run, so no run can have it as its id."""
 _SAFE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+"""A general-purpose bucket's name (AWS, "General purpose bucket naming rules"). It stands in shell
+scripts, policies and addresses."""
+REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+STACK = re.compile(r"[a-z][a-z0-9-]{1,30}")
+"""A stack's name, as `terraform/variables.tf` takes it."""
 
 
 def run_id(text: str) -> RunId:

@@ -13,6 +13,7 @@ from bamboo.errors import InputError, RunExists
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore
 from cli import wiring
+from cli.instances import has_role
 from cli.store_reference import REDIS_VARIABLE, store_of_job, store_url_of
 
 LEAST_FORMING_S = 600.0
@@ -86,7 +87,15 @@ def check_job_for_account(job: JobConfig) -> None:
             job,
             "checkpoint.url",
             "is a folder of this machine",
-            "leave it out: they go to the run's folder of cloud.bucket; or give s3://bucket/prefix",
+            "leave it out: they go to the run's folder of cloud.bucket",
+        )
+    if url and has_role(job) and url.rstrip("/") != f"s3://{job.cloud.bucket}/runs":
+        raise _at(
+            job,
+            "checkpoint.url",
+            "is out of reach of the run's instances: their role reaches the run's own folder of "
+            "cloud.bucket",
+            "leave it out; or name a cloud.instance_profile of yours that reaches it",
         )
 
 

@@ -81,7 +81,8 @@ class AccountSite:
         """Nobody has to be told."""
 
     def stop(self) -> None:
-        """Take away login and boot files of the run. Raises BambooError with what could not be."""
+        """Take away login, boot files and role of the run. Raises BambooError with what could not
+        be."""
         if self._put is None:  # else they are of another run of this id, if there are any
             self._remove()
 
@@ -93,10 +94,12 @@ class AccountSite:
                 f"--notice {notice_s:g}: in an account only the cloud gives notice; leave it out, "
                 "and the instance is ended at once"
             )
-        if self._provider().terminate([instance]):
+        provider = self._provider()
+        there = {one.instance for one in provider.describe(self._run)}
+        if instance not in there or provider.terminate([instance]):
             raise InputError(
-                f"the account does not know instance {instance}, or not yet; see `bamboo status "
-                f"{self._run}` for those of the run, and try again"
+                f"the account knows no instance {instance} of the run, or not yet; see `bamboo "
+                f"status {self._run}` for those of the run, and try again"
             )
 
     def not_ended(self, error: StillLive) -> BambooError:

@@ -20,6 +20,7 @@ from bamboo.ids import RunId
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
 from cli.look import job_of
+from cli.run_roles import each, remove_role
 from cli.runs import RunFolder
 from cli.store_reference import store_of_job
 from cli.views.quantities import count
@@ -93,7 +94,7 @@ def _led_no_more(folder: RunFolder) -> bool:
 
 
 def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
-    """Login and boot files, which a launcher that was killed has left. Raises BambooError."""
+    """Login, boot files and role, which a launcher that was killed has left. Raises BambooError."""
     try:
         job = account_job() if folder is None else job_of(folder)
     except InputError:  # a damaged run names neither store nor bucket
@@ -103,7 +104,11 @@ def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
     if job.cloud.region == region and job.cloud.bucket:
         objects = wiring.bucket(wiring.start_url(job, run), region=region)
         secrets = wiring.run_secrets(region, job.cloud.stack)
-        remove_boot_files(objects, run, secrets=secrets, reference=store_of_job(job))
+        reference = store_of_job(job)
+        each(
+            lambda: remove_boot_files(objects, run, secrets=secrets, reference=reference),
+            lambda: remove_role(job, run),
+        )
 
 
 def account_job() -> JobConfig | None:

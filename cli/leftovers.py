@@ -1,5 +1,5 @@
-"""The check that a run which is over has left nothing that opens the store: its login there, and
-the secret that has the login's password; nor the `agent.env` in its bucket.
+"""The check that a run which is over has left nothing that opens store or bucket: its login, the
+secret that has the login's password, the role of its instances; nor the `agent.env` in its bucket.
 
 Rule: it asks and changes nothing. A start on another machine looks the same for the moment before
 its first instance, so what is found is a warning, with the command that takes it away.
@@ -20,6 +20,7 @@ from cli.boot_files import AGENT_ENV
 from cli.doctor import Check, Finding, Result
 from cli.ending import account_job, runs_in_account
 from cli.look import job_of
+from cli.run_roles import runs_with_role
 from cli.store_reference import store_of_job, store_url_of
 from cli.views.quantities import count
 
@@ -66,6 +67,7 @@ def leftovers_check(
     *,
     bucket: Callable[..., ObjectStore] = wiring.bucket,
     secrets: Callable[[str, str], Secrets] = wiring.run_secrets,
+    roles: Callable[[str, str], tuple[RunId, ...]] = runs_with_role,
     in_account: Callable[[str], tuple[RunId, ...]] = runs_in_account,
 ) -> Check:
     """Over these places."""
@@ -76,6 +78,8 @@ def leftovers_check(
         for place in asked:
             objects = bucket(f"s3://{place.bucket}", region=place.region)
             left = {run: [AGENT_ENV] for run in _with_settings(objects)}
+            for run in roles(place.region, place.stack):
+                left.setdefault(run, []).insert(0, "role")
             for run in secrets(place.region, place.stack).runs():
                 left.setdefault(run, []).insert(0, "secret")
             for run in runs_with_login(store_url_of(place.store)) if place.store else ():
@@ -92,11 +96,13 @@ def leftovers_check(
                 if run not in living
             ]
         if not found:
-            return Finding(result=Result.GOOD, sentence="no run that is over has a login left")
+            return Finding(
+                result=Result.GOOD, sentence="no run that is over has a login or a role left"
+            )
         return Finding(
             result=Result.WARNING,
             sentence=f"{count(len(found), 'run')} without launcher here and without instances "
-            "may use the store still",
+            "may use store or bucket still",
             remedy="run the commands above, unless another machine starts such a run just now",
             lines=tuple(
                 f"{one['run']}: {' and '.join(one['what'])}: {one['command']}" for one in found

@@ -119,7 +119,7 @@ def _members(folder: RunFolder) -> frozenset[InstanceId] | None:
 def _priced(
     region: str, known: Known, account: Callable[..., Provider], *, now_s: float
 ) -> list[tuple[Orphan, float | None]]:
-    provider = account(region)
+    provider = account(region, stack="")
     found = orphans(provider.held(None), known, now_s=now_s, join_s=_join_s())
     pools = [one.held.pool for one in found if one.held.pool is not None]
     catalogue = load_catalogue(region)
@@ -149,7 +149,10 @@ def _priced(
 
 
 def _end_command(region: str, orphan: Orphan) -> str:
-    return f"bamboo stop {orphan.held.run} --region {region}"
+    """With the account file of the stack that it is of: a launcher ends nothing of another."""
+    held, own = orphan.held, wiring.stack_in(region)
+    other = f"BAMBOO_CONFIG=<that of stack {held.stack or 'none'}> " if own != held.stack else ""
+    return f"{other if own else ''}bamboo stop {held.run} --region {region}"
 
 
 def _line(region: str, orphan: Orphan, price: float | None) -> str:

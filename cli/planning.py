@@ -25,6 +25,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
+from cli.instances import run_settings
 from cli.settling import grid_of, settle
 from cli.strategies import Given
 from cli.workload import (
@@ -38,16 +39,10 @@ from cli.workload import (
     workload_of,
 )
 from cloud.ec2.pricing import cheapest_first
-from cloud.ec2.requests import Ec2Settings, asks_several, launch_call, shown
-from cloud.ec2.user_data import boot_script
+from cloud.ec2.requests import asks_several, launch_call, shown
 from cloud.expiry import EXPIRY_S
 from cloud.provider import LaunchSpec, Market, Offer, Pool
 from cloud.reconcile import Desired, PoolMemory, Start, reconcile
-
-LOCAL_IMAGE = "ami-00000000"
-"""The mock starts processes, whatever the image; the real one stands in the launch template."""
-LAUNCH_TEMPLATE = "bamboo-worker"
-"""As `terraform/` names it by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +240,7 @@ def _requests(
     now_s: float,
 ) -> tuple[dict[str, Any], ...]:
     """The calls at the start: what `reconcile` says of nothing, by the catalogue's prices."""
-    settings = ec2_settings(job)
+    settings = run_settings(job, run)
     actions = reconcile(
         desired=Desired(
             count=instances,
@@ -313,36 +308,6 @@ def nodes_of(job: JobConfig) -> int:
     """The nodes that a run keeps while the cloud has them: of the largest grid, and standbys."""
     cluster = job.cluster
     return cluster.max_pipelines * cluster.stages + cluster.standbys
-
-
-def ec2_settings(job: JobConfig) -> Ec2Settings:
-    """What does not change from launch to launch of a job."""
-    cloud = job.cloud
-    subnets = {subnet.zone: subnet.id for subnet in cloud.subnets}
-    groups = (cloud.security_group,) if cloud.security_group else ()
-    if cloud.provider == "local":
-        # The mock takes of a template only what the request repeats.
-        return Ec2Settings(
-            region=cloud.region,
-            image=LOCAL_IMAGE,
-            launch_template=cloud.launch_template,
-            subnets=subnets,
-            security_groups=groups,
-            instance_profile=cloud.instance_profile,
-        )
-    data = ""
-    if cloud.boot_script:
-        script = job.named(cloud.boot_script).read_text(encoding="utf-8")
-        data = boot_script(bucket=cloud.bucket, script=script)
-    return Ec2Settings(
-        region=cloud.region,
-        image=cloud.image,
-        launch_template=cloud.launch_template or ("" if cloud.image else LAUNCH_TEMPLATE),
-        subnets=subnets,
-        security_groups=groups,
-        instance_profile=cloud.instance_profile,
-        user_data=data,
-    )
 
 
 def cheapest_pool(job: JobConfig, catalogue: Catalogue) -> tuple[Pool, float]:

@@ -52,6 +52,7 @@ def start_site(
         return cloud
     from cli.account_ready import check_free
     from cli.boot_files import put_boot_files
+    from cli.run_roles import make_role, remove_role
 
     note(
         f"{folder.id}: starting in the account, {job.cloud.region}; an instance boots and installs "
@@ -63,6 +64,7 @@ def start_site(
 
     def put() -> None:
         try:
+            make_role(job, folder.id)
             put_boot_files(
                 _start_objects(folder, job),
                 job,
@@ -74,6 +76,8 @@ def start_site(
                 note=note,
             )
         except BaseException:
+            with suppress(BambooError):
+                remove_role(job, folder.id)
             with suppress(BambooError):  # the id is free again
                 wiring.remove_run(reference, folder.id)
             raise
@@ -175,7 +179,8 @@ def run_fleet(
     """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
     account, whose looks are written down as a local cloud writes down what it does."""
     from cli.fleet import RunFleet
-    from cli.planning import ec2_settings, markets_of, nodes_of, speeds_of
+    from cli.instances import run_settings
+    from cli.planning import markets_of, nodes_of, speeds_of
     from cloud.ec2.provider import Ec2Provider
     from cloud.fleet import Fleet
     from cloud.local.start import LocalCloud
@@ -185,7 +190,7 @@ def run_fleet(
     local = isinstance(site, LocalCloud)
     on_demand_usd_per_hour = catalogue.on_demand_prices()
     ec2 = Ec2Provider.connect(
-        settings=ec2_settings(job),
+        settings=run_settings(job, folder.id),
         instance_types=job.cloud.instance_types,
         zones=job.cloud.zones,
         markets=markets_of(job),
@@ -302,13 +307,17 @@ def _account_site(
 ) -> "AccountSite":
     from cli.account_site import AccountSite
     from cli.boot_files import remove_boot_files
+    from cli.run_roles import each, remove_role
 
     def remove() -> None:
-        remove_boot_files(
-            _start_objects(folder, job),
-            folder.id,
-            secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
-            reference=reference,
+        each(
+            lambda: remove_boot_files(
+                _start_objects(folder, job),
+                folder.id,
+                secrets=wiring.run_secrets(job.cloud.region, job.cloud.stack),
+                reference=reference,
+            ),
+            lambda: remove_role(job, folder.id),
         )
 
     return AccountSite(
@@ -328,7 +337,7 @@ def _recorded(folder: RunFolder, job: JobConfig) -> "Provider":
     """The account for who does not launch: what it shows is written down all the same."""
     from cloud.recorder import Recorded
 
-    return Recorded(wiring.account(job.cloud.region), folder.cloud)
+    return Recorded(wiring.account(job.cloud.region, stack=job.cloud.stack), folder.cloud)
 
 
 def _run_objects(folder: RunFolder, job: JobConfig) -> ObjectStore:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bamboo.config.account import SECRET_ARN, STACK
+from bamboo.config.account import SECRET_ARN
 from bamboo.errors import InputError
+from bamboo.ids import BUCKET, REGION, STACK
 from bamboo.named_files import read_bounded
 from cli import terraform
 
@@ -20,10 +21,10 @@ STDIN = "-"
 _MOST_CHARACTERS = 1_000_000
 _NAME = r"[\w.()/-]{1,128}"
 OUTPUTS: dict[str, re.Pattern[str]] = {
-    "region": re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+"),
+    "region": REGION,
     "stack": STACK,
     "launch_template": re.compile(_NAME),
-    "bucket": re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+    "bucket": BUCKET,
     "store_secret": SECRET_ARN,
 }
 """Output of the stack and key of `[cloud]` at once -> what it looks like. Group and profile of the

@@ -7,6 +7,7 @@ Rule: nothing changes before the answer; nothing is unmade under a run that hold
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from cli import terraform, wiring
 from cli.ending import runs_in_account
+from cli.run_roles import remove_left_roles
 from cli.terraform import Planned
 from cli.views.quantities import count, usd
 
@@ -76,7 +78,8 @@ def unmake_stack(
     account; CloudRefused."""
     values = terraform.with_chosen(stack, ())
     _refuse_another(stack, values, "")
-    there = runs_in_account(region)
+    name = str(values.get("name", JobConfig().cloud.stack))
+    there = runs_in_account(region, account=partial(wiring.account, stack=name))
     if there:
         raise InputError(
             f"{region} holds something of {', '.join(there)}; `bamboo stop --all --region "
@@ -97,6 +100,10 @@ def unmake_stack(
             )
         if not _agreed("Destroy it?", yes=yes):
             return False
+        # Their bounds are of the stack, and cannot go before them.
+        left = remove_left_roles(region, name)
+        if left:
+            note(f"the roles of {', '.join(left)} had been left, and are gone")
         if bucket:
             # Terraform deletes what a bucket holds only if it was told so before.
             terraform.let_go(stack, BUCKET, WITH_RUNS, note=note)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bamboo.coord.driver import Driver
     from bamboo.coord.redis_store import StoreSeen
     from bamboo.planner.profiled import Profile
+    from cloud.ec2.run_roles import Ec2RunRoles
     from cloud.ec2.secrets import RunSecrets
     from cloud.provider import Provider
 
@@ -246,22 +247,50 @@ def price_source(region: str) -> PriceSource:
     return Ec2Prices.connect(region=region)
 
 
+def stack_in(region: str) -> str:
+    """The name of the stack that the account file tells of, if it is of that region; else ""."""
+    from bamboo.config.account import account_defaults
+
+    there = account_defaults()
+    if there.get("region", JobConfig().cloud.region) != region or not there:
+        return ""
+    return str(there.get("stack", JobConfig().cloud.stack))
+
+
 def account(
-    region: str, *, instance_types: Sequence[str] = (), zones: Sequence[str] = ()
+    region: str,
+    *,
+    stack: str | None = None,
+    instance_types: Sequence[str] = (),
+    zones: Sequence[str] = (),
 ) -> "Provider":
-    """What the user's account holds in a region, and the spot prices there; with the user's
-    credentials and, if it is set, the AWS_ENDPOINT_URL of this process."""
+    """What the user's account holds of a stack in a region, and the spot prices there; with the
+    user's credentials and, if it is set, the AWS_ENDPOINT_URL of this process. Without `stack`, of
+    that of the account file; where that tells of none there, of any."""
     from cloud.ec2.provider import Ec2Provider
     from cloud.ec2.requests import Ec2Settings
     from cloud.provider import Market
 
     return Ec2Provider.connect(
-        settings=Ec2Settings(region=region),
+        settings=Ec2Settings(region=region, stack=stack_in(region) if stack is None else stack),
         instance_types=instance_types,
         zones=zones,
         markets=(Market.SPOT,),
         on_demand_usd_per_hour={},
     )
+
+
+@contextmanager
+def run_roles(region: str, stack: str) -> "Iterator[Ec2RunRoles]":
+    """The roles of a stack's runs, with the credentials and endpoint of `account`. Raises
+    CloudUnavailable for settings that cannot be read."""
+    from cloud.ec2.run_roles import Ec2RunRoles
+
+    roles = Ec2RunRoles.connect(region=region, stack=stack)
+    try:
+        yield roles
+    finally:
+        roles.close()
 
 
 # ---------------------------------------------------------------- an instance

@@ -182,6 +182,8 @@ class Held:
     """Of a volume."""
     attached_to: str = ""
     """The instance that a volume goes with; empty: none, it is left behind."""
+    stack: str = ""
+    """From its tag; empty: it has none."""
     standing: bool = False
     """A request or fleet that may still start instances."""
 

@@ -52,7 +52,8 @@ resource "aws_vpc_endpoint" "s3" {
 
 # Workers talk among themselves, on ports the system chooses; nobody else reaches them, and there is
 # no SSH. The transport asks for the run's keys on top of that. The rules stand inside the group on
-# purpose: one that somebody adds by hand is taken away by the next apply.
+# purpose: one that somebody adds by hand is taken away by the next apply. A launcher may start
+# instances in what carries the tag of its stack: this group, its subnets, its launch templates.
 resource "aws_security_group" "workers" {
   name        = "${var.name}-workers"
   description = "Bamboo workers: each other, and outwards"
@@ -74,7 +75,7 @@ resource "aws_security_group" "workers" {
     cidr_blocks = ["0.0.0.0/0"]
   }
 
-  tags = { Name = "${var.name}-workers" }
+  tags = { Name = "${var.name}-workers", "bamboo:stack" = var.name }
 }
 
 # Whatever is started in this network without naming a group may talk to nobody.

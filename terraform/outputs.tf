@@ -20,11 +20,6 @@ output "security_group" {
   value       = aws_security_group.workers.id
 }
 
-output "instance_profile" {
-  description = "Name of the workers' instance profile."
-  value       = aws_iam_instance_profile.worker.name
-}
-
 output "launcher_policy" {
   description = "ARN of the policy for whoever runs `bamboo launch`."
   value       = aws_iam_policy.launcher.arn

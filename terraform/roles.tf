@@ -1,37 +1,33 @@
-# Three identities, their rights in policies/. A worker reads what it needs to start and writes its
-# run; it can neither start nor stop an instance, so a broken or captured worker costs nothing but
-# itself. The launcher may do both, but only to what carries the tag of a run. The store says how it
-# is reached, in a secret, and may do nothing else.
+# Three identities, their rights in policies/. The launcher starts and ends instances, but only what
+# carries the tags of a run and of this stack. The store says how it is reached, in a secret, and may
+# do nothing else.
 #
-# A worker may read and write the files of every run of the stack, not of its own alone: credentials
-# of an instance carry the role and the instance, not its tags, so no policy can tell whose it is.
-# Who wants runs apart gives each its own stack.
+# A run's instances have a role of the run's own: their credentials carry the role and none of their
+# tags, so one role for all runs could not tell whose they are. The launcher makes it, below a path
+# of this stack and within the bounds here, with the rights that cloud/ec2/run_role.py writes: what
+# starts the run, to read; its own files; its own secret. It can neither start nor stop an instance,
+# so a broken or captured worker costs its run, and no other.
 
 data "aws_partition" "current" {}
 
 locals {
-  ec2_arn         = "arn:${data.aws_partition.current.partition}:ec2:${var.region}:*"
-  run_secrets_arn = "arn:${data.aws_partition.current.partition}:secretsmanager:${var.region}:*:secret:${var.name}/runs/*"
+  arn     = "arn:${data.aws_partition.current.partition}"
+  ec2_arn = "${local.arn}:ec2:${var.region}:*"
+  # As cloud/ec2/run_role.py names them. IAM knows no regions, and stacks of one name may stand in
+  # several.
+  run_path        = "/bamboo/${var.region}/${var.name}/"
+  run_secrets_arn = "${local.arn}:secretsmanager:${var.region}:*:secret:${var.name}/runs/*"
 }
 
-resource "aws_iam_role" "worker" {
-  name_prefix        = "${var.name}-worker-"
-  description        = "What a Bamboo worker instance may do"
-  assume_role_policy = file("${path.module}/policies/ec2.json")
-}
-
-resource "aws_iam_role_policy" "worker" {
-  name = "bamboo-worker"
-  role = aws_iam_role.worker.id
-  policy = templatefile("${path.module}/policies/worker.json.tftpl", {
-    bucket_arn = aws_s3_bucket.this.arn
-    secret_arn = local.run_secrets_arn
+# What the role of any run may do at most, whatever its own policy says.
+resource "aws_iam_policy" "run_boundary" {
+  name        = "bamboo-runs-${var.region}-${var.name}"
+  path        = local.run_path
+  description = "What the role of a Bamboo run may do at most"
+  policy = templatefile("${path.module}/policies/run.json.tftpl", {
+    bucket_arn      = aws_s3_bucket.this.arn
+    run_secrets_arn = local.run_secrets_arn
   })
-}
-
-resource "aws_iam_instance_profile" "worker" {
-  name_prefix = "${var.name}-worker-"
-  role        = aws_iam_role.worker.name
 }
 
 resource "aws_iam_role" "store" {
@@ -56,24 +52,18 @@ resource "aws_iam_instance_profile" "store" {
 # Attach it to whoever runs `bamboo launch`: a user, a role of a group, or a small instance's role.
 resource "aws_iam_policy" "launcher" {
   name_prefix = "${var.name}-launcher-"
-  description = "Start, tag, watch and end the instances of Bamboo runs, and no others"
+  description = "Start, tag, watch and end the instances of the Bamboo runs of one stack, and no others"
   policy = templatefile("${path.module}/policies/launcher.json.tftpl", {
     partition       = data.aws_partition.current.partition
     region          = var.region
     ec2_arn         = local.ec2_arn
     bucket_arn      = aws_s3_bucket.this.arn
     secret_arn      = aws_secretsmanager_secret.store["admin"].arn
+    stack           = var.name
     run_secrets_arn = local.run_secrets_arn
-    worker_role_arn = aws_iam_role.worker.arn
-    part_arns = concat(
-      [
-        aws_launch_template.worker.arn,
-        aws_security_group.workers.arn,
-        "${local.ec2_arn}:network-interface/*",
-        "arn:${data.aws_partition.current.partition}:ec2:${var.region}::image/*",
-        "arn:${data.aws_partition.current.partition}:ec2:${var.region}::snapshot/*",
-      ],
-      [for subnet in aws_subnet.zone : subnet.arn],
-    )
+
+    run_boundary_arn = aws_iam_policy.run_boundary.arn
+    run_roles_arn    = "${local.arn}:iam::*:role${local.run_path}*"
+    run_profiles_arn = "${local.arn}:iam::*:instance-profile${local.run_path}*"
   })
 }

@@ -1,4 +1,7 @@
-# What every worker instance has in common. Market, type, subnet and tags come with each request.
+# What every worker instance has in common. Market, type, subnet and tags come with each request; the
+# instance profile is the run's own, in a copy of this template that the launcher makes for the run: a
+# fleet can name a profile in no other place. A version of this one would be taken for the newest of
+# the stack, and undone.
 
 resource "aws_launch_template" "worker" {
   name                                 = "${var.name}-worker"
@@ -7,10 +10,7 @@ resource "aws_launch_template" "worker" {
   update_default_version               = true
   instance_initiated_shutdown_behavior = "terminate" # a worker that powers off stops billing
   vpc_security_group_ids               = [aws_security_group.workers.id]
-
-  iam_instance_profile {
-    arn = aws_iam_instance_profile.worker.arn
-  }
+  tags                                 = { "bamboo:stack" = var.name }
 
   # Tokens only, and no hop: a container or a fooled web client on the instance gets no credentials.
   metadata_options {

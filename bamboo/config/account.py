@@ -20,12 +20,6 @@ from bamboo.named_files import read_bounded
 VARIABLE = "BAMBOO_CONFIG"
 SECRET_ARN = re.compile(r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[\w/+=.@-]+")
 """A secret by reference."""
-BUCKET = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-"""A general-purpose bucket's name (AWS, "General purpose bucket naming rules"). It stands in shell
-scripts and addresses."""
-
-STACK = re.compile(r"[a-z][a-z0-9-]{1,30}")
-"""A stack's name, as `terraform/variables.tf` takes it."""
 
 
 def account_file() -> Path:

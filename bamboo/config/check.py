@@ -14,6 +14,7 @@ from bamboo.config.check_autoscale import check_autoscale
 from bamboo.config.check_cloud import check_cloud
 from bamboo.config.tree import JobConfig, Kill
 from bamboo.errors import InputError
+from bamboo.ids import REGION
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.fleet_size import UTILITIES
 from bamboo.topology.strategy import AUTO, BARE_MODES, SPREADS, wrong_with
@@ -60,7 +61,6 @@ MONTH_S = 30 * DAY_S
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]+:")
 _TYPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/\s]+)*/?")
-_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 MOST_FORWARDS = 100_000
 """Of a step over all stages: the plan plays each of them through, some thousands a second."""
 # Upper bounds are far beyond use: they keep a slip of the finger from costs without end.
@@ -312,7 +312,7 @@ def _cloud(job: JobConfig) -> None:
         if not _value(job, key) or not all(_value(job, key)):
             raise _at(job, key, "names nothing", "name at least one")
     region = job.cloud.region
-    if not _REGION.fullmatch(region):
+    if not REGION.fullmatch(region):
         raise _at(job, "cloud.region", "names no region", "name one, such as us-east-1")
     for name in job.cloud.instance_types:
         if not _TYPE.fullmatch(name):

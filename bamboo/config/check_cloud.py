@@ -1,8 +1,9 @@
 """Which values of `[cloud]` about the instances themselves are possible together."""
 
-from bamboo.config.account import BUCKET, SECRET_ARN, STACK
+from bamboo.config.account import SECRET_ARN
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.ids import BUCKET, STACK
 from bamboo.named_files import what_is_wrong
 
 

@@ -172,7 +172,8 @@ class CloudConfig:
     """Empty: that of the launch template. Named, each pool is asked by itself: a call over several
     takes the template's."""
     instance_profile: str = ""
-    """Empty: that of the launch template. Named, as with `security_group`."""
+    """Empty: that of a role which the launch makes for the run, and which reaches this run alone.
+    Named, its rights are the user's to choose; and each pool is asked by itself."""
     bucket: str = ""
     """Of wheels and runs; what an instance fetches at its boot."""
     boot_script: str = ""

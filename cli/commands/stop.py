@@ -15,6 +15,7 @@ from cli.ending import end_in_account, runs_in_account
 from cli.live import live_store
 from cli.look import job_of
 from cli.orphans import account_regions
+from cli.run_roles import roles_left
 from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
 RECEIPT_S = 180.0
@@ -49,7 +50,8 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
     regions = (region,) if region else account_regions()
     wishes = [(folder.id, "") for folder in living]
     wishes += [(held, where) for where in regions for held in runs_in_account(where)]
-    for name, where in wishes:
+    wishes += [(left, where) for where in regions for left in roles_left(where, note=note)]
+    for name, where in dict.fromkeys(wishes):
         try:
             _stop(name, where, no_wait=no_wait, as_json=as_json)
         except BambooError as error:  # the others are stopped all the same

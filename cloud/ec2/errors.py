@@ -101,3 +101,11 @@ def refusal_kind(code: str, *, status: int = 0) -> RefusalKind:
             return RefusalKind.THROTTLED
         case _:
             return RefusalKind.REFUSED
+
+
+def names_a_new_profile(code: str, message: str) -> bool:
+    """Whether a launch was refused for its instance profile, which EC2 may not know for seconds
+    after IAM has made it, nor that it has a role (as Terraform's provider for AWS knows them)."""
+    return code == "InvalidParameterValue" and any(
+        words in message for words in ("IAM Instance Profile", "no associated IAM Roles")
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, of_the_known, translated
-from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG
+from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG, STACK_TAG
 from cloud.provider import CloudRefused, Held, HeldKind, Market, Pool
 
 ENDED_INSTANCES = ("shutting-down", "terminated")
@@ -23,9 +23,9 @@ FLEETS_A_CALL = 25
 DELETED_ALREADY = ("fleetIdDoesNotExist", "fleetNotInDeletableState")
 
 
-def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
-    """See `Provider.held`."""
-    asked = requests.tagged(run)
+def held(reader: Any, run: RunId | None, *, stack: str = "") -> tuple[Held, ...]:
+    """See `Provider.held`; of this stack, or of any (empty)."""
+    asked = requests.tagged(run, stack=stack)
     fleet_ids = [
         tag["ResourceId"]
         for tag in _all(reader, "describe_tags", "DescribeTags", "Tags", requests.fleet_tags(run))
@@ -34,6 +34,7 @@ def held(reader: Any, run: RunId | None) -> tuple[Held, ...]:
         raw
         for some in _in_parts(fleet_ids)
         for raw in of_the_known(some, lambda ids: fleets_of(reader, ids))
+        if not stack or _tags(raw).get(STACK_TAG) == stack
     ]
     name = "DescribeSpotInstanceRequests"
     spot = _all(reader, "describe_spot_instance_requests", name, "SpotInstanceRequests", asked)
@@ -123,6 +124,7 @@ def _facts(raw: Mapping[str, Any], since: object) -> dict[str, Any]:
     expires = tags.get(EXPIRY_TAG, "")
     return {
         "run": RunId(tags.get(RUN_TAG, "")),
+        "stack": tags.get(STACK_TAG, ""),
         "since_s": since.timestamp() if isinstance(since, datetime) else None,
         "expires_at_s": float(expires) if expires.isdecimal() else None,
     }

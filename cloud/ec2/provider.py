@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
 from cloud.ec2.clients import client_of, mock_session, session_of
-from cloud.ec2.errors import Meaning, meaning, refusal_kind
+from cloud.ec2.errors import Meaning, meaning, names_a_new_profile, refusal_kind
 from cloud.ec2.fleets import fleet_answer, names, with_fleet
 from cloud.ec2.held import fleets_of, held, release
 from cloud.ec2.pricing import Priced, cheapest_first, on_demand_offers, spot_offers
@@ -43,6 +44,8 @@ from cloud.provider import (
 
 READ_TIMEOUT_S = 5
 """A list, a price, an end: so long at most is whoever asks held up, whatever else it has to do."""
+PROFILE_KNOWN_WITHIN_S = 120.0
+"""So long after its first refusal may an instance profile be new to EC2; then there is none."""
 LAUNCH_TIMEOUT_S = 30
 """A launch whose answer is missed may have started something; it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
@@ -80,6 +83,7 @@ class Ec2Provider:
         self._ceilings = dict(ceilings or {})
         self._note, self._noted = note, set[str]()
         self._now = now
+        self._unknown_since_s: float | None = None
 
     @classmethod
     def connect(
@@ -136,7 +140,7 @@ class Ec2Provider:
         refusals: list[Refusal] = []
         for spec in specs:
             try:
-                answer = self._ask(spec)
+                answer = self._patient(self._ask(spec))
             except (CloudUnavailable, CloudRefused):
                 if not launched and not refusals:
                     raise
@@ -146,12 +150,13 @@ class Ec2Provider:
         return LaunchAnswer(launched=tuple(launched), refusals=tuple(refusals))
 
     def describe(self, run: RunId) -> tuple[Observed, ...]:
-        """All instances with the run's tag, by id. One that moved between two pages while they
-        were read is there once, as it was shown last."""
+        """All instances with the tags of run and stack, by id. One that moved between two pages
+        while they were read is there once, as it was shown last."""
         found: dict[InstanceId, Observed] = {}
         with translated("DescribeInstances"):
             pages = self._reader.get_paginator("describe_instances")
-            for page in pages.paginate(**requests.describe_instances(run)):
+            asked = requests.tagged(run, stack=self._settings.stack)
+            for page in pages.paginate(**asked):
                 for reservation in page["Reservations"]:
                     for one in map(observed, reservation["Instances"]):
                         found[one.instance] = one
@@ -221,7 +226,7 @@ class Ec2Provider:
 
     def held(self, run: RunId | None) -> tuple[Held, ...]:
         """By tag, ended ones left out."""
-        return held(self._reader, run)
+        return held(self._reader, run, stack=self._settings.stack)
 
     def release(self, those: Sequence[Held]) -> None:
         """Fleets first, then requests, instances, volumes."""
@@ -257,6 +262,22 @@ class Ec2Provider:
         if call == "CreateFleet":
             return fleet_answer(self._in_full(answer, spec), spec, self._settings)
         return _answered(spec, answer)
+
+    def _patient(self, answer: LaunchAnswer) -> LaunchAnswer:
+        """A profile that was made a moment ago is not known to EC2 yet: for a while, ask later."""
+        if not any(names_a_new_profile(one.code, one.message) for one in answer.refusals):
+            return answer
+        if self._unknown_since_s is None:
+            self._unknown_since_s = self._now()
+        if self._now() - self._unknown_since_s >= PROFILE_KNOWN_WITHIN_S:
+            return answer
+        refusals = tuple(
+            replace(one, kind=RefusalKind.THROTTLED)
+            if names_a_new_profile(one.code, one.message)
+            else one
+            for one in answer.refusals
+        )
+        return replace(answer, refusals=refusals)
 
     def _in_full(self, answer: Mapping[str, Any], spec: LaunchSpec) -> Mapping[str, Any]:
         """A fleet's answer that names fewer than were wished, with what the fleet itself shows: see

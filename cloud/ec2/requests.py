@@ -7,13 +7,15 @@ and these settings (one-time spot, tokens only, nothing left after the end) are 
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bamboo.ids import RunId
+from cloud.ec2.run_role import RunRole
 from cloud.provider import LaunchSpec, Market, Pool
 
 RUN_TAG = "bamboo:run"
+STACK_TAG = "bamboo:stack"
 EXPIRY_TAG = "bamboo:expires-at"
 TOKEN_TAG = "bamboo:launch"
 
@@ -21,15 +23,25 @@ TOKEN_TAG = "bamboo:launch"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Settings:
     """What does not change during a run. `subnets` by zone, empty: the default subnet of the zone;
-    `launch_template` and `image` may be empty, but not both."""
+    `launch_template` and `image` may be empty, but not both. `stack` goes into a tag of all that is
+    started, and nothing of another stack is seen or ended; empty: there is no stack."""
 
     region: str
+    stack: str = ""
     image: str = ""
     launch_template: str = ""
     subnets: Mapping[str, str] = field(default_factory=dict)
     security_groups: tuple[str, ...] = ()
     instance_profile: str = ""
     user_data: str = ""
+
+
+def of_run(settings: Ec2Settings, role: RunRole) -> Ec2Settings:
+    """The settings with which a run's instances have its own role: by the run's launch template
+    where there is one of the stack, else by name of the profile."""
+    if settings.launch_template:
+        return replace(settings, launch_template=role.template)
+    return replace(settings, instance_profile=role.name)
 
 
 def asks_several(settings: Ec2Settings) -> bool:
@@ -54,7 +66,7 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
             "InstanceMetadataTags": "enabled",
         },
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "TagSpecifications": _tagged(spec, "instance", "volume"),
+        "TagSpecifications": _tagged(spec, settings, "instance", "volume"),
     }
     if spec.pool.market is Market.SPOT:
         # No maximum price: it saves nothing and adds a way to be interrupted. One-time, because a
@@ -66,7 +78,7 @@ def run_instances(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
                 "InstanceInterruptionBehavior": "terminate",
             },
         }
-        request["TagSpecifications"] += _tagged(spec, "spot-instances-request")
+        request["TagSpecifications"] += _tagged(spec, settings, "spot-instances-request")
     if settings.image:
         request["ImageId"] = settings.image
     if settings.launch_template:
@@ -114,7 +126,7 @@ def create_fleet(spec: LaunchSpec, settings: Ec2Settings) -> dict[str, Any]:
             "DefaultTargetCapacityType": spec.pool.market.value,
         },
         "SpotOptions" if spot else "OnDemandOptions": options,
-        "TagSpecifications": _tagged(spec, "fleet", "instance", "volume"),
+        "TagSpecifications": _tagged(spec, settings, "fleet", "instance", "volume"),
     }
 
 
@@ -147,11 +159,16 @@ def shown(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"call": call, "arguments": dict(arguments)}
 
 
-def tagged(run: RunId | None) -> dict[str, Any]:
-    """The filter for what carries the tag of a run, or of any."""
-    if run is None:
-        return {"Filters": [{"Name": "tag-key", "Values": [RUN_TAG]}]}
-    return {"Filters": [{"Name": f"tag:{RUN_TAG}", "Values": [run]}]}
+def tagged(run: RunId | None, *, stack: str = "") -> dict[str, Any]:
+    """The filter for what carries the tag of a run, or of any, and that of the stack, if any."""
+    filters = [
+        {"Name": "tag-key", "Values": [RUN_TAG]}
+        if run is None
+        else {"Name": f"tag:{RUN_TAG}", "Values": [run]}
+    ]
+    if stack:
+        filters.append({"Name": f"tag:{STACK_TAG}", "Values": [stack]})
+    return {"Filters": filters}
 
 
 def fleet_tags(run: RunId | None) -> dict[str, Any]:
@@ -170,11 +187,6 @@ def prolong(instances: Sequence[str], expires_at_s: int) -> dict[str, Any]:
     """The arguments of CreateTags that move the expiry of instances, and nothing else."""
     tag = {"Key": EXPIRY_TAG, "Value": str(expires_at_s)}
     return {"Resources": list(instances), "Tags": [tag]}
-
-
-def describe_instances(run: RunId) -> dict[str, Any]:
-    """The arguments of DescribeInstances for all instances of a run."""
-    return tagged(run)
 
 
 def spot_prices(*, instance_types: tuple[str, ...], now_iso: str) -> dict[str, Any]:
@@ -209,6 +221,17 @@ def template_version(template: str) -> dict[str, Any]:
     return {key: template, "Versions": ["$Default"]}
 
 
+def run_template(role: RunRole, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of CreateLaunchTemplate for a run: `data` of the stack's, with the run's own
+    profile."""
+    tags = [{"Key": RUN_TAG, "Value": role.run}, {"Key": STACK_TAG, "Value": role.stack}]
+    return {
+        "LaunchTemplateName": role.template,
+        "LaunchTemplateData": {**data, "IamInstanceProfile": {"Name": role.name}},
+        "TagSpecifications": [{"ResourceType": "launch-template", "Tags": tags}],
+    }
+
+
 def image(image_id: str) -> dict[str, Any]:
     """The arguments of DescribeImages. As a filter, because an unknown id is an error else."""
     return {"Filters": [{"Name": "image-id", "Values": [image_id]}]}
@@ -230,15 +253,17 @@ def _template(settings: Ec2Settings) -> dict[str, str]:
     return {key: settings.launch_template, "Version": "$Default"}
 
 
-def _tagged(spec: LaunchSpec, *kinds: str) -> list[dict[str, Any]]:
-    return [{"ResourceType": kind, "Tags": _tags(spec)} for kind in kinds]
+def _tagged(spec: LaunchSpec, settings: Ec2Settings, *kinds: str) -> list[dict[str, Any]]:
+    return [{"ResourceType": kind, "Tags": _tags(spec, settings.stack)} for kind in kinds]
 
 
-def _tags(spec: LaunchSpec) -> list[dict[str, str]]:
+def _tags(spec: LaunchSpec, stack: str) -> list[dict[str, str]]:
     tags = {
         "Name": f"bamboo-{spec.run}",
         RUN_TAG: spec.run,
         EXPIRY_TAG: str(spec.expires_at_s),
         TOKEN_TAG: spec.token,
     }
+    if stack:
+        tags[STACK_TAG] = stack
     return [{"Key": key, "Value": value} for key, value in tags.items()]

@@ -16,7 +16,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from cloud.ec2.calls import code_and_message, translated
 from cloud.ec2.clients import client_of, session_of
-from cloud.ec2.requests import RUN_TAG
+from cloud.ec2.requests import RUN_TAG, STACK_TAG
 from cloud.provider import CloudRefused
 
 CONNECT_TIMEOUT_S = 3
@@ -24,7 +24,6 @@ READ_TIMEOUT_S = 5
 ATTEMPTS = 3
 DELETION_S = 30.0
 """So long a secret may be on its way out when one of its name is to be made."""
-STACK_TAG = "bamboo:stack"
 _DEFAULT_REGION = "us-east-1"
 _POLL_S = 1.0
 _THERE, _ABSENT = "ResourceExistsException", "ResourceNotFoundException"

@@ -23,6 +23,13 @@ def of_the_gone(form: Mapping[str, str], answer: Answer) -> Answer:
                 f"The specified launch template, with template ID {form['LaunchTemplateId']}, "
                 "does not exist.",
             )
+        case "DeleteLaunchTemplate" if "LaunchTemplateName" in form:
+            # moto says that it was given no name.
+            return refusal(
+                "InvalidLaunchTemplateName.NotFoundException",
+                "The specified launch template, with template name "
+                f"{form['LaunchTemplateName']}, does not exist.",
+            )
         case "DeleteVpcEndpoints" if b"InvalidRoute.NotFound" in answer.body:
             # moto takes away the endpoint's routes once more.
             return _endpoints_gone()

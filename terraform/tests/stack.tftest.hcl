@@ -5,8 +5,8 @@ mock_provider "aws" {
     target = data.aws_partition.current
     values = { partition = "aws" }
   }
-  mock_resource "aws_iam_instance_profile" {
-    defaults = { arn = "arn:aws:iam::123456789012:instance-profile/bamboo-worker" }
+  mock_resource "aws_iam_policy" {
+    defaults = { arn = "arn:aws:iam::123456789012:policy/bamboo/us-east-1/bamboo/bamboo-runs-us-east-1-bamboo" }
   }
   override_data {
     target = data.aws_ssm_parameter.store_image
@@ -16,7 +16,7 @@ mock_provider "aws" {
     defaults = { arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:bamboo-store-1" }
   }
   mock_resource "aws_iam_role" {
-    defaults = { arn = "arn:aws:iam::123456789012:role/bamboo-worker" }
+    defaults = { arn = "arn:aws:iam::123456789012:role/bamboo-store" }
   }
   mock_resource "aws_s3_bucket" {
     defaults = { id = "bamboo-mock", arn = "arn:aws:s3:::bamboo-mock" }
@@ -110,32 +110,51 @@ run "defaults" {
   # What each role may do is asked of these documents in tests/infra; here, that they are the ones.
   assert {
     condition = alltrue([
-      for s in jsondecode(aws_iam_role_policy.worker.policy).Statement :
+      for s in jsondecode(aws_iam_policy.run_boundary.policy).Statement :
       s.Effect == "Deny" || alltrue([for a in flatten([s.Action]) : startswith(a, "s3:") || a == "secretsmanager:GetSecretValue"])
     ])
-    error_message = "A worker is allowed nothing but the bucket and its secret."
+    error_message = "A run's role is allowed nothing but the bucket and a secret."
   }
 
   assert {
     condition = contains(
-      flatten([for s in jsondecode(aws_iam_role_policy.worker.policy).Statement : s.Action if s.Effect == "Deny"]),
+      flatten([for s in jsondecode(aws_iam_policy.run_boundary.policy).Statement : s.Action if s.Effect == "Deny"]),
       "ec2:Terminate*",
     )
-    error_message = "A worker may not end instances, whatever else it is given."
+    error_message = "A run's role may not end instances, whatever else it is given."
+  }
+
+  assert {
+    condition     = aws_iam_policy.run_boundary.path == "/bamboo/us-east-1/bamboo/" && aws_iam_policy.run_boundary.name == "bamboo-runs-us-east-1-bamboo"
+    error_message = "The launcher names the boundary by region and stack."
+  }
+
+  assert {
+    condition     = length(aws_launch_template.worker.iam_instance_profile) == 0
+    error_message = "An instance that is of no run has no role."
   }
 
   assert {
     condition = alltrue([
       for s in jsondecode(aws_iam_policy.launcher.policy).Statement :
-      s.Condition.StringLike["aws:ResourceTag/bamboo:run"] == "?*"
-      if length(setintersection(flatten([s.Action]), ["ec2:TerminateInstances", "ec2:DeleteVolume", "ec2:DeleteFleets", "ec2:CancelSpotInstanceRequests"])) > 0
+      s.Resource == "arn:aws:iam::*:role/bamboo/us-east-1/bamboo/*" && s.Condition.StringEquals["iam:PermissionsBoundary"] == aws_iam_policy.run_boundary.arn
+      if length(setintersection(flatten([s.Action]), ["iam:CreateRole", "iam:PutRolePolicy", "iam:AttachRolePolicy"])) > 0
     ])
-    error_message = "The launcher ends tagged things only."
+    error_message = "The launcher makes roles of runs only, within their bounds."
   }
 
   assert {
-    condition     = length(aws_iam_policy.launcher.policy) < 6144
-    error_message = "A managed policy is limited to 6,144 characters."
+    condition = alltrue([
+      for s in jsondecode(aws_iam_policy.launcher.policy).Statement :
+      s.Condition.StringLike["aws:ResourceTag/bamboo:run"] == "?*" && s.Condition.StringLike["aws:ResourceTag/bamboo:stack"] == "bamboo"
+      if length(setintersection(flatten([s.Action]), ["ec2:TerminateInstances", "ec2:DeleteVolume", "ec2:DeleteFleets", "ec2:CancelSpotInstanceRequests", "ec2:DeleteLaunchTemplate"])) > 0
+    ])
+    error_message = "The launcher ends things of a run of this stack only."
+  }
+
+  assert {
+    condition     = alltrue([for text in [aws_iam_policy.launcher.policy, aws_iam_policy.run_boundary.policy] : length(replace(text, "/\\s/", "")) < 6144])
+    error_message = "A managed policy is limited to 6,144 characters that are no blanks."
   }
 
   assert {

@@ -15,7 +15,7 @@ import boto3
 from bamboo.coord.acl import user_name
 from bamboo.ids import RunId
 from cli.account_ready import BOOT_FILES
-from cli.planning import LAUNCH_TEMPLATE
+from cli.instances import LAUNCH_TEMPLATE
 from cloud.local.start import LocalCloud, start_local_cloud
 from tests.cli.boots import BUCKET
 from tests.cli.stack import Stack
@@ -54,7 +54,7 @@ class Account:
         self.folder, self.cloud, self.store = folder, cloud, store
         self.home = folder / "runs"
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-        self.s3, self.ec2, self.secrets = (
+        self.s3, self.ec2, self.iam, self.secrets = (
             boto3.client(
                 service,
                 region_name=REGION,
@@ -62,7 +62,7 @@ class Account:
                 aws_access_key_id="test",
                 aws_secret_access_key="test",
             )
-            for service in ("s3", "ec2", "secretsmanager")
+            for service in ("s3", "ec2", "iam", "secretsmanager")
         )
         self.s3.create_bucket(Bucket=BUCKET)
         for name in BOOT_FILES:
@@ -164,8 +164,17 @@ class Account:
         path = self.home / run / "metrics.jsonl"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
+    def role(self, run: str) -> str:
+        """The name of the run's role; "": it has none."""
+        found = self.iam.list_roles(PathPrefix=f"/bamboo/{REGION}/bamboo/{run}/")["Roles"]
+        return str(found[0]["RoleName"]) if found else ""
+
     def nothing_left(self, run: str) -> None:
         assert self.live() == []
+        assert self.role(run) == ""
+        assert self.iam.list_instance_profiles()["InstanceProfiles"] == []
+        templates = self.ec2.describe_launch_templates()["LaunchTemplates"]
+        assert {one["LaunchTemplateName"] for one in templates} <= {LAUNCH_TEMPLATE}
         assert user_name(RunId(run)) not in self.store.users()
         assert self.starts(run) == set()
         kept = self.secrets.list_secrets(IncludePlannedDeletion=True)["SecretList"]

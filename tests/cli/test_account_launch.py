@@ -38,6 +38,9 @@ def test_from_the_account_to_the_receipt(account: Account) -> None:
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     password = account.password(run)
     victim = account.live()[0]
+    (of_victim,) = account.ec2.describe_instances(InstanceIds=[victim])["Reservations"]
+    profile = of_victim["Instances"][0]["IamInstanceProfile"]["Arn"]
+    assert profile.endswith(f"/bamboo/{REGION}/bamboo/{run}/{account.role(run)}")
     account.cloud.control.preempt(InstanceId(victim), notice_s=0.0, cause="test")
     said, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, said

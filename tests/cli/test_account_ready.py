@@ -47,7 +47,9 @@ def test_a_job_that_can_be_on_instances_is_let_through(tmp_path: Path) -> None:
     check_job_for_account(load_job(Path(__file__).parents[2] / "examples" / "account.toml"))
     check_job_for_account(job(tmp_path))
     check_job_for_account(job(tmp_path, "checkpoint.every_steps=5"))
-    check_job_for_account(job(tmp_path, "checkpoint.url=s3://mine/prefix"))
+    own = "cloud.instance_profile=mine"
+    check_job_for_account(job(tmp_path, "checkpoint.url=s3://mine/prefix", own))
+    check_job_for_account(job(tmp_path, "checkpoint.url=s3://b-1/runs/", "cloud.bucket=b-1"))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,8 @@ def test_a_job_that_can_be_on_instances_is_let_through(tmp_path: Path) -> None:
         ("chaos.kills_per_hour=2.0", "chaos.kills_per_hour = 2.0", "take 0"),
         ("cluster.transport=ipc", "cluster.transport = 'ipc'", 'take "tcp"'),
         ("cluster.forming_timeout_s=120", "cluster.forming_timeout_s = 120", "at least 600"),
-        ("checkpoint.url=/here", "checkpoint.url = '/here'", "s3://bucket/prefix"),
+        ("checkpoint.url=/here", "checkpoint.url = '/here'", "the run's folder of cloud.bucket"),
+        ("checkpoint.url=s3://mine/x", "out of reach of the run's instances", "instance_profile"),
     ],
 )
 def test_what_cannot_be_on_an_instance_is_refused(

@@ -92,7 +92,7 @@ def test_what_a_launcher_writes_just_now_is_left_alone(account, tmp_path) -> Non
 
 
 def test_an_instance_that_is_not_known_cannot_be_preempted(account, tmp_path) -> None:
-    with pytest.raises(InputError, match="does not know instance i-9, or not yet"):
+    with pytest.raises(InputError, match="knows no instance i-9 of the run, or not yet"):
         site(account, tmp_path, now_s=1.0).preempt(InstanceId("i-9"), notice_s=0.0, cause="x")
 
 

@@ -205,7 +205,7 @@ def test_a_dry_run_shows_what_comes_of_it(
     assert request["call"] == "RunInstances"
     asked = request["arguments"]
     assert asked["SubnetId"] == VALUES["subnets"][asked["Placement"]["AvailabilityZone"]]
-    assert asked["LaunchTemplate"]["LaunchTemplateName"] == "bamboo-worker"
+    assert asked["LaunchTemplate"]["LaunchTemplateName"].startswith("bamboo/bamboo/runs/job-")
     assert not {"ImageId", "SecurityGroupIds", "IamInstanceProfile"} & asked.keys()
     assert body["account"]["bucket"] == "bamboo-1"
     # On demand both zones cost the same, and one call goes over both.
@@ -213,7 +213,7 @@ def test_a_dry_run_shows_what_comes_of_it(
     (request,) = json.loads(capsys.readouterr().out)["requests"]
     assert request["call"] == "CreateFleet"
     (config,) = request["arguments"]["LaunchTemplateConfigs"]
-    assert config["LaunchTemplateSpecification"]["LaunchTemplateName"] == "bamboo-worker"
+    assert config["LaunchTemplateSpecification"]["LaunchTemplateName"].startswith("bamboo/")
     subnets = {override["SubnetId"] for override in config["Overrides"]}
     assert subnets == set(VALUES["subnets"].values())
     assert not any("ImageId" in override for override in config["Overrides"])

@@ -16,8 +16,8 @@ from tests.cli.test_boot_files import reference
 from tests.store_server import start_admin_store
 from tests.tls_store import free_port
 
-OVER, LED, THERE, MUTE, LOST = (
-    RunId(f"{name}-1") for name in ("over", "led", "there", "mute", "lost")
+OVER, LED, THERE, MUTE, LOST, BARE = (
+    RunId(f"{name}-1") for name in ("over", "led", "there", "mute", "lost", "bare")
 )
 
 
@@ -59,16 +59,18 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
             (place,),
             bucket=lambda url, region: objects,
             secrets=lambda region, stack: Secrets(),
+            roles=lambda region, stack: (OVER, LED, BARE),
             in_account=lambda region: (THERE,),
         )
         finding = check.ask()
         assert finding.result is Result.WARNING
         assert {row["run"]: row["what"] for row in finding.rows} == {
-            OVER: ["login", "secret", AGENT_ENV],
+            OVER: ["login", "secret", "role", AGENT_ENV],
             MUTE: ["login", "secret"],
             LOST: ["secret"],
+            BARE: ["role"],
         }
-        assert f"bamboo stop {OVER} --region r" in finding.lines[2]
+        assert f"bamboo stop {OVER} --region r" in finding.lines[3]
         assert user_name(OVER) in store.users(), "a check changes nothing"
         held.close()
     finally:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 Value = str | Sequence[str]
@@ -51,8 +52,8 @@ def _speaks_of(statement: Mapping[str, Any], ask: Ask) -> bool:
         raise NotImplementedError(f"statements with {sorted(unknown)} are not read here")
     actions, resources = _listed(statement["Action"]), _listed(statement["Resource"])
     return (
-        any(_like(pattern.lower(), ask.action.lower()) for pattern in actions)
-        and any(_like(pattern, ask.resource) for pattern in resources)
+        any(like(pattern.lower(), ask.action.lower()) for pattern in actions)
+        and any(like(pattern, ask.resource) for pattern in resources)
         and all(
             _holds(operator, _listed(wanted), ask.context.get(key))
             for operator, keys in statement.get("Condition", {}).items()
@@ -69,7 +70,7 @@ def _holds(operator: str, wanted: Sequence[str], given: Value | None) -> bool:
         case "StringEquals" | "Bool":
             return given in wanted
         case "StringLike":
-            return isinstance(given, str) and any(_like(pattern, given) for pattern in wanted)
+            return isinstance(given, str) and any(like(pattern, given) for pattern in wanted)
     raise NotImplementedError(f"the operator {operator} is not read here")
 
 
@@ -77,7 +78,13 @@ def _listed(value: Value) -> Sequence[str]:
     return [value] if isinstance(value, str) else value
 
 
-def _like(pattern: str, text: str) -> bool:
+def like(pattern: str, text: str) -> bool:
+    """Whether a text is of a pattern with IAM's `*` and `?`."""
+    return _expression(pattern).fullmatch(text) is not None
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
     parts = re.split(r"([*?])", pattern)
     regex = "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in parts)
-    return re.fullmatch(regex, text, re.DOTALL) is not None
+    return re.compile(regex, re.DOTALL)

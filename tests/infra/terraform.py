@@ -72,7 +72,9 @@ def copy_stack(root: Path) -> Path:
         shutil.copytree(
             ROOT / folder, root / folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*")
         )
-    shutil.copy(ROOT / "constraints.txt", root)
+    for name in ("constraints.txt", "cloud/ec2/agent_names.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
     said = said_by(root / "terraform", "init", "-backend=false", f"-plugin-dir={provider}")
     assert "has been successfully initialized" in said
     return root / "terraform"

@@ -1,7 +1,8 @@
-"""The rights of launcher, worker and store, asked of their documents in terraform/policies/: each
-call of ours is allowed, and the same call is not for what is not of a run."""
+"""The rights of the launcher, asked of their document in terraform/policies/: each call of ours is
+allowed, and the same call is not for what is not of a run of this stack."""
 
 import ast
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,193 +12,34 @@ import pytest
 from botocore import xform_name
 from botocore.session import get_session
 
-from bamboo.ids import RunId, ZoneId
-from cloud.ec2 import requests
-from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG, Ec2Settings
-from cloud.provider import LaunchSpec, Market, Pool
+from bamboo.ids import RunId
+from cloud.ec2.requests import EXPIRY_TAG, RUN_TAG, STACK_TAG
+from cloud.ec2.run_role import RunRole, boundary_arn
 from tests.infra.iam import Ask, allowed, rendered
-
-ROOT = Path(__file__).resolve().parents[2]
-EC2 = "arn:aws:ec2:us-east-1:123456789012"
-BUCKET = "arn:aws:s3:::bamboo-1"
-SECRETS = "arn:aws:secretsmanager:us-east-1:123456789012:secret"
-RUN_SECRETS = f"{SECRETS}:bamboo/runs/*"
-OBJECTS = (f"{BUCKET}/runs/r1/x", f"{BUCKET}/starts/r1/x")
-WORKER_ROLE = "arn:aws:iam::123456789012:role/bamboo-worker-1"
-SPOT_ROLES = "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com"
-IMAGE_PARAMETER = "arn:aws:ssm:us-east-1::parameter/aws/service/deeplearning/ami/x/latest/ami-id"
-PARTS = (
-    f"{EC2}:launch-template/lt-1",
-    f"{EC2}:security-group/sg-1",
-    f"{EC2}:network-interface/*",
-    "arn:aws:ec2:us-east-1::image/*",
-    f"{EC2}:subnet/subnet-1",
+from tests.infra.launcher_calls import (
+    BOUNDARY,
+    BOUNDED,
+    BUCKET,
+    CALLS,
+    EC2,
+    ENDS,
+    FLEET_TAGS,
+    IAM,
+    LAUNCHER,
+    MARK,
+    OWNER,
+    PROLONG,
+    ROOT,
+    RUN_PROFILE,
+    RUN_ROLE,
+    SECRETS,
+    STACK,
+    TAGGED_KINDS,
+    TAGGED_PARTS,
+    VALUES,
+    born,
+    document,
 )
-VALUES: dict[str, Mapping[str, Any]] = {
-    "launcher": {
-        "partition": "aws",
-        "region": "us-east-1",
-        "ec2_arn": "arn:aws:ec2:us-east-1:*",
-        "bucket_arn": BUCKET,
-        "secret_arn": f"{SECRETS}:admin-1",
-        "run_secrets_arn": RUN_SECRETS,
-        "worker_role_arn": WORKER_ROLE,
-        "part_arns": PARTS,
-    },
-    "worker": {"bucket_arn": BUCKET, "secret_arn": RUN_SECRETS},
-    "store": {"admin_secret_arn": f"{SECRETS}:admin-1"},
-    "bucket": {"bucket_arn": BUCKET},
-}
-
-
-def document(name: str) -> dict[str, Any]:
-    template = (ROOT / "terraform" / "policies" / f"{name}.json.tftpl").read_text()
-    return rendered(template, VALUES[name])
-
-
-LAUNCHER, WORKER, STORE = document("launcher"), document("worker"), document("store")
-
-
-def launch_requests() -> dict[str, Any]:
-    """What launches really send, by the name of the call."""
-    spec = LaunchSpec(
-        run=RunId("r1"),
-        pool=Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.SPOT),
-        count=2,
-        token="token-1",
-        expires_at_s=1_800_000_000,
-    )
-    settings = Ec2Settings(
-        region="us-east-1",
-        launch_template="bamboo-worker",
-        subnets={"us-east-1a": "subnet-1"},
-    )
-    several = replace(spec, alternatives=(replace(spec.pool, instance_type="g6.xlarge"),))
-    return dict(requests.launch_call(one, settings) for one in (spec, several))
-
-
-def tags_of(request: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Type of resource -> its tags at birth."""
-    return {
-        one["ResourceType"]: {tag["Key"]: tag["Value"] for tag in one["Tags"]}
-        for one in request["TagSpecifications"]
-    }
-
-
-def born(
-    tags: Mapping[str, Mapping[str, str]], *, by: str = "RunInstances", tokens: str = "required"
-) -> list[Ask]:
-    """What a start is asked for: each thing that is made with its tags, and each part it is of."""
-    asks = []
-    for kind, given in tags.items():
-        context: dict[str, Any] = {f"aws:RequestTag/{k}": v for k, v in given.items()}
-        labelled = context | {"ec2:CreateAction": by, "aws:TagKeys": list(given)}
-        asks.append(Ask(action="ec2:CreateTags", resource=f"{EC2}:{kind}/*", context=labelled))
-        if kind == "instance":
-            context |= {"ec2:MetadataHttpTokens": tokens}
-        action = "ec2:CreateFleet" if kind == "fleet" else "ec2:RunInstances"
-        asks.append(Ask(action=action, resource=f"{EC2}:{kind}/*", context=context))
-        if kind != "fleet" and by == "CreateFleet":
-            # A fleet is asked for each thing that it will make, as well; whether with more than the
-            # tags is not documented.
-            bare = {k: v for k, v in context.items() if k.startswith("aws:")}
-            asks.append(Ask(action="ec2:CreateFleet", resource=f"{EC2}:{kind}/*", context=bare))
-    if by == "CreateFleet":
-        # Seen in accounts: the template is asked for before its name has become an id.
-        asks.append(Ask(action="ec2:CreateFleet", resource=f"{EC2}:launch-template/*"))
-    verbs = {f"ec2:{by}", "ec2:RunInstances"}
-    # Those of an instant fleet have no tags, says the reference of CreateFleet. A request starts
-    # nothing by itself: that is asked of the instance.
-    asks += [Ask(action=verb, resource=f"{EC2}:spot-instances-request/*") for verb in verbs]
-    asks += [
-        Ask(action=verb, resource=part.replace("*", "1"))
-        for verb in sorted(verbs)
-        for part in PARTS
-    ]
-    passed = {"iam:PassedToService": "ec2.amazonaws.com"}
-    return [*asks, Ask(action="iam:PassRole", resource=WORKER_ROLE, context=passed)]
-
-
-def of_a_run(kind: str, action: str) -> Ask:
-    """A change of something that is there and carries a run's tag."""
-    context = {f"aws:ResourceTag/{RUN_TAG}": "r1"}
-    return Ask(action=f"ec2:{action}", resource=f"{EC2}:{kind}/x-1", context=context)
-
-
-MARK = {RUN_TAG: "r1", EXPIRY_TAG: "1800000000"}
-LAUNCHES = launch_requests()
-FLEET_TAGS = tags_of(LAUNCHES["CreateFleet"])
-TAGGED_KINDS = (*FLEET_TAGS, "spot-instances-request")
-ENDS = {
-    "terminate_instances": of_a_run("instance", "TerminateInstances"),
-    "cancel_spot_instance_requests": of_a_run(
-        "spot-instances-request", "CancelSpotInstanceRequests"
-    ),
-    "delete_fleets": of_a_run("fleet", "DeleteFleets"),
-    "delete_volume": of_a_run("volume", "DeleteVolume"),
-}
-PROLONG = Ask(
-    action="ec2:CreateTags",
-    resource=f"{EC2}:instance/i-1",
-    context={
-        f"aws:ResourceTag/{RUN_TAG}": "r1",
-        f"aws:RequestTag/{EXPIRY_TAG}": "1800003600",
-        "aws:TagKeys": [EXPIRY_TAG],
-    },
-)
-CALLS: dict[str, list[Ask]] = {
-    "run_instances": born(tags_of(LAUNCHES["RunInstances"])),
-    "create_fleet": born(FLEET_TAGS, by="CreateFleet"),
-    "create_tags": [PROLONG],
-    **{name: [ask] for name, ask in ENDS.items()},
-    **{
-        xform_name(name): [Ask(action=f"ec2:{name}")]
-        for name in (
-            "DescribeAvailabilityZones", "DescribeFleetInstances", "DescribeFleets",
-            "DescribeImages", "DescribeInstanceStatus", "DescribeInstanceTypeOfferings",
-            "DescribeInstanceTypes", "DescribeInstances", "DescribeLaunchTemplateVersions",
-            "DescribeLaunchTemplates", "DescribeRouteTables", "DescribeSecurityGroups",
-            "DescribeSpotInstanceRequests", "DescribeSpotPriceHistory", "DescribeSubnets",
-            "DescribeTags", "DescribeVolumes", "DescribeVpcs", "GetSpotPlacementScores",
-        )
-    },
-    **{
-        xform_name(name): [Ask(action=f"servicequotas:{name}")]
-        for name in ("GetServiceQuota", "GetAWSDefaultServiceQuota", "ListServiceQuotas")
-    },
-    "get_parameter": [Ask(action="ssm:GetParameter", resource=IMAGE_PARAMETER)],
-    "get_parameters": [Ask(action="ssm:GetParameters", resource=IMAGE_PARAMETER)],
-    "get_secret_value": [
-        Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:admin-1")
-    ],
-    "list_secrets": [Ask(action="secretsmanager:ListSecrets")],
-    **{
-        xform_name(name): [
-            Ask(action=f"secretsmanager:{action}", resource=f"{SECRETS}:bamboo/runs/r1-1")
-            for action in actions
-        ]
-        for name, actions in {
-            "CreateSecret": ("CreateSecret", "TagResource"),
-            "PutSecretValue": ("PutSecretValue",),
-            "DeleteSecret": ("DeleteSecret",),
-        }.items()
-    },
-    "get_role": [Ask(action="iam:GetRole", resource=f"{SPOT_ROLES}/AWSServiceRoleForEC2Spot")],
-    "create_service_linked_role": [
-        Ask(
-            action="iam:CreateServiceLinkedRole",
-            resource=f"{SPOT_ROLES}/AWSServiceRoleForEC2Spot",
-        )
-    ],
-    "get_caller_identity": [],  # needs no right
-    "list_objects_v2": [Ask(action="s3:ListBucket", resource=BUCKET)],
-    "head_bucket": [Ask(action="s3:ListBucket", resource=BUCKET)],
-    "get_object": [Ask(action="s3:GetObject", resource=where) for where in OBJECTS],
-    "head_object": [Ask(action="s3:GetObject", resource=where) for where in OBJECTS],
-    "put_object": [Ask(action="s3:PutObject", resource=where) for where in OBJECTS],
-    "delete_object": [Ask(action="s3:DeleteObject", resource=where) for where in OBJECTS],
-}  # fmt: skip
-"""Every call that a launcher may make, with what the service asks before it is done."""
 
 
 def names_in(path: Path) -> set[str]:
@@ -214,7 +56,7 @@ def names_in(path: Path) -> set[str]:
 def operations() -> set[str]:
     """The names that boto3 gives to the operations of the services we call."""
     session = get_session()
-    services = ("ec2", "service-quotas", "ssm", "secretsmanager", "sts", "s3")
+    services = ("ec2", "iam", "service-quotas", "ssm", "secretsmanager", "sts", "s3")
     return {
         xform_name(operation)
         for service in services
@@ -225,7 +67,7 @@ def operations() -> set[str]:
 def test_every_call_in_the_code_was_tried() -> None:
     sources = [*(ROOT / "cloud" / "ec2").glob("*.py"), *(ROOT / "cli").rglob("*.py")]
     called = operations() & {name for path in sources for name in names_in(path)}
-    named = {"run_instances", "create_fleet", "create_tags", "get_service_quota", *ENDS}
+    named = {"run_instances", "create_fleet", "create_tags", "create_role", *ENDS}
     assert named <= called
     assert called <= CALLS.keys(), "write down here what the service asks before these calls"
 
@@ -246,25 +88,43 @@ def test_a_right_is_used_only_for_what_it_names(call: str) -> None:
 
 @pytest.mark.parametrize("call", ENDS)
 @pytest.mark.parametrize(
-    "tags", [{}, {"team": "x"}, {"bamboo:stack": "bamboo"}, {RUN_TAG: ""}, {"Bamboo:run2": "r1"}]
+    "tags",
+    [
+        {},
+        {"team": "x"},
+        {STACK_TAG: STACK},
+        {RUN_TAG: "r1"},
+        {RUN_TAG: "", STACK_TAG: STACK},
+        {RUN_TAG: "r1", STACK_TAG: "other"},
+        {RUN_TAG: "r1", STACK_TAG: "bamboo2"},
+        {"Bamboo:run2": "r1", STACK_TAG: STACK},
+    ],
 )
 def test_the_launcher_ends_nothing_foreign(call: str, tags: Mapping[str, str]) -> None:
-    """`bamboo:stack` alone is what the store's own instance carries."""
+    """`bamboo:stack` alone is what the store's own instance carries, `bamboo:run` with another what
+    a run of another stack does."""
     context = {f"aws:ResourceTag/{key}": value for key, value in tags.items()}
     assert not allowed(LAUNCHER, replace(ENDS[call], context=context))
 
 
 @pytest.mark.parametrize("by", ["RunInstances", "CreateFleet"])
 @pytest.mark.parametrize("kind", FLEET_TAGS)
-def test_the_launcher_starts_nothing_without_its_tag(kind: str, by: str) -> None:
-    asks = born({kind: {"team": "x"}}, by=by)
+@pytest.mark.parametrize(
+    "foreign",
+    [{"team": "x"}, {RUN_TAG: "r1", EXPIRY_TAG: "1"}, {**MARK, STACK_TAG: "other"}],
+    ids=["no-run", "no-stack", "other-stack"],
+)
+def test_the_launcher_starts_nothing_without_its_tags(
+    kind: str, by: str, foreign: Mapping[str, str]
+) -> None:
+    asks = born({kind: foreign}, by=by)
     made = [ask for ask in asks if ask.resource == f"{EC2}:{kind}/*"]
     assert len(made) == (3 if by == "CreateFleet" and kind != "fleet" else 2)
     assert not any(allowed(LAUNCHER, ask) for ask in made)
 
 
 def test_the_launcher_starts_nothing_that_nobody_can_call_stale() -> None:
-    asks = born({"instance": {RUN_TAG: "r1"}})
+    asks = born({"instance": {RUN_TAG: "r1", STACK_TAG: STACK}})
     assert not all(allowed(LAUNCHER, ask) for ask in asks)
 
 
@@ -272,12 +132,13 @@ def test_the_launcher_starts_nothing_with_open_metadata() -> None:
     assert not all(allowed(LAUNCHER, a) for a in born({"instance": MARK}, tokens="optional"))
 
 
-@pytest.mark.parametrize("part", ["subnet/subnet-2", "security-group/sg-2", "launch-template/lt-2"])
-def test_the_launcher_starts_nothing_elsewhere(part: str) -> None:
-    assert not allowed(LAUNCHER, Ask(action="ec2:RunInstances", resource=f"{EC2}:{part}"))
+@pytest.mark.parametrize("part", TAGGED_PARTS)
+@pytest.mark.parametrize("tags", [{}, {f"aws:ResourceTag/{STACK_TAG}": "other"}])
+def test_the_launcher_starts_nothing_elsewhere(part: str, tags: Mapping[str, str]) -> None:
+    assert not allowed(LAUNCHER, Ask(action="ec2:RunInstances", resource=part, context=tags))
     # A fleet starts nothing but by RunInstances, for which the template's own name is asked.
-    fleet = Ask(action="ec2:CreateFleet", resource=f"{EC2}:{part}")
-    assert allowed(LAUNCHER, fleet) is part.startswith("launch-template/")
+    fleet = Ask(action="ec2:CreateFleet", resource=part, context=tags)
+    assert allowed(LAUNCHER, fleet) is ("launch-template/" in part)
 
 
 def test_the_launcher_cannot_make_a_foreign_thing_its_own() -> None:
@@ -300,18 +161,79 @@ def test_the_launcher_moves_no_instance_to_another_run() -> None:
     assert not allowed(LAUNCHER, replace(PROLONG, context={**PROLONG.context, **keys}))
 
 
-def test_the_launcher_gives_no_other_role_and_to_nobody_else() -> None:
+@pytest.mark.parametrize(
+    "role", ["role/admin", "role/bamboo/us-east-1/other/r1/x", "role/bamboo/eu-west-1/bamboo/r1/x"]
+)
+def test_the_launcher_makes_changes_and_gives_no_other_role(role: str) -> None:
     passed = {"iam:PassedToService": "ec2.amazonaws.com"}
-    other = Ask(action="iam:PassRole", resource="arn:aws:iam::123456789012:role/admin")
-    assert not allowed(LAUNCHER, replace(other, context=passed))
+    other = f"{IAM}:{role}"
+    assert not allowed(LAUNCHER, Ask(action="iam:PassRole", resource=other, context=passed))
+    for name in ("CreateRole", "PutRolePolicy", "DeleteRole", "DeleteRolePolicy"):
+        assert not allowed(LAUNCHER, Ask(action=f"iam:{name}", resource=other, context=BOUNDED))
+
+
+def test_the_launcher_gives_a_role_to_instances_alone() -> None:
     elsewhere = {"iam:PassedToService": "lambda.amazonaws.com"}
-    assert not allowed(LAUNCHER, replace(other, resource=WORKER_ROLE, context=elsewhere))
+    assert not allowed(LAUNCHER, Ask(action="iam:PassRole", resource=RUN_ROLE, context=elsewhere))
 
 
-def test_the_launcher_reads_one_secret_and_leaves_boot_files_alone() -> None:
-    for name in ("other-1", "bamboo/runs/r1-1"):
-        read = Ask(action="secretsmanager:GetSecretValue", resource=f"{SECRETS}:{name}")
-        assert not allowed(LAUNCHER, read)
+@pytest.mark.parametrize(
+    "bound", [{}, {"iam:PermissionsBoundary": "arn:aws:iam::aws:policy/AdministratorAccess"}]
+)
+def test_the_launcher_makes_no_role_out_of_bounds(bound: Mapping[str, str]) -> None:
+    for name in ("CreateRole", "PutRolePolicy"):
+        assert not allowed(LAUNCHER, Ask(action=f"iam:{name}", resource=RUN_ROLE, context=bound))
+
+
+def test_the_launcher_does_nothing_else_in_iam() -> None:
+    """Else it could widen a role, its bounds, or itself."""
+    may = {
+        *("CreateRole", "PutRolePolicy", "DeleteRole", "DeleteRolePolicy", "GetRole", "PassRole"),
+        *("CreateInstanceProfile", "DeleteInstanceProfile", "AddRoleToInstanceProfile"),
+        *("RemoveRoleFromInstanceProfile", "ListRoles"),
+    }
+    names = get_session().get_service_model("iam").operation_names
+    assert {"AttachRolePolicy", "UpdateAssumeRolePolicy", "PutUserPolicy"} <= set(names) - may
+    for name in set(names) - may:
+        for resource in (RUN_ROLE, RUN_PROFILE, BOUNDARY, "*"):
+            ask = Ask(action=f"iam:{name}", resource=resource, context=BOUNDED)
+            assert not allowed(LAUNCHER, ask), name
+
+
+def test_the_rights_fit_into_a_policy() -> None:
+    """With the longest names there may be: AWS counts 6,144 characters that are no blanks."""
+    region, stack = "us-gov-west-1", "s" * 31
+    longest = {
+        **VALUES["launcher"],
+        "partition": "aws-us-gov",
+        "region": region,
+        "ec2_arn": f"arn:aws-us-gov:ec2:{region}:*",
+        "bucket_arn": f"arn:aws-us-gov:s3:::{stack}-20260101000000000000000001",
+        "secret_arn": f"arn:aws-us-gov:secretsmanager:{region}:123456789012:secret:"
+        f"{stack}-store-admin-20260101000000000000000001-AbCdEf",
+        "stack": stack,
+        "run_secrets_arn": f"arn:aws-us-gov:secretsmanager:{region}:*:secret:{stack}/runs/*",
+        "run_boundary_arn": boundary_arn(
+            RunRole(region=region, stack=stack, run=RunId("r")),
+            replace(OWNER, partition="aws-us-gov"),
+        ),
+        **{
+            f"run_{kind}s_arn": f"arn:aws-us-gov:iam::*:{word}/bamboo/{region}/{stack}/*"
+            for kind, word in {"role": "role", "profile": "instance-profile"}.items()
+        },
+    }
+    template = (ROOT / "terraform" / "policies" / "launcher.json.tftpl").read_text()
+    assert len("".join(json.dumps(rendered(template, longest)).split())) < 6144
+
+
+@pytest.mark.parametrize("secret", ["other-1", "bamboo/runs2/r1-AbCdEf", "other/runs/r1-AbCdEf"])
+def test_the_launcher_changes_no_secret_but_those_of_runs(secret: str) -> None:
+    for name in ("CreateSecret", "PutSecretValue", "DeleteSecret", "GetSecretValue"):
+        ask = Ask(action=f"secretsmanager:{name}", resource=f"{SECRETS}:{secret}")
+        assert not allowed(LAUNCHER, ask)
+
+
+def test_the_launcher_leaves_boot_files_alone() -> None:
     boot = Ask(action="s3:PutObject", resource=f"{BUCKET}/boot/bamboo-agent.service")
     assert not allowed(LAUNCHER, boot)
 

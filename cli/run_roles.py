@@ -1,0 +1,74 @@
+"""The role of a run's instances in an account: made with what they boot from, taken back with it.
+
+Rule: it is there before the first instance, and gone when the run is over.
+"""
+
+from collections.abc import Callable
+
+from bamboo.config.tree import JobConfig
+from bamboo.errors import BambooError
+from bamboo.ids import RunId
+from cli import wiring
+from cli.instances import ec2_settings, has_role
+
+
+def make_role(job: JobConfig, run: RunId) -> None:
+    """Make it, with its profile and launch template. Raises BambooError; then nothing is left."""
+    if not has_role(job):
+        return
+    with wiring.run_roles(job.cloud.region, job.cloud.stack) as roles:
+        roles.make(run, bucket=job.cloud.bucket, template=ec2_settings(job).launch_template)
+
+
+def remove_role(job: JobConfig, run: RunId) -> None:
+    """Take it back, if there is one; safe to call again. Raises BambooError."""
+    if not has_role(job):
+        return
+    with wiring.run_roles(job.cloud.region, job.cloud.stack) as roles:
+        try:
+            roles.remove(run)
+        except BambooError as error:
+            raise BambooError(
+                f"the role of run {run} may be in the account still: {error}; `bamboo stop {run}` "
+                "again takes it away"
+            ) from error
+
+
+def runs_with_role(region: str, stack: str) -> tuple[RunId, ...]:
+    """The runs of a stack that have a role. Raises BambooError."""
+    with wiring.run_roles(region, stack) as roles:
+        return roles.runs()
+
+
+def roles_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]:
+    """The runs with a role in the stack of the account file, if that is of the region: what a
+    launcher has left that was killed before its first instance is found by nothing else. Who may
+    see no roles may end instances all the same: `note` is told."""
+    stack = wiring.stack_in(region)
+    try:
+        return runs_with_role(region, stack) if stack else ()
+    except BambooError as error:
+        note(f"{region}: {' '.join(str(error).split())}")
+        return ()
+
+
+def remove_left_roles(region: str, stack: str) -> tuple[RunId, ...]:
+    """Take back the roles of all runs of a stack, of which nothing lives; whose they were. Raises
+    BambooError."""
+    with wiring.run_roles(region, stack) as roles:
+        found = roles.runs()
+        for run in found:
+            roles.remove(run)
+    return found
+
+
+def each(*steps: Callable[[], None]) -> None:
+    """Do all of these, whatever becomes of the others. Raises BambooError with all that failed."""
+    troubles = []
+    for step in steps:
+        try:
+            step()
+        except BambooError as error:
+            troubles.append(str(error))
+    if troubles:
+        raise BambooError("; ".join(troubles))

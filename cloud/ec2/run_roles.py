@@ -1,0 +1,272 @@
+"""The role of each run in an account: made before the run's first instance, taken back after its
+last; with it the instance profile that hands it over, and the launch template that names that.
+
+Rule: every name is that of the run, so nothing has to be remembered: what a launcher that was
+killed has left is found by it, and to make or to remove twice does no harm. The role comes first
+and goes last, so whatever is left of a run is left below a role.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bamboo.errors import BambooError, InputError
+from bamboo.ids import RunId, run_id
+from cloud.ec2 import requests
+from cloud.ec2.calls import code_and_message, translated
+from cloud.ec2.clients import clients_of
+from cloud.ec2.run_role import (
+    POLICY,
+    Owner,
+    RunRole,
+    boundary_arn,
+    owner_of,
+    rights,
+    stack_path,
+    who_has_it,
+)
+from cloud.provider import CloudRefused
+
+READ_TIMEOUT_S = 10
+ATTEMPTS = 3
+VISIBLE_S = 30.0
+"""So long may IAM take to know what it has just made."""
+ASK_AGAIN_S = 1.0
+_MISSING = ("NoSuchEntity", "InvalidLaunchTemplateName.NotFoundException")
+_THERE = ("EntityAlreadyExists", "InvalidLaunchTemplateName.AlreadyExistsException")
+_IN_USE = ("LimitExceeded",)
+"""What IAM says of a profile that has its one role already."""
+
+
+class Ec2RunRoles:
+    """The roles of the runs of one stack."""
+
+    def __init__(
+        self,
+        *,
+        iam: Any,
+        ec2: Any,
+        sts: Any,
+        region: str,
+        stack: str,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._iam, self._ec2, self._sts = iam, ec2, sts
+        self._region, self._stack = region, stack
+        self._now, self._sleep = now, sleep
+
+    @classmethod
+    def connect(cls, *, region: str, stack: str, endpoint_url: str | None = None) -> "Ec2RunRoles":
+        """With clients of its own and the user's usual credentials. Makes no call yet. Raises
+        CloudUnavailable where the user's AWS settings cannot be read."""
+        iam, ec2, sts = clients_of(
+            ("iam", "ec2", "sts"),
+            region=region,
+            read_timeout_s=READ_TIMEOUT_S,
+            attempts=ATTEMPTS,
+            endpoint_url=endpoint_url,
+        )
+        return cls(iam=iam, ec2=ec2, sts=sts, region=region, stack=stack)
+
+    def make(self, run: RunId, *, bucket: str, template: str) -> None:
+        """Make the run's role, its profile and, after `template` (name or id; "" makes none), its
+        launch template. What a launcher that was killed has left of it is made use of. Raises
+        CloudRefused, CloudThrottled, CloudUnavailable, InputError; then nothing of it is left."""
+        role = RunRole(region=self._region, stack=self._stack, run=run)
+        with translated("GetCallerIdentity", service="AWS"):
+            owner = owner_of(str(self._sts.get_caller_identity()["Arn"]))
+        document = rights(role, owner, bucket=bucket)
+        try:
+            self._make_role(role, owner)
+            self._once_visible(
+                "PutRolePolicy",
+                lambda: self._iam.put_role_policy(
+                    RoleName=role.name, PolicyName=POLICY, PolicyDocument=json.dumps(document)
+                ),
+            )
+            self._make_profile(role)
+            if template:
+                self._make_template(role, template)
+        except BaseException:
+            with suppress(BambooError):  # the first trouble is the one to tell of
+                self.remove(run)
+            raise
+
+    def remove(self, run: RunId) -> None:
+        """Take all of it back; safe to call again. Raises as `make`, when the rest is done."""
+        role = RunRole(region=self._region, stack=self._stack, run=run)
+        profile = {"InstanceProfileName": role.name}
+        named = {"RoleName": role.name}
+        steps: tuple[tuple[str, str, Callable[[], object]], ...] = (
+            (
+                "EC2",
+                "DeleteLaunchTemplate",
+                lambda: self._ec2.delete_launch_template(LaunchTemplateName=role.template),
+            ),
+            (
+                "IAM",
+                "RemoveRoleFromInstanceProfile",
+                lambda: self._iam.remove_role_from_instance_profile(**profile, **named),
+            ),
+            (
+                "IAM",
+                "DeleteInstanceProfile",
+                lambda: self._iam.delete_instance_profile(**profile),
+            ),
+            (
+                "IAM",
+                "DeleteRolePolicy",
+                lambda: self._iam.delete_role_policy(**named, PolicyName=POLICY),
+            ),
+            ("IAM", "DeleteRole", lambda: self._iam.delete_role(**named)),
+        )
+        first: BambooError | None = None
+        for service, action, call in steps:
+            try:
+                _unless(_MISSING, service, action, call)
+            except BambooError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def runs(self) -> tuple[RunId, ...]:
+        """The runs of which anything is there. Raises as `make`."""
+        prefix = stack_path(self._region, self._stack)
+        with translated("ListRoles", service="IAM"):
+            pages = self._iam.get_paginator("list_roles").paginate(PathPrefix=prefix)
+            paths = [str(role["Path"]) for page in pages for role in page["Roles"]]
+        found = []
+        for path in paths:
+            with suppress(InputError):  # not of ours
+                found.append(run_id(path.removeprefix(prefix).removesuffix("/")))
+        return tuple(sorted(found))
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in (self._iam, self._ec2, self._sts):
+            client.close()
+
+    def _make_role(self, role: RunRole, owner: Owner) -> None:
+        bound = boundary_arn(role, owner)
+        made = _unless(
+            _THERE,
+            "IAM",
+            "CreateRole",
+            lambda: self._iam.create_role(
+                Path=role.path,
+                RoleName=role.name,
+                AssumeRolePolicyDocument=who_has_it(),
+                PermissionsBoundary=bound,
+                Description="What the instances of one Bamboo run may do",
+            ),
+        )
+        if made:
+            return
+        with translated("GetRole", service="IAM"):
+            there = self._iam.get_role(RoleName=role.name)["Role"]
+        bounds = there.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
+        if there["Path"] != role.path or bounds != bound:
+            raise CloudRefused(
+                f"the role {role.name} is in the account already, below {there['Path']} and "
+                f"bounded by {bounds}: Bamboo made none such; delete it, or take another --run id"
+            )
+
+    def _make_profile(self, role: RunRole) -> None:
+        profile = {"InstanceProfileName": role.name}
+        _unless(
+            _THERE,
+            "IAM",
+            "CreateInstanceProfile",
+            lambda: self._iam.create_instance_profile(**profile, Path=role.path),
+        )
+        self._once_visible(
+            "AddRoleToInstanceProfile",
+            lambda: self._iam.add_role_to_instance_profile(**profile, RoleName=role.name),
+            also=_IN_USE,
+        )
+
+    def _make_template(self, role: RunRole, template: str) -> None:
+        """What the stack's template has at present, and the profile."""
+        with translated("DescribeLaunchTemplateVersions"):
+            found = self._ec2.describe_launch_template_versions(
+                **requests.template_version(template)
+            )["LaunchTemplateVersions"]
+        if not found:
+            raise CloudRefused(
+                f"the launch template {template} has no default version; `bamboo init --apply` "
+                "makes it, or name another as cloud.launch_template"
+            )
+        form = self._ec2.meta.service_model.shape_for("RequestLaunchTemplateData")
+        data = _that_may_be_asked(found[0]["LaunchTemplateData"], form)
+        asked = requests.run_template(role, data)
+        if not self._has_made(asked):
+            # One that was left may be of another time: it is made anew.
+            _unless(
+                _MISSING,
+                "EC2",
+                "DeleteLaunchTemplate",
+                lambda: self._ec2.delete_launch_template(LaunchTemplateName=role.template),
+            )
+            with translated("CreateLaunchTemplate"):
+                self._ec2.create_launch_template(**asked)
+
+    def _has_made(self, asked: Mapping[str, Any]) -> bool:
+        return _unless(
+            _THERE,
+            "EC2",
+            "CreateLaunchTemplate",
+            lambda: self._ec2.create_launch_template(**asked),
+        )
+
+    def _once_visible(
+        self, action: str, call: Callable[[], object], *, also: Collection[str] = ()
+    ) -> None:
+        """Of what was made a moment ago IAM may say that it is not there."""
+        end_s = self._now() + VISIBLE_S
+        while self._now() < end_s:
+            if _unless(_MISSING, "IAM", action, call, also=also):
+                return
+            self._sleep(ASK_AGAIN_S)
+        with translated(action, service="IAM"):
+            call()
+
+
+def _unless(
+    codes: Collection[str],
+    service: str,
+    action: str,
+    call: Callable[[], object],
+    *,
+    also: Collection[str] = (),
+) -> bool:
+    """Whether the call was done, or (`also`) had been; False where it is answered with one of
+    `codes`."""
+    with translated(action, service=service):
+        try:
+            call()
+        except ClientError as error:
+            code, _ = code_and_message(error)
+            if code in also:
+                return True
+            if code in codes:
+                return False
+            raise
+    return True
+
+
+def _that_may_be_asked(data: Any, form: Any) -> Any:
+    """Of what EC2 tells of a template, what it takes for one: it tells of states as well."""
+    if form.type_name == "structure":
+        return {
+            name: _that_may_be_asked(value, form.members[name])
+            for name, value in data.items()
+            if name in form.members
+        }
+    if form.type_name == "list":
+        return [_that_may_be_asked(one, form.member) for one in data]
+    return data
