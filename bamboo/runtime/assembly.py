@@ -1,12 +1,15 @@
-"""Messages put together of their frames: delivered whole, or not at all."""
+"""Messages put together of their frames, and tensors of their pieces: delivered whole, or not at
+all. A tensor that came in pieces is copied once, into memory of its own."""
 
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, Buffer, Delivered
-from bamboo.runtime.wire import Frame, Malformed
+from bamboo.runtime.wire import Frame, Malformed, size_of
 
 CONNECTIONS = 2
 """Of a sender and a lane, that are read at once: one that it had, and the one that it has."""
@@ -19,7 +22,39 @@ class _Unfinished:
     first: Frame
     frames: int = 0
     buffers: list[Buffer] = field(default_factory=list)
+    """The last of them may lack pieces."""
     size_bytes: int = 0
+    filled: int | None = None
+    """How many bytes of the last one have come; None: it is whole."""
+
+    def add(self, frame: Frame, limit_bytes: int) -> None:
+        """Take the next frame. Raises Malformed."""
+        self.frames += 1
+        self.size_bytes += frame.size_bytes
+        if self.size_bytes > limit_bytes:
+            raise Malformed(f"a message of {self.size_bytes} bytes or more is beyond the limit")
+        if (frame.piece_at or None) != self.filled:
+            raise Malformed(f"piece {frame.piece_at} does not go on from byte {self.filled}")
+        if frame.piece_at is None:
+            self.buffers += frame.message.buffers
+            return
+        (piece,) = frame.message.buffers
+        if frame.piece_at == 0:
+            self._begin(piece, limit_bytes)
+        whole = self.buffers[-1]
+        if (piece.dtype, piece.shape) != (whole.dtype, whole.shape):
+            raise Malformed(f"a piece of {piece.shape} does not belong to {whole.shape}")
+        stop = frame.piece_at + piece.data.nbytes
+        whole.data[frame.piece_at : stop] = piece.data
+        self.filled = stop if stop < whole.data.nbytes else None
+
+    def _begin(self, piece: Buffer, limit_bytes: int) -> None:
+        """Take memory for a tensor of which this is the first piece."""
+        size = size_of(piece.dtype, piece.shape)
+        if size > limit_bytes:
+            raise Malformed(f"a tensor of {size} bytes is beyond the limit")
+        data = torch.empty(size, dtype=torch.uint8).numpy().data
+        self.buffers.append(Buffer(dtype=piece.dtype, shape=piece.shape, data=data))
 
 
 class Assembly:
@@ -39,22 +74,20 @@ class Assembly:
         came = frame.message
         of_sender = self._unfinished[came.sender, came.key.kind in YIELDING]
         begun = of_sender.pop(came.generation, None)
-        if frame.count == 1:
+        if frame.count == 1 and frame.piece_at is None:
             return came
         if frame.number == 0:
             begun = _Unfinished(first=frame)
         if begun is None or frame.number != begun.frames or not _belong(frame, begun.first):
             raise Malformed(f"frame {frame.number} of {frame.count} is not the next one")
-        begun.frames += 1
-        begun.buffers += came.buffers
-        begun.size_bytes += frame.size_bytes
-        if begun.size_bytes > self._limit_bytes:
-            raise Malformed(f"a message of {begun.size_bytes} bytes or more is beyond the limit")
+        begun.add(frame, self._limit_bytes)
         if begun.frames < frame.count:
             of_sender[came.generation] = begun
             if len(of_sender) > CONNECTIONS:
                 del of_sender[min(of_sender)]
             return None
+        if begun.filled is not None:
+            raise Malformed(f"the last tensor ends at byte {begun.filled}")
         return replace(begun.first.message, buffers=tuple(begun.buffers))
 
     def keep(self, hears: Callable[[Delivered], bool]) -> None:

@@ -3,18 +3,22 @@
 Rules: a connection that ended is evidence that its peer is gone, and is never tried again (a node
 that comes back is a new node). What yields (`ports.YIELDING`) has a connection of its own, made
 when there is something for it: in one stream a boundary tensor of a millisecond would stand behind
-a gradient of a second. Nothing lingers. A frame beyond `frame_limit_bytes` closes the connection
-that carries it, unread; a message beyond it is dropped. Between hosts the run's keys let nobody
-else in: by CURVE, which also encrypts, or as a password in the clear where the job says so (a
-private network). On one host the sockets lie in a directory that only the user can enter.
+a gradient of a second. Nothing lingers. A frame beyond the largest that is ever sent closes the
+connection that carries it, unread; a message beyond `message_limit_bytes` is dropped. Between hosts
+the run's keys let nobody else in: by CURVE, which also encrypts, or as a password in the clear
+where the job says so (a private network); `login_guard` watches those who have not shown them yet.
+On one host the sockets lie in a directory that only the user can enter.
 """
 
+import errno
 import heapq
 import os
+import socket
 import stat
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +32,8 @@ from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.assembly import Assembly
 from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.link import AT_ONCE, Due, VirtualLink
-from bamboo.runtime.wire import Malformed, decode, encode
+from bamboo.runtime.login_guard import LoginGuard, counts_bytes
+from bamboo.runtime.wire import MOST_FRAME_BYTES, Malformed, decode, encode
 
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
@@ -39,6 +44,13 @@ WAITING_CONNECTIONS = 4096
 """All members connect to each other at once at the start; one that is refused looks dead."""
 SOCKETS = 32768
 """A peer takes three for each connection: to send, and a pair to be told of its end."""
+HANDSHAKE_S = 10.0
+"""A connection is closed that has not logged in by then. A member needs milliseconds; one whose
+machine stands still for so long is gone by its heartbeat."""
+DESCRIPTORS_WAIT_S = 1.0
+"""Where there are none left, those that strangers hold are freed within milliseconds."""
+RETRY_S = 0.02
+_WAKES = 4096
 LEAST_WAIT_S = 1e-3
 """The poller knows no shorter one."""
 KERNEL_BUFFER_BYTES = 4 << 20
@@ -84,7 +96,7 @@ class ZmqTransport:
         bind: str,
         keys: RunKeys | None = None,
         encrypt: bool = True,
-        frame_limit_bytes: int = 1 << 28,
+        message_limit_bytes: int = 1 << 28,
         heartbeat_s: float = 3.0,
         link: VirtualLink | None = None,
     ) -> None:
@@ -103,23 +115,28 @@ class ZmqTransport:
             self._auth.start()
             self._allow(self._auth, keys)
         self._pull = self._socket(zmq.PULL)
-        self._pull.setsockopt(zmq.MAXMSGSIZE, frame_limit_bytes)
+        self._pull.setsockopt(zmq.MAXMSGSIZE, min(message_limit_bytes, MOST_FRAME_BYTES))
         self._pull.setsockopt(zmq.BACKLOG, WAITING_CONNECTIONS)
         if keys is not None:
-            self._guard(self._pull, keys)
+            self._ask_for_keys(self._pull, keys)
         self._pull.bind(bind)
         self._endpoint = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._wake_in, self._wake_out = self._pair("wake")
+        self._guard: LoginGuard | None = None
+        if keys is not None and counts_bytes():
+            self._guard = LoginGuard(self._context, self._pull)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
         self._watch_in, self._watch_out = self._pair("watch")
         self._poller = zmq.Poller()
         self._poller.register(self._pull, zmq.POLLIN)
-        self._poller.register(self._wake_out, zmq.POLLIN)
+        self._poller.register(self._wake_out.fileno(), zmq.POLLIN)
         self._peers: dict[NodeId, zmq.Socket[bytes]] = {}
         self._yielding: dict[NodeId, zmq.Socket[bytes]] = {}
         """To the same peers, those to whom something that yields was sent."""
         self._members: Mapping[NodeId, str] = {}
         self._generation = 0
-        self._assembly = Assembly(frame_limit_bytes)
+        self._assembly = Assembly(message_limit_bytes)
         self._early: list[Delivered] = []
         self._held: list[tuple[float, int, Delivered, float]] = []
         """What the virtual link still holds, with the `shared_s` that its due time knows of."""
@@ -137,15 +154,16 @@ class ZmqTransport:
         return self._endpoint
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.SNDBUF, KERNEL_BUFFER_BYTES)
-        socket.setsockopt(zmq.RCVBUF, KERNEL_BUFFER_BYTES)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, max(100, self._heartbeat_ms // 4))
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms)
-        return socket
+        made = self._context.socket(kind)
+        made.setsockopt(zmq.LINGER, 0)
+        made.setsockopt(zmq.SNDHWM, 0)
+        made.setsockopt(zmq.RCVHWM, 0)
+        made.setsockopt(zmq.SNDBUF, KERNEL_BUFFER_BYTES)
+        made.setsockopt(zmq.RCVBUF, KERNEL_BUFFER_BYTES)
+        made.setsockopt(zmq.HEARTBEAT_IVL, max(100, self._heartbeat_ms // 4))
+        made.setsockopt(zmq.HEARTBEAT_TIMEOUT, self._heartbeat_ms)
+        made.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1e3))
+        return made
 
     def _pair(self, name: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         """An in-process pipe: (write end, read end)."""
@@ -166,32 +184,32 @@ class ZmqTransport:
         else:
             auth.configure_plain(domain, {_USER: keys.client_secret.decode()})
 
-    def _guard(self, socket: zmq.Socket[bytes], keys: RunKeys) -> None:
+    def _ask_for_keys(self, listener: zmq.Socket[bytes], keys: RunKeys) -> None:
         """Let a listening socket ask for the run's keys."""
-        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+        listener.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
         if self._encrypt:
-            socket.curve_server = True
-            socket.curve_publickey = keys.server_public
-            socket.curve_secretkey = keys.server_secret
+            listener.curve_server = True
+            listener.curve_publickey = keys.server_public
+            listener.curve_secretkey = keys.server_secret
         else:
-            socket.plain_server = True
+            listener.plain_server = True
 
-    def _present(self, socket: zmq.Socket[bytes], keys: RunKeys) -> None:
+    def _present(self, peer: zmq.Socket[bytes], keys: RunKeys) -> None:
         """Let a connecting socket show the run's keys."""
         if self._encrypt:
-            socket.curve_serverkey = keys.server_public
-            socket.curve_publickey = keys.client_public
-            socket.curve_secretkey = keys.client_secret
+            peer.curve_serverkey = keys.server_public
+            peer.curve_publickey = keys.client_public
+            peer.curve_secretkey = keys.client_secret
         else:
-            socket.plain_username = _USER.encode()
-            socket.plain_password = keys.client_secret
+            peer.plain_username = _USER.encode()
+            peer.plain_password = keys.client_secret
 
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         for sockets in (self._peers, self._yielding):
             for node in [n for n in sockets if n not in members]:
-                socket = sockets.pop(node)
-                socket.disable_monitor()
-                socket.close(linger=0)
+                peer = sockets.pop(node)
+                peer.disable_monitor()
+                peer.close(linger=0)
         self._generation = generation
         self._members = dict(members)
         self._assembly.keep(self._hears)
@@ -200,26 +218,44 @@ class ZmqTransport:
                 self._peers[node] = self._connect(node, endpoint)
 
     def _connect(self, node: NodeId, endpoint: str) -> zmq.Socket[bytes]:
-        socket = self._socket(zmq.PUSH)
-        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        give_up_s = time.monotonic() + DESCRIPTORS_WAIT_S
+        while True:
+            try:
+                peer, monitor = self._watched_push()
+            except zmq.ZMQError as error:
+                if error.errno != errno.EMFILE or time.monotonic() > give_up_s:
+                    raise
+                time.sleep(RETRY_S)
+            else:
+                break
         if self._keys is not None:
-            self._present(socket, self._keys)
-        self._new_monitors.append((node, socket.get_monitor_socket(_LOST)))
+            self._present(peer, self._keys)
+        self._new_monitors.append((node, monitor))
         self._watch_in.send(b"")
-        socket.connect(endpoint)
-        return socket
+        peer.connect(endpoint)
+        return peer
+
+    def _watched_push(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """A socket that is not connected yet, and the one that hears of its end."""
+        peer = self._socket(zmq.PUSH)
+        try:
+            peer.setsockopt(zmq.RECONNECT_IVL, -1)
+            return peer, peer.get_monitor_socket(_LOST)
+        except zmq.ZMQError:
+            peer.close(linger=0)
+            raise
 
     def send(
         self, node: NodeId, key: MessageKey, buffers: Sequence[Buffer], meta: Mapping[str, Any]
     ) -> bool:
-        socket = self._peers.get(node)
-        if socket is None:
+        peer = self._peers.get(node)
+        if peer is None:
             return False
         yields = key.kind in YIELDING
         if yields:
             if node not in self._yielding:
                 self._yielding[node] = self._connect(node, self._members[node])
-            socket = self._yielding[node]
+            peer = self._yielding[node]
         due = AT_ONCE
         if self._link is not None:
             size_bytes = sum(b.data.nbytes for b in buffers)
@@ -235,7 +271,7 @@ class ZmqTransport:
         try:
             for frame in frames:
                 self.sent_bytes[key.kind] += len(frame)
-                socket.send(frame, flags=_NOBLOCK, copy=False)
+                peer.send(frame, flags=_NOBLOCK, copy=False)
         except zmq.Again:
             return False
         return True
@@ -259,7 +295,8 @@ class ZmqTransport:
         """Until something came, is due, or another thread called `wake`; whether one did."""
         if self._held:
             timeout_s = min(timeout_s, self._held[0][0] - time.monotonic())
-        woken = self._wake_out in dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
+        ready = dict(self._poller.poll(int(max(0.0, timeout_s) * 1000)))
+        woken = self._wake_out.fileno() in ready
         if woken:
             self._drain_wake()
         return woken
@@ -325,18 +362,14 @@ class ZmqTransport:
         return early
 
     def _drain_wake(self) -> None:
-        while True:
-            try:
-                self._wake_out.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        with suppress(BlockingIOError):
+            while True:
+                self._wake_out.recv(_WAKES)
 
     def wake(self) -> None:
-        # PUSH sockets are not thread-safe, so each waking thread uses one of its own, for once.
-        with self._context.socket(zmq.PUSH) as socket:
-            socket.setsockopt(zmq.LINGER, 100)
-            socket.connect(f"inproc://wake-{id(self)}")
-            socket.send(b"")
+        # Nothing is made for it: that may fail when descriptors are short, and this may not.
+        with suppress(OSError):  # it is full, so the other thread wakes anyway, or it is closed
+            self._wake_in.send(b"w")
 
     def wait_gone(self, timeout_s: float) -> Sequence[PeerGone]:
         poller = zmq.Poller()
@@ -344,21 +377,21 @@ class ZmqTransport:
         for monitor in self._monitors:
             poller.register(monitor, zmq.POLLIN)
         gone = []
-        for socket, _ in poller.poll(int(timeout_s * 1000)):
-            if socket is self._watch_out:
+        for ready, _ in poller.poll(int(timeout_s * 1000)):
+            if ready is self._watch_out:
                 self._watch_out.recv()
                 while self._new_monitors:
                     node, monitor = self._new_monitors.popleft()
                     self._monitors[monitor] = node
                 continue
-            node = self._monitors[socket]
-            event = recv_monitor_message(socket)
+            node = self._monitors[ready]
+            event = recv_monitor_message(ready)
             # Of two connections to a peer both end.
             if event["event"] != zmq.EVENT_MONITOR_STOPPED and node not in self._told:
                 self._told.add(node)
                 gone.append(PeerGone(node=node, seen_at_s=time.monotonic()))
-            del self._monitors[socket]
-            socket.close(linger=0)
+            del self._monitors[ready]
+            ready.close(linger=0)
         return gone
 
     def close(self) -> None:
@@ -366,8 +399,12 @@ class ZmqTransport:
         if self._closed:
             return
         self._closed = True
+        if self._guard is not None:
+            self._guard.close()
         if self._auth is not None:
             self._auth.stop()
-        for socket in (*self._peers.values(), *self._yielding.values()):
-            socket.disable_monitor()
+        for peer in (*self._peers.values(), *self._yielding.values()):
+            peer.disable_monitor()
+        for end in (self._wake_in, self._wake_out):
+            end.close()
         self._context.destroy(linger=0)

@@ -3,16 +3,18 @@
 Nothing is unpickled. A header is bounded, parsed strictly, and must agree with the size of what is
 behind it; anything else is `Malformed` and the receiver drops it.
 
-A large message is cut between its tensors into frames that need no others to be read: where the
-pieces in which freed memory lies hold none of 100 MB, each of them takes new memory. They are
-no multipart message, although a header in front of the bytes costs a copy: libzmq ends the whole
-process (an assertion in session_base.cpp) when a socket is closed while it has sent a part of one.
+A large message is cut between its tensors, and a large tensor into pieces, so that no frame is
+larger than `MOST_FRAME_BYTES`: a receiver takes memory for a frame before it knows its sender, and
+where the pieces in which freed memory lies hold none of 100 MB, a frame of that size takes new
+memory each time. The frames are no multipart message, although a header in front of the bytes costs
+a copy: libzmq ends the whole process (an assertion in session_base.cpp) when a socket is closed
+while it has sent a part of one.
 """
 
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, get_args
@@ -25,7 +27,7 @@ from bamboo.runtime.link import AT_ONCE, Due
 from bamboo.topology.slots import Slot
 
 FRAME_BYTES = 4 << 20
-"""Of tensors in a frame; one that is larger has a frame of its own."""
+"""Of tensors in a frame, at most; one that is larger has frames of its own, each with a piece."""
 FRAME_TENSORS = 1 << 12
 """The most of them: their shapes are in the header."""
 MOST_FRAMES = 1 << 16
@@ -34,6 +36,7 @@ MOST_DIMENSIONS = 64
 """Which torch has."""
 MOST_ELEMENTS = 1 << 48
 ALIGNMENT_BYTES = 8
+MOST_FRAME_BYTES = FRAME_BYTES + HEADER_LIMIT_BYTES + 2 * ALIGNMENT_BYTES
 _LENGTH = struct.Struct("<I")
 _DTYPES: dict[str, torch.dtype] = {
     "f4": torch.float32,
@@ -56,13 +59,28 @@ class Frame:
     """One of the frames of a message, each of which says all but `meta`, which is in the first."""
 
     message: Delivered
-    """With the tensors of this frame."""
+    """With the tensors of this frame, or with one of which it has a piece (`piece_at`)."""
     due: Due
     number: int
     """From 0, of `count`."""
     count: int
     size_bytes: int
     """All of it, which stays as long as one of its tensors does."""
+    piece_at: int | None = None
+    """Where in its tensor the bytes lie that the frame has, whose only tensor it then is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes of a tensor that is larger than a frame, from `at` on."""
+
+    of: Buffer
+    at: int
+
+    @property
+    def data(self) -> memoryview:
+        flat: memoryview = self.of.data.cast("B")
+        return flat[self.at : self.at + FRAME_BYTES]
 
 
 def to_buffer(tensor: torch.Tensor) -> Buffer:
@@ -124,7 +142,7 @@ def encode(
             due,
             [number, len(cut)],
             {} if number else meta,
-            [[b.dtype, b.shape] for b in inside],
+            [_entry(one) for one in inside],
         ]
         text = json.dumps(header).encode()
         # Behind blanks the tensors are as well aligned as the frame is (see `to_gradient`).
@@ -133,16 +151,28 @@ def encode(
         yield b"".join((_LENGTH.pack(len(text)), text, *(b.data for b in inside)))
 
 
-def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+def _entry(one: Buffer | _Piece) -> list[Any]:
+    """What the header says of a tensor in a frame, or of a piece of one."""
+    if isinstance(one, _Piece):
+        return [one.of.dtype, one.of.shape, one.at]
+    return [one.dtype, one.shape]
+
+
+def _cut(buffers: Sequence[Buffer]) -> list[list[Buffer | _Piece]]:
     """What goes into each frame: one at least, though it be empty."""
-    out: list[list[Buffer]] = [[]]
+    out: list[list[Buffer | _Piece]] = [[]]
     room = FRAME_BYTES
     for buffer in buffers:
-        if out[-1] and (buffer.data.nbytes > room or len(out[-1]) == FRAME_TENSORS):
+        size = buffer.data.nbytes
+        if out[-1] and (size > room or len(out[-1]) == FRAME_TENSORS):
             out.append([])
             room = FRAME_BYTES
+        if size > FRAME_BYTES:
+            out[-1:] = [[_Piece(buffer, at)] for at in range(0, size, FRAME_BYTES)]
+            room = -1  # not even an empty one goes along
+            continue
         out[-1].append(buffer)
-        room -= buffer.data.nbytes
+        room -= size
     return out
 
 
@@ -173,7 +203,11 @@ def decode(frame: memoryview) -> Frame:
             raise Malformed(f"frame {number} of {count}")
         if len(shapes) > FRAME_TENSORS:
             raise Malformed(f"{len(shapes)} tensors in a frame")
-        buffers = _buffers([(str(d), tuple(int(n) for n in shape)) for d, shape in shapes], body)
+        piece_at = int(shapes[0][2]) if len(shapes) == 1 and len(shapes[0]) == 3 else None
+        if piece_at is None:
+            buffers = _buffers([(str(d), _shape(shape)) for d, shape in shapes], body)
+        else:
+            buffers = (_piece(str(shapes[0][0]), _shape(shapes[0][1]), piece_at, body),)
         message = Delivered(
             key=key,
             sender=NodeId(str(sender)),
@@ -182,10 +216,19 @@ def decode(frame: memoryview) -> Frame:
             buffers=buffers,
         )
         return Frame(
-            message=message, due=arrives, number=number, count=count, size_bytes=frame.nbytes
+            message=message,
+            due=arrives,
+            number=number,
+            count=count,
+            size_bytes=frame.nbytes,
+            piece_at=piece_at,
         )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise Malformed(str(error)) from error
+
+
+def _shape(said: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(n) for n in said)
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
@@ -197,13 +240,18 @@ def _is_shape(shape: tuple[int, ...]) -> bool:
     )
 
 
+def size_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """The bytes of a tensor. Raises Malformed for a type or a shape that no tensor has."""
+    if dtype not in _DTYPES or not _is_shape(shape):
+        raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
+    return prod(shape) * _DTYPES[dtype].itemsize
+
+
 def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) -> tuple[Buffer, ...]:
     """The tensors that `body` is, one after the other and to the last byte."""
     out, at = [], 0
     for dtype, shape in shapes:
-        if dtype not in _DTYPES or not _is_shape(shape):
-            raise Malformed(f"unknown dtype {dtype!r} or shape {shape}")
-        size = prod(shape) * _DTYPES[dtype].itemsize
+        size = size_of(dtype, shape)
         if at + size > body.nbytes:
             raise Malformed(f"{body.nbytes - at} bytes are no {dtype} of shape {shape}")
         out.append(Buffer(dtype=dtype, shape=shape, data=body[at : at + size]))
@@ -211,3 +259,12 @@ def _buffers(shapes: Sequence[tuple[str, tuple[int, ...]]], body: memoryview) ->
     if at != body.nbytes:
         raise Malformed(f"{body.nbytes - at} bytes belong to no tensor")
     return tuple(out)
+
+
+def _piece(dtype: str, shape: tuple[int, ...], at: int, body: memoryview) -> Buffer:
+    """The bytes of a tensor of this shape that `body` is, from `at` on: a whole frame's, or what is
+    left of the tensor."""
+    size = size_of(dtype, shape)
+    if at < 0 or at % FRAME_BYTES or body.nbytes != min(FRAME_BYTES, size - at):
+        raise Malformed(f"{body.nbytes} bytes at {at} are no piece of {dtype} of shape {shape}")
+    return Buffer(dtype=dtype, shape=shape, data=body)

@@ -58,6 +58,7 @@ from bamboo.runtime.finish import KeepStage
 from bamboo.runtime.host_memory import touch
 from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.link import VirtualLink
+from bamboo.runtime.login_guard import raise_file_limit
 from bamboo.runtime.preempt import Preemptions
 from bamboo.runtime.trainer import Trainer
 from bamboo.runtime.transport import ZmqTransport
@@ -313,12 +314,13 @@ class _Worker:
         else:
             bind = f"tcp://{self._config.get('bind_host') or '127.0.0.1'}:*"
             keys = RunKeys.from_dict(json.loads(self._documents["keys"]))
+            raise_file_limit()
         return ZmqTransport(
             me=self._me,
             bind=bind,
             keys=keys,
             encrypt=cluster.encrypt,
-            frame_limit_bytes=json.loads(self._documents["limits"])["frame_bytes"],
+            message_limit_bytes=json.loads(self._documents["limits"])["frame_bytes"],
             heartbeat_s=cluster.gone_s,
             link=link,
         )

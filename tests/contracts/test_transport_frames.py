@@ -33,9 +33,9 @@ KINDS: tuple[MessageKind, ...] = ("ship", "shard")
 
 
 def large(seed: int, count: int = 3) -> list[torch.Tensor]:
-    """Tensors of which each fills a frame, more or less."""
+    """Tensors of which each fills a frame, or almost."""
     return [
-        torch.full((FRAME_BYTES // 4 + 7 * number,), float(seed + number))
+        torch.full((FRAME_BYTES // 4 - 7 * number,), float(seed + number))
         for number in range(count)
     ]
 
@@ -144,6 +144,16 @@ def test_nobody_counts_the_rest_of_what_a_fenced_member_said(net: Net) -> None:
         for frame in others:
             sender.send(frame)
         assert not b.poll(NEVER_S)
+    assert b.malformed == 0
+
+
+def test_a_tensor_larger_than_a_frame_comes_whole(net: Net) -> None:
+    a, b = net.pair()
+    tensors = [torch.rand(FRAME_BYTES * size // 40 + 3) for size in (25, 1, 10)]
+    for step in range(2):
+        assert a.send(B, key(step), [to_buffer(tensor) for tensor in tensors], {})
+    got = receive(b, 2)
+    assert all(same(message.buffers, tensors) for message in got)
     assert b.malformed == 0
 
 

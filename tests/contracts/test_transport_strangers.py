@@ -2,24 +2,33 @@
 
 import contextlib
 import json
+import os
+import resource
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import zmq
 
+from bamboo.core.events import FaultScope
 from bamboo.errors import InputError
 from bamboo.ports import Buffer
+from bamboo.runtime import login_guard, transport
+from bamboo.runtime.fault import scope_of
 from bamboo.runtime.keys import RunKeys
+from bamboo.runtime.login_guard import FEW_WAITING, MOST_WAITING, raise_file_limit
 from bamboo.runtime.transport import ZmqTransport
-from bamboo.runtime.wire import encode, to_buffer
+from bamboo.runtime.wire import MOST_FRAME_BYTES, encode, to_buffer
 from tests.contracts.transport_net import (
     KEYS,
     NEVER_S,
     A,
     B,
+    C,
     Net,
     gone,
     key,
@@ -28,6 +37,9 @@ from tests.contracts.transport_net import (
     steps,
     with_keys,
 )
+from tests.security.worker_ports import FRAME_BYTES as FRAME_SIZES
+from tests.security.worker_ports import GREETINGS, Crowd, large_frame, silence, slow_greeting
+from tests.support import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -82,7 +94,7 @@ def test_malformed_frames_are_counted_and_dropped(net: Net, frame: bytes) -> Non
 
 
 def test_a_frame_beyond_the_limit_ends_its_connection_only(net: Net) -> None:
-    a, b = net.pair(frame_limit_bytes=1 << 16)
+    a, b = net.pair(message_limit_bytes=1 << 16)
     with raw_sender(b, with_keys(net)) as sender:
         sender.send(GOOD + b"x" * (1 << 17))
         a.send(B, key(1), (), {})
@@ -174,16 +186,139 @@ def _read_some(connection: socket.socket) -> bytes:
     return out
 
 
+@contextlib.contextmanager
+def crowd_at(to: ZmqTransport) -> Iterator[Crowd]:
+    """Strangers at the port of a member."""
+    host, port = to.endpoint.removeprefix("tcp://").split(":")
+    crowd = Crowd((host, int(port)))
+    try:
+        yield crowd
+    finally:
+        crowd.close()
+
+
+def meanwhile(crowd: Crowd, what: str, condition: Callable[[], bool]) -> None:
+    """Let them speak until the condition holds."""
+
+    def spoken() -> bool:
+        crowd.work(time.monotonic() + 0.05)
+        return condition()
+
+    wait_until(spoken, what=what, timeout_s=20.0)
+
+
 def test_many_strangers_stop_nothing(tcp: Net) -> None:
+    raise_file_limit()  # they are in this process, too
     a, b = tcp.pair()
-    host, port = b.endpoint.removeprefix("tcp://").split(":")
-    with contextlib.ExitStack() as stack:
-        for n in range(100):
-            one = stack.enter_context(socket.create_connection((host, int(port)), timeout=5.0))
-            one.sendall(bytes([n]) * n)
+    with crowd_at(b) as crowd:
+        crowd.add(MOST_WAITING + 300, silence)
+        crowd.add(20, slow_greeting)
         for n in range(20):
             a.send(B, key(n), [to_buffer(torch.ones(1000))], {})
         assert steps(receive(b, 20)) == list(range(20))
+        meanwhile(crowd, "the end of the oldest", lambda: crowd.held() <= MOST_WAITING)
+        assert crowd.held() > MOST_WAITING // 2, "those that may be about to log in are let alone"
+        new = tcp.member(C)
+        members = {A: a.endpoint, B: b.endpoint, C: new.endpoint}
+        for one in (a, b, new):
+            one.reconfigure(generation=2, members=members)
+        new.send(B, key(30), (), {})
+        assert steps(receive(b, 1)) == [30]
+    assert not a.wait_gone(NEVER_S)
+    assert not b.wait_gone(NEVER_S)
+
+
+def test_strangers_do_not_take_the_last_descriptors(
+    tcp: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tcp.pair()
+    a.send(B, key(0), (), {})
+    assert steps(receive(b, 1)) == [0]
+    monkeypatch.setattr(login_guard, "_reserve_from", lambda: 0)
+    with crowd_at(b) as crowd:
+        crowd.add(FEW_WAITING + 20, silence)
+        meanwhile(crowd, "the end of the oldest", lambda: crowd.held() <= FEW_WAITING)
+        for n in range(5):
+            a.send(B, key(n), (), {})
+        assert steps(receive(b, 5)) == list(range(5)), "who has logged in stays"
+
+
+@pytest.mark.parametrize("mechanism", GREETINGS)
+@pytest.mark.parametrize("size_bytes", FRAME_SIZES)
+def test_a_stranger_cannot_make_a_node_hold_much(
+    tcp: Net, mechanism: bytes, size_bytes: int
+) -> None:
+    a, b = tcp.pair(message_limit_bytes=2 << 30)
+    with crowd_at(b) as crowd:
+        crowd.add(6, large_frame(mechanism, size_bytes))
+        meanwhile(crowd, "the end of all strangers", lambda: not crowd.held())
+        # What is on its way in the kernels of both sides comes on top of a frame.
+        assert crowd.most_taken_bytes() < 4 * MOST_FRAME_BYTES
+        a.send(B, key(1), [to_buffer(torch.zeros(MOST_FRAME_BYTES))], {})
+        assert steps(receive(b, 1)) == [1]
+
+
+def test_where_the_kernel_counts_no_bytes_nobody_is_judged_by_them(
+    tcp: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "counts_bytes", lambda: False)
+    monkeypatch.setattr(login_guard, "_bytes_of", lambda _: (0, 1 << 20))
+    a, b = tcp.pair()
+    a.send(B, key(1), (), {})
+    assert steps(receive(b, 1)) == [1]
+    assert not a.wait_gone(NEVER_S)
+
+
+def test_this_kernel_counts_the_bytes_of_a_connection() -> None:
+    """Else the tests above show nothing."""
+    assert login_guard.counts_bytes()
+
+
+# ---------------------------------------------------------------- descriptors
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull, "rb") as highest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno() + 1, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_members_go_on_without_any_descriptor_left(net: Net) -> None:
+    a, b = net.pair()
+    a.send(B, key(0), (), {})
+    assert steps(receive(b, 1)) == [0]
+    with no_descriptors():
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        b.wake()
+        assert not b.poll(20.0), "the wait was ended"
+        a.send(B, key(1), [to_buffer(torch.zeros(MOST_FRAME_BYTES))], {})
+        assert steps(receive(b, 1)) == [1]
+        a.reconfigure(generation=2, members={A: a.endpoint})
+
+
+def test_a_new_peer_waits_a_moment_for_descriptors(net: Net) -> None:
+    a, b = net.pair()
+    new = net.member(C)
+    members = {A: a.endpoint, B: b.endpoint, C: new.endpoint}
+    with no_descriptors(), pytest.raises(zmq.ZMQError, match="Too many open files") as found:
+        a.reconfigure(generation=2, members=members)
+    assert scope_of(found.value) is FaultScope.NODE, "it is this node's fault, and not the run's"
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with no_descriptors():
+        later = threading.Timer(0.2, resource.setrlimit, (resource.RLIMIT_NOFILE, before))
+        later.start()
+        a.reconfigure(generation=2, members=members)
+        later.join()
+    a.send(C, key(1), (), {})
+    new.reconfigure(generation=2, members=members)
+    assert steps(receive(new, 1)) == [1]
 
 
 def test_keys_are_a_must_between_hosts() -> None:

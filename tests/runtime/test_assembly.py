@@ -1,6 +1,8 @@
 """Messages are put together of their frames, whole or not at all, whoever else sends meanwhile."""
 
+from contextlib import suppress
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer, Delivered, MessageKey, MessageKind
+from bamboo.runtime import wire
 from bamboo.runtime.assembly import Assembly
 from bamboo.runtime.link import Due
 from bamboo.runtime.wire import Frame, Malformed
@@ -128,6 +131,73 @@ def test_frames_of_two_messages_are_not_put_together() -> None:
         assembly.take(frames(2)[0])
         with pytest.raises(Malformed, match="not the next one"):
             assembly.take(other)
+
+
+def pieces(*sizes: int, step: int = 1) -> list[Frame]:
+    """The frames of a message with tensors of so many bytes, cut at 8 bytes."""
+    buffers = [
+        Buffer(
+            dtype="f4",
+            shape=(size // 4,),
+            data=memoryview(bytes((number * 50 + at) % 256 for at in range(size))),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    key = MessageKey(kind="ship", to=HERE, source=HERE, step=step)
+    with patch.object(wire, "FRAME_BYTES", 8):
+        sent = wire.encode(key, sender=A, generation=1, meta={}, buffers=buffers)
+        return [wire.decode(memoryview(frame)) for frame in sent]
+
+
+def contents(message: Delivered) -> list[bytes]:
+    return [bytes(buffer.data) for buffer in message.buffers]
+
+
+@given(st.lists(st.integers(0, 10).map(lambda words: 4 * words), max_size=5))
+def test_tensors_of_any_sizes_come_whole(sizes: list[int]) -> None:
+    assembly = Assembly(1 << 20)
+    *before, whole = [assembly.take(frame) for frame in pieces(*sizes)]
+    assert not any(before)
+    assert whole is not None
+    assert [len(data) for data in contents(whole)] == sizes
+    for number, data in enumerate(contents(whole)):
+        assert data == bytes((number * 50 + at) % 256 for at in range(len(data)))
+
+
+@given(st.data())
+def test_pieces_in_any_other_order_are_no_message(data: st.DataObject) -> None:
+    """Nobody sends them so; then what is delivered is still made of whole tensors."""
+    sent = pieces(4, 20, 24, 8)
+    order = data.draw(st.lists(st.sampled_from(sent), max_size=12))
+    assembly = Assembly(1 << 20)
+    for frame in (*order, *sent):
+        with suppress(Malformed):
+            if (whole := assembly.take(frame)) is not None:
+                last = whole
+    assert [len(one) for one in contents(last)] == [4, 20, 24, 8]
+
+
+def test_a_tensor_of_another_message_gives_no_piece() -> None:
+    ours, others = pieces(24), pieces(28)
+    assembly = Assembly(1 << 20)
+    assembly.take(ours[0])
+    with pytest.raises(Malformed):
+        assembly.take(replace(others[1], count=3))
+
+
+def test_no_memory_is_taken_for_a_tensor_beyond_the_limit() -> None:
+    (first, *_) = pieces(24)
+    (endless,) = (replace(b, shape=(1 << 40,)) for b in first.message.buffers)
+    with pytest.raises(Malformed, match="a tensor of 4398046511104 bytes is beyond the limit"):
+        Assembly(1 << 20).take(replace(first, message=replace(first.message, buffers=(endless,))))
+
+
+def test_a_message_does_not_end_within_a_tensor() -> None:
+    assembly = Assembly(1 << 20)
+    first, second, _ = (replace(frame, count=2) for frame in pieces(24))
+    assert assembly.take(first) is None
+    with pytest.raises(Malformed, match="ends at byte 16"):
+        assembly.take(second)
 
 
 def test_what_is_not_whole_goes_with_who_is_not_heard_any_more() -> None:

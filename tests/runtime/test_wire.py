@@ -201,7 +201,7 @@ def buffer_of(size_bytes: int) -> Buffer:
         ([FRAME_BYTES], [1]),
         ([FRAME_BYTES, 0, 4], [2, 1]),
         ([4, FRAME_BYTES, 4], [1, 1, 1]),
-        ([FRAME_BYTES - 4, 4, 4, FRAME_BYTES + 4, 4], [2, 1, 1, 1]),
+        ([FRAME_BYTES - 4, 4, 4, FRAME_BYTES + 4, 0], [2, 1, 1, 1, 1]),
         ([0] * (FRAME_TENSORS + 1), [FRAME_TENSORS, 1]),
     ],
 )
@@ -234,6 +234,36 @@ def test_a_frame_of_more_tensors_than_anybody_sends_is_malformed() -> None:
     with pytest.raises(Malformed, match="4097 tensors"):
         decode(framed(header, b""))
     assert len(decode(framed([*header[:-1], header[-1][1:]], b"")).message.buffers) == FRAME_TENSORS
+
+
+PIECE = ["f4", [FRAME_BYTES // 4 + 2], FRAME_BYTES]
+
+
+def test_the_last_piece_of_a_tensor_says_where_it_lies() -> None:
+    assert decode(framed([*HEADER[:-1], [PIECE]], b"12345678")).piece_at == FRAME_BYTES
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [[*PIECE[:2], 0]],
+        [[*PIECE[:2], 4]],
+        [[*PIECE[:2], -FRAME_BYTES]],
+        [[*PIECE[:2], 2 * FRAME_BYTES]],
+        [[*PIECE[:2], None]],
+        [["f4", [FRAME_BYTES // 4 + 1], FRAME_BYTES]],
+        [["f4", [FRAME_BYTES // 4 + 3], FRAME_BYTES]],
+        [["f4", [1 << 60], FRAME_BYTES]],
+        [["o4", PIECE[1], FRAME_BYTES]],
+        [PIECE, ["f4", [0]]],
+        [["f4", [0]], PIECE],
+        [PIECE, PIECE],
+    ],
+    ids=range(12),
+)
+def test_a_piece_of_no_tensor_is_malformed(tensors: list[Any]) -> None:
+    with pytest.raises(Malformed):
+        decode(framed([*HEADER[:-1], tensors], b"12345678"))
 
 
 def test_a_frame_knows_how_much_memory_it_keeps() -> None:
