@@ -30,7 +30,7 @@ from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.ports import YIELDING, Buffer, Delivered, MessageKey, PeerGone
 from bamboo.runtime.assembly import Assembly
-from bamboo.runtime.keys import RunKeys
+from bamboo.runtime.keys import Login, RunKeys
 from bamboo.runtime.link import AT_ONCE, Due, VirtualLink
 from bamboo.runtime.login_guard import LoginGuard, counts_bytes
 from bamboo.runtime.wire import MOST_FRAME_BYTES, Malformed, decode, encode
@@ -38,8 +38,6 @@ from bamboo.runtime.wire import MOST_FRAME_BYTES, Malformed, decode, encode
 _LOST = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 """Plain numbers, for the hot loop: the enumerations' own operators cost it four times as much."""
-_DOMAIN = b"bamboo"
-_USER = "worker"
 WAITING_CONNECTIONS = 4096
 """All members connect to each other at once at the start; one that is refused looks dead."""
 SOCKETS = 32768
@@ -74,18 +72,6 @@ def _check_private(folder: Path) -> None:
         )
 
 
-class _CurveServer:
-    """Who may connect to a worker: holders of the run's client key."""
-
-    def __init__(self, client_public: bytes) -> None:
-        self._allowed = client_public
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Asked by the authenticator thread for each handshake."""
-        del domain
-        return key == self._allowed
-
-
 class ZmqTransport:
     """`ports.Transport` over ZeroMQ. `bind` is `ipc:///dir/name` or `tcp://host:*`."""
 
@@ -104,25 +90,25 @@ class ZmqTransport:
             raise ValueError("a tcp transport needs the run's keys")
         if bind.startswith("ipc:"):
             _check_private(Path(bind.removeprefix("ipc://")).parent)
-        self._me, self._keys, self._link = me, keys, link
-        self._encrypt = encrypt
+        self._me, self._link = me, link
+        self._login = None if keys is None else Login(keys=keys, encrypt=encrypt)
         self._heartbeat_ms = int(heartbeat_s * 1000)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._auth: ThreadAuthenticator | None = None
-        if keys is not None:
+        if self._login is not None:
             self._auth = ThreadAuthenticator(self._context)
             self._auth.start()
-            self._allow(self._auth, keys)
+            self._login.admit(self._auth)
         self._pull = self._socket(zmq.PULL)
         self._pull.setsockopt(zmq.MAXMSGSIZE, min(message_limit_bytes, MOST_FRAME_BYTES))
         self._pull.setsockopt(zmq.BACKLOG, WAITING_CONNECTIONS)
-        if keys is not None:
-            self._ask_for_keys(self._pull, keys)
+        if self._login is not None:
+            self._login.ask_at(self._pull)
         self._pull.bind(bind)
         self._endpoint = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
         self._guard: LoginGuard | None = None
-        if keys is not None and counts_bytes():
+        if self._login is not None and counts_bytes():
             self._guard = LoginGuard(self._context, self._pull)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -146,6 +132,8 @@ class ZmqTransport:
         self._monitors: dict[zmq.Socket[bytes], NodeId] = {}
         self._told: set[NodeId] = set()
         self._closed = False
+        # pyzmq makes what it sends uncopied frames with at the first one: now, while it can.
+        zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)
         self.malformed = 0
         self.sent_bytes: Counter[str] = Counter()
 
@@ -175,35 +163,6 @@ class ZmqTransport:
         write.connect(address)
         return write, read
 
-    def _allow(self, auth: ThreadAuthenticator, keys: RunKeys) -> None:
-        """Tell the authenticator who may come in."""
-        domain = _DOMAIN.decode()
-        if self._encrypt:
-            server = _CurveServer(keys.client_public)
-            auth.configure_curve_callback(domain, credentials_provider=server)
-        else:
-            auth.configure_plain(domain, {_USER: keys.client_secret.decode()})
-
-    def _ask_for_keys(self, listener: zmq.Socket[bytes], keys: RunKeys) -> None:
-        """Let a listening socket ask for the run's keys."""
-        listener.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
-        if self._encrypt:
-            listener.curve_server = True
-            listener.curve_publickey = keys.server_public
-            listener.curve_secretkey = keys.server_secret
-        else:
-            listener.plain_server = True
-
-    def _present(self, peer: zmq.Socket[bytes], keys: RunKeys) -> None:
-        """Let a connecting socket show the run's keys."""
-        if self._encrypt:
-            peer.curve_serverkey = keys.server_public
-            peer.curve_publickey = keys.client_public
-            peer.curve_secretkey = keys.client_secret
-        else:
-            peer.plain_username = _USER.encode()
-            peer.plain_password = keys.client_secret
-
     def reconfigure(self, *, generation: int, members: Mapping[NodeId, str]) -> None:
         for sockets in (self._peers, self._yielding):
             for node in [n for n in sockets if n not in members]:
@@ -228,8 +187,8 @@ class ZmqTransport:
                 time.sleep(RETRY_S)
             else:
                 break
-        if self._keys is not None:
-            self._present(peer, self._keys)
+        if self._login is not None:
+            self._login.show_from(peer)
         self._new_monitors.append((node, monitor))
         self._watch_in.send(b"")
         peer.connect(endpoint)

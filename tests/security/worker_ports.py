@@ -85,6 +85,8 @@ class Crowd:
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._selector = selectors.DefaultSelector()
+        self._slow: list[Stranger] = []
+        """Those that wait to go on, in the order in which they do."""
         self.strangers: list[Stranger] = []
 
     def add(self, count: int, words: Callable[[], Iterator[bytes]]) -> None:
@@ -101,14 +103,15 @@ class Crowd:
     def work(self, until_s: float) -> None:
         """Say what is to be said until then (time.monotonic())."""
         while (now_s := time.monotonic()) < until_s:
-            for key, events in self._selector.select(until_s - now_s):
+            while self._slow and self._slow[0].due_s <= now_s:
+                self._listen(self._slow.pop(0), speak=True)
+            next_s = min([until_s, *(one.due_s for one in self._slow[:1])])
+            for key, events in self._selector.select(next_s - now_s):
                 one: Stranger = key.data
                 if events & selectors.EVENT_READ:
                     self._hear(one)
-                if one.open and events & selectors.EVENT_WRITE and now_s >= one.due_s:
-                    self._speak(one, now_s)
-            if time.monotonic() - now_s < SLOW_S / 100:
-                time.sleep(SLOW_S / 100)
+                if one.open and events & selectors.EVENT_WRITE:
+                    self._speak(one)
 
     def held(self) -> int:
         """How many connections the port holds."""
@@ -134,19 +137,26 @@ class Crowd:
             pass
         self._end(one)
 
-    def _speak(self, one: Stranger, now_s: float) -> None:
+    def _speak(self, one: Stranger) -> None:
         word = next(one.words, None)
-        if word is None:
-            self._selector.modify(one.connection, selectors.EVENT_READ, one)
-        elif not word:
-            one.due_s = now_s + SLOW_S
-        else:
+        if word:
             try:
                 one.sent_bytes += one.connection.send(word)
             except BlockingIOError:
                 return
             except OSError:
                 self._end(one)
+            return
+        self._listen(one, speak=False)
+        if word is not None:
+            one.due_s = time.monotonic() + SLOW_S
+            self._slow.append(one)
+
+    def _listen(self, one: Stranger, *, speak: bool) -> None:
+        """Hear of what comes, and of whether more can be sent."""
+        if one.open:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if speak else 0)
+            self._selector.modify(one.connection, events, one)
 
     def _end(self, one: Stranger) -> None:
         if one.open:
