@@ -199,6 +199,7 @@ def run_fleet(
         ceilings=catalogue.ceilings(),
         note=note,
         endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
+        token=site.token if isinstance(site, LocalCloud) else "",
     )
     recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=note)
     return RunFleet(
@@ -268,6 +269,7 @@ def bring_logs(folder: RunFolder) -> None:
 def _local_cloud(
     folder: RunFolder, job: JobConfig, spot_usd_per_hour: Mapping[str, Mapping[str, float]]
 ) -> "LocalCloud":
+    from cli.planning import nodes_of
     from cloud.local.start import start_local_cloud
 
     named = named_store()
@@ -281,6 +283,8 @@ def _local_cloud(
         agent_command=_booting(job.cloud.boot_s),
         preload=("cli.worker",),
         worker_entry=wiring.WORKER_ENTRY,
+        # As many again, for nodes that are replaced while they are still there.
+        most_instances=2 * max(nodes_of(job), job.cluster.stages),
     )
 
 

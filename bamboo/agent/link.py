@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from bamboo.local_sockets import accept_own, listen_privately
 from bamboo.ports import REFUSED, TAKEN
 
 FIRST_PAYLOAD = json.dumps({"progress": 0, "step": 0, "ops": {}, "tensor_bytes": 0})
 _LINE_LIMIT_BYTES = 65536
+_MOST_CONNECTIONS = 8
+"""A worker has one."""
 _LOOK_S = 0.5
 
 
@@ -30,10 +33,7 @@ class WorkerLink:
         self._payload = FIRST_PAYLOAD
         self._received: dict[socket.socket, bytes] = {}
         path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(4)
+        self._listener = listen_privately(path, backlog=4)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -57,11 +57,18 @@ class WorkerLink:
         self.path.unlink(missing_ok=True)
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
-            self._received[connection] = b""
-            self._selector.register(connection, selectors.EVENT_READ)
+        try:
+            connection = accept_own(self._listener)
+        except BlockingIOError:
+            return
+        if connection is None:
+            return
+        if len(self._received) >= _MOST_CONNECTIONS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._received[connection] = b""
+        self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
         try:

@@ -26,7 +26,7 @@ from cloud.provider import CloudUnavailable
 
 CONNECT_TIMEOUT_S = 5
 _MOCK_KEY = "local"
-"""Id and secret alike: a mock asks for some, and takes any."""
+"""Id and secret alike: a mock takes any, and knows its callers by their session token."""
 
 
 def session_of(region: str | None) -> boto3.session.Session:
@@ -38,9 +38,9 @@ def session_of(region: str | None) -> boto3.session.Session:
         return boto3.session.Session(botocore_session=core, region_name=region)
 
 
-def mock_session(region: str) -> boto3.session.Session:
-    """A session for a mock on this machine: each setting is the library's default, whatever the
-    user's variables and files say, and no proxy stands in between."""
+def mock_session(region: str, *, token: str) -> boto3.session.Session:
+    """A session for a mock on this machine, with its session token: each setting is the library's
+    default, whatever the user's variables and files say, and no proxy stands in between."""
     core = botocore.session.Session()
     settings: dict[str, object] = {
         name: default for name, (_, _, default, _) in BOTOCORE_DEFAUT_SESSION_VARIABLES.items()
@@ -58,6 +58,7 @@ def mock_session(region: str) -> boto3.session.Session:
         region_name=region,
         aws_access_key_id=_MOCK_KEY,
         aws_secret_access_key=_MOCK_KEY,
+        aws_session_token=token,
     )
 
 

@@ -51,9 +51,11 @@ class Imds:
             raise InputError(
                 f"{ENDPOINT_VARIABLE} = {endpoint!r} is no http address; unset it or correct it"
             )
-        self._endpoint = endpoint
+        port = _port(parts, endpoint)
+        # Its path may hold the key of this instance, which is nothing to show.
+        self._shown = f"http://{parts.hostname}:{port}"
         self._base = parts.path.rstrip("/")
-        self._connection = _Connection(parts.hostname, _port(parts, endpoint))
+        self._connection = _Connection(parts.hostname, port)
         self._token = ""
         self._lock = threading.Lock()
 
@@ -68,19 +70,19 @@ class Imds:
         zone = self.get("/latest/meta-data/placement/availability-zone")
         if not instance or not zone:
             raise InputError(
-                f"no metadata service answers at {self._endpoint}; an agent runs on an instance: "
+                f"no metadata service answers at {self._shown}; an agent runs on an instance: "
                 "start nodes with `bamboo launch`"
             )
         for what, name in (("instance", instance), ("zone", zone)):
             if not _NAME.fullmatch(name):
                 raise InputError(
-                    f"the metadata service at {self._endpoint} calls the {what} {name[:80]!r}, "
+                    f"the metadata service at {self._shown} calls the {what} {name[:80]!r}, "
                     f"which is no name of one; see who answers there ({ENDPOINT_VARIABLE})"
                 )
         address = self.get("/latest/meta-data/local-ipv4") or ""
         if address and not _is_address(address):
             raise InputError(
-                f"the metadata service at {self._endpoint} calls the address {address[:80]!r}, "
+                f"the metadata service at {self._shown} calls the address {address[:80]!r}, "
                 f"which is none; see who answers there ({ENDPOINT_VARIABLE})"
             )
         return Identity(instance=InstanceId(instance), zone=ZoneId(zone), address=address)

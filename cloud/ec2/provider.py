@@ -98,12 +98,17 @@ class Ec2Provider:
         ceilings: Mapping[str, float] | None = None,
         note: Callable[[str], None] = lambda text: None,
         endpoint_url: str | None = None,
+        token: str = "",
         launch_timeout_s: float = LAUNCH_TIMEOUT_S,
     ) -> "Ec2Provider":
         """A provider with clients of its own. `endpoint_url`: the local mock, which needs no
-        account; without it the user's usual AWS settings are used. Makes no call yet."""
-        of = session_of if endpoint_url is None else mock_session
-        session = of(settings.region)
+        account but its session `token`; without it the user's usual AWS settings are used. Makes
+        no call yet."""
+        session = (
+            session_of(settings.region)
+            if endpoint_url is None
+            else mock_session(settings.region, token=token)
+        )
 
         def client(read_timeout_s: float) -> Any:
             return client_of(

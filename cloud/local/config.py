@@ -23,6 +23,10 @@ class HostConfig:
     agent_command: tuple[str, ...]
     agent_environment: Mapping[str, str] = field(default_factory=dict)
     spot_usd_per_hour: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    most_instances: int
+    """That may run at once."""
+    calls: tuple[str, ...]
+    """That the mock of AWS answers, see `mock_calls`."""
 
     def line(self) -> bytes:
         """The configuration as it goes over the pipe."""
@@ -34,12 +38,14 @@ class HostConfig:
         raw = json.loads(line)
         raw["preload"] = tuple(raw["preload"])
         raw["agent_command"] = tuple(raw["agent_command"])
+        raw["calls"] = tuple(raw["calls"])
         return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """One JSON line on the host's standard output once everything answers."""
+    """One JSON line on the host's standard output once everything answers; no secret. The session
+    token that the mock of AWS at `endpoint_url` asks for is told at the control socket."""
 
     pid: int
     endpoint_url: str

@@ -3,7 +3,7 @@
 Requests: `{"op": "preempt", "instance": …, "notice_s": …, "cause": …}`, `{"op": "instances"}`,
 `{"op": "refuse", "code": …, "zone": …, "instance_type": …, "count": …,
 "grant": …}`, `{"op": "relent"}`, `{"op": "notice", "instance": …, "notice_s": …}`,
-`{"op": "advise", "instance": …}`, `{"op": "services"}`,
+`{"op": "advise", "instance": …}`, `{"op": "services"}`, `{"op": "token"}`,
 `{"op": "hold", "alone_s": …, "until_s": …}`, `{"op": "shutdown"}`.
 Answers: `{"ok": true, …}` or `{"ok": false, "error": …}`.
 
@@ -12,6 +12,7 @@ it when the launcher ends, however it ends.
 """
 
 import json
+import math
 import selectors
 import socket
 from collections.abc import Callable, Mapping
@@ -20,11 +21,22 @@ from typing import Any, TypeAlias
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import InstanceId
+from bamboo.local_sockets import accept_own, listen_privately
 
 CALL_DEADLINE_S = 5.0
 _LINE_LIMIT_BYTES = 1 << 16
+_MOST_CALLERS = 32
+"""Beside those that hold; each asks one thing, and the oldest is hung up on."""
 
 Answer: TypeAlias = Mapping[str, Any]
+
+
+def seconds_of(request: Mapping[str, Any], name: str) -> float:
+    """A time of a request. Raises ValueError where it is none, KeyError without it."""
+    value = float(request[name])
+    if not math.isfinite(value):
+        raise ValueError(f"{name} = {value} is no time; give a finite number of seconds")
+    return value
 
 
 class ControlServer:
@@ -44,10 +56,7 @@ class ControlServer:
         self._alone = alone
         self._holders: set[socket.socket] = set()
         self._received: dict[socket.socket, bytes] = {}
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(16)
+        self._listener = listen_privately(path, backlog=16)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -59,7 +68,15 @@ class ControlServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection = accept_own(self._listener)
+        except BlockingIOError:
+            return  # it has gone meanwhile
+        if connection is None:
+            return
+        waiting = [one for one in self._received if one not in self._holders]
+        if len(waiting) >= _MOST_CALLERS:
+            self._drop(waiting[0])
         connection.settimeout(CALL_DEADLINE_S)
         self._received[connection] = b""
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._serve(connection))
@@ -85,7 +102,7 @@ class ControlServer:
             if request["op"] == "hold":
                 self._holders.add(connection)
             return answer
-        except (InputError, ValueError, KeyError, TypeError) as error:
+        except (InputError, ValueError, KeyError, TypeError, RecursionError) as error:
             return {"ok": False, "error": str(error) or repr(error)}
 
     def _drop(self, connection: socket.socket) -> None:
@@ -151,6 +168,10 @@ class ControlClient:
         `fork-server`."""
         answer: Mapping[str, int | None] = self._call({"op": "services"})["services"]
         return answer
+
+    def token(self) -> str:
+        """The session token that the mock of AWS asks for."""
+        return str(self._call({"op": "token"})["token"])
 
     def hold(self, *, alone_s: float, until_s: float = 0.0) -> socket.socket:
         """Be a launcher of this cloud until the socket is closed. From the first such call on the

@@ -11,10 +11,40 @@ what an instance wrote aside goes with the instance.
 import secrets
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 _SHORT_ENOUGH = 40
 """Longest temporary root: a directory of ours plus a socket name must stay below 100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where things of this run lie. `directory` is the temporary one, mode 0700."""
+
+    directory: Path
+    run_dir: Path
+
+    @property
+    def control(self) -> Path:
+        return self.directory / "control.sock"
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "valkey.sock"
+
+    @property
+    def store_url(self) -> Path:
+        """Has the URL of the store that the user named: in no process's environment then."""
+        return self.directory / "store-url"
+
+    @property
+    def zygote(self) -> Path:
+        return self.directory / "zygote.sock"
+
+    @property
+    def logs(self) -> Path:
+        return self.run_dir / "logs"
 
 
 def choose_directory() -> Path:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,14 @@ from bamboo.errors import BambooError
 from bamboo.private_files import keep_private
 from cloud.local import services
 from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
-from cloud.local.control import Answer, ControlServer
-from cloud.local.directory import choose_directory, make_directory, make_scratch, scratch_of
+from cloud.local.control import Answer, ControlServer, seconds_of
+from cloud.local.directory import (
+    Places,
+    choose_directory,
+    make_directory,
+    make_scratch,
+    scratch_of,
+)
 from cloud.local.environment import leave_settings
 from cloud.local.faults import Market
 from cloud.local.instances import Instances
@@ -35,39 +40,11 @@ from cloud.local.room import full_disk
 from cloud.local.valkey import ValkeyChild, start_valkey
 
 _RESTARTS = 3
+_LONGEST_WAIT_S = 3600.0
 STORE_LOOK_S = 0.5
 """How often it is seen whether the disk has room for the store again."""
 
 log = logging.getLogger("bamboo.local-cloud")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where things of this run lie. `directory` is the temporary one, mode 0700."""
-
-    directory: Path
-    run_dir: Path
-
-    @property
-    def control(self) -> Path:
-        return self.directory / "control.sock"
-
-    @property
-    def store(self) -> Path:
-        return self.directory / "valkey.sock"
-
-    @property
-    def store_url(self) -> Path:
-        """Has the URL of the store that the user named: in no process's environment then."""
-        return self.directory / "store-url"
-
-    @property
-    def zygote(self) -> Path:
-        return self.directory / "zygote.sock"
-
-    @property
-    def logs(self) -> Path:
-        return self.run_dir / "logs"
 
 
 class Host:
@@ -109,7 +86,13 @@ class Host:
 
         metadata = MetadataService()
         market = Market(config.spot_usd_per_hour)
-        self._aws = MockAws(metadata=metadata, market=market, on_change=self._wake)
+        self._aws = MockAws(
+            metadata=metadata,
+            market=market,
+            on_change=self._wake,
+            calls=config.calls,
+            most_instances=config.most_instances,
+        )
         self._aws.start()
         self._instances = Instances(
             aws=self._aws,
@@ -327,7 +310,8 @@ class Host:
     def _until_next_timer_s(self) -> float | None:
         if not self._timers:
             return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
+        # The kernel takes no wait of a month; who wakes early looks again.
+        return min(_LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _handle(self, request: Mapping[str, Any]) -> Answer:
         match request["op"]:
@@ -335,8 +319,12 @@ class Host:
                 self._end("asked to")
                 return {"ok": True}
             case "hold":
-                self._hold(alone_s=float(request["alone_s"]), until_s=float(request["until_s"]))
+                self._hold(
+                    alone_s=seconds_of(request, "alone_s"), until_s=seconds_of(request, "until_s")
+                )
                 return {"ok": True}
+            case "token":
+                return {"ok": True, "token": self._aws.token}
             case "services":
                 store = None if self._store is None else self._store.process.pid
                 return {"ok": True, "services": {"store": store, "fork-server": self._zygote.pid}}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bamboo.errors import InputError
 from bamboo.ids import InstanceId, node_id
+from cloud.local.control import seconds_of
 from cloud.local.environment import without_settings
 from cloud.local.faults import CapacityFault, Market
 from cloud.local.groups import InstanceGroup, start_group
@@ -89,7 +90,7 @@ class Instances:
             case "preempt":
                 self.preempt(
                     InstanceId(str(request["instance"])),
-                    notice_s=float(request["notice_s"]),
+                    notice_s=seconds_of(request, "notice_s"),
                     cause=str(request["cause"]),
                 )
                 return {"ok": True}
@@ -114,7 +115,7 @@ class Instances:
                 return {"ok": True}
             case "notice":
                 record = self._running(InstanceId(str(request["instance"])))
-                at_s = time.time() + float(request["notice_s"])
+                at_s = time.time() + seconds_of(request, "notice_s")
                 self._metadata.notice(record.seen.instance, at_s=at_s)
                 return {"ok": True}
             case _:

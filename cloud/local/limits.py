@@ -57,6 +57,13 @@ def need_of(*, nodes: int, threads: int, cores: int, node_bytes: int, file_bytes
     )
 
 
+def connections_of(instances: int) -> int:
+    """How many the host's HTTP server may have at once, those of strangers among them: an instance
+    has one, the launcher some. What the host needs itself stays free (`instances`: twice the
+    nodes)."""
+    return 16 + 2 * instances
+
+
 def raised(which: int, need: int) -> int:
     """The soft limit (RLIM_INFINITY: none), raised to `need` as far as the hard one allows it: who
     is started from here on inherits that."""

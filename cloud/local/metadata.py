@@ -1,8 +1,9 @@
 """The metadata service of every local instance, with the contract of the real one.
 
 `respond` is a plain function of a request and the present time; the server gives each instance a
-path prefix of its own. Contract: PUT /latest/api/token needs the TTL header; a GET without a live
-token is 401; what is not there (a notice, above all) is 404.
+path prefix of its own, which holds a key that nobody else is told. Contract: PUT /latest/api/token
+needs the TTL header; a GET without a live token is 401; what is not there (a notice, above all) is
+404.
 """
 
 import json
@@ -20,6 +21,8 @@ TOKEN_HEADER = "x-aws-ec2-metadata-token"
 MAX_TTL_S = 21600
 ROLE = "bamboo-node"
 PREFIX = "/imds/"
+MOST_TOKENS = 16
+"""Of one instance at a time; the oldest go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,75 +49,107 @@ class InstanceFacts:
     rebalance_noticed_at_s: float | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class _Served:
+    """One instance: the key of its path, and its tokens with their ends (Unix)."""
+
+    facts: InstanceFacts
+    key: str
+    tokens: dict[str, float] = field(default_factory=dict)
+
+
 class MetadataService:
-    """All instances' facts and tokens. Safe from several threads."""
+    """All instances' facts and tokens. Safe from several threads. `role_token` is the session token
+    in the credentials of the instances' role: what the mock of AWS asks of each caller."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._facts: dict[str, InstanceFacts] = {}
-        self._tokens: dict[str, tuple[str, float]] = {}
+        self._served: dict[str, _Served] = {}
+        self.role_token = secrets.token_urlsafe(32)
 
     def add(self, facts: InstanceFacts) -> str:
         """Serve an instance from now on; the path prefix, which only it is told."""
-        key = f"{facts.instance}-{secrets.token_hex(8)}"
+        served = _Served(facts=facts, key=secrets.token_hex(16))
         with self._lock:
-            self._facts[key] = facts
-        return PREFIX + key
+            self._served[facts.instance] = served
+        return f"{PREFIX}{facts.instance}-{served.key}"
 
     def remove(self, instance: InstanceId) -> None:
         """Stop serving an instance."""
         with self._lock:
-            self._facts = {k: f for k, f in self._facts.items() if f.instance != instance}
+            self._served.pop(instance, None)
 
     def notice(self, instance: InstanceId, *, at_s: float) -> None:
         """Show `instance` that it will be terminated at `at_s` (Unix)."""
-        noticed_s = self._now()
-        with self._lock:
-            for key, facts in self._facts.items():
-                if facts.instance == instance:
-                    self._facts[key] = replace(
-                        facts, terminate_at_s=at_s, rebalance_noticed_at_s=noticed_s
-                    )
+        now_s = self._now()
+        self._show(
+            instance,
+            lambda facts: replace(facts, terminate_at_s=at_s, rebalance_noticed_at_s=now_s),
+        )
 
     def advise(self, instance: InstanceId) -> None:
         """Show `instance` that it is at a raised risk, without a notice."""
-        noticed_s = self._now()
+        now_s = self._now()
+        self._show(instance, lambda facts: replace(facts, rebalance_noticed_at_s=now_s))
+
+    def knows(self, path: str) -> bool:
+        """Whether the path starts with the prefix of an instance that is served."""
         with self._lock:
-            for key, facts in self._facts.items():
-                if facts.instance == instance:
-                    self._facts[key] = replace(facts, rebalance_noticed_at_s=noticed_s)
+            return self._of(path)[0] is not None
 
     def respond(self, method: str, path: str, headers: Mapping[str, str]) -> Response:
         """Answer one request; `headers` has lower-case names, `path` starts with PREFIX."""
-        key, _, below = path.removeprefix(PREFIX).partition("/")
         with self._lock:
-            facts = self._facts.get(key)
-            if facts is None:
+            served, below = self._of(path)
+            if served is None:
                 return Response(status=404)
             if below == "latest/api/token":
-                return self._token(key, method, headers)
-            owner, expires_s = self._tokens.get(headers.get(TOKEN_HEADER, ""), ("", 0.0))
-            if owner != key or expires_s <= self._now():
+                return self._new_token(served, method, headers)
+            if not self._is_live(headers.get(TOKEN_HEADER, ""), served):
                 return Response(status=401)
             if method != "GET":
                 return Response(status=405)
-        body = document(facts, below.removeprefix("latest/"), now_s=self._now())
+            facts = served.facts
+        body = document(
+            facts, below.removeprefix("latest/"), now_s=self._now(), role_token=self.role_token
+        )
         return Response(status=404) if body is None else Response(status=200, body=body)
 
-    def _token(self, key: str, method: str, headers: Mapping[str, str]) -> Response:
+    def _show(self, instance: InstanceId, change: Callable[[InstanceFacts], InstanceFacts]) -> None:
+        with self._lock:
+            if served := self._served.get(instance):
+                served.facts = change(served.facts)
+
+    def _of(self, path: str) -> tuple[_Served | None, str]:
+        """Whose path it is, and what stands below its prefix."""
+        name, _, below = path.removeprefix(PREFIX).partition("/")
+        instance, _, key = name.rpartition("-")
+        served = self._served.get(instance)
+        known = secrets.compare_digest(key.encode(), (served.key if served else "").encode())
+        return (served if known else None), below
+
+    def _is_live(self, token: str, served: _Served) -> bool:
+        now_s, given = self._now(), token.encode()
+        return any(
+            secrets.compare_digest(given, one.encode()) and end_s > now_s
+            for one, end_s in served.tokens.items()
+        )
+
+    def _new_token(self, served: _Served, method: str, headers: Mapping[str, str]) -> Response:
         ttl = headers.get(TTL_HEADER, "")
         if method != "PUT":
             return Response(status=405)
-        if not ttl.isdigit() or not 1 <= int(ttl) <= MAX_TTL_S:
+        plain = ttl.isascii() and ttl.isdigit() and len(ttl) <= len(str(MAX_TTL_S))
+        if not plain or not 1 <= int(ttl) <= MAX_TTL_S:
             return Response(status=400)
         token, now_s = secrets.token_urlsafe(24), self._now()
-        self._tokens = {t: v for t, v in self._tokens.items() if v[1] > now_s}
-        self._tokens[token] = (key, now_s + int(ttl))
+        live = [(one, end_s) for one, end_s in served.tokens.items() if end_s > now_s]
+        served.tokens = dict([*live, (token, now_s + int(ttl))][-MOST_TOKENS:])
         return Response(status=200, body=token, headers={TTL_HEADER: ttl})
 
 
-def document(facts: InstanceFacts, path: str, *, now_s: float) -> str | None:
+def document(facts: InstanceFacts, path: str, *, now_s: float, role_token: str) -> str | None:
     """The text below `/latest/` for an instance, or None where there is nothing (404)."""
     identity = {
         "instanceId": facts.instance,
@@ -131,7 +166,7 @@ def document(facts: InstanceFacts, path: str, *, now_s: float) -> str | None:
         "meta-data/placement/availability-zone": facts.zone,
         "meta-data/placement/region": facts.region,
         "meta-data/iam/security-credentials/": ROLE,
-        f"meta-data/iam/security-credentials/{ROLE}": _credentials(now_s),
+        f"meta-data/iam/security-credentials/{ROLE}": _credentials(now_s, role_token),
         "meta-data/spot/instance-action": _instance_action(facts),
         "meta-data/events/recommendations/rebalance": _rebalance(facts),
         "dynamic/instance-identity/document": json.dumps(identity),
@@ -152,8 +187,8 @@ def _rebalance(facts: InstanceFacts) -> str | None:
     return json.dumps({"noticeTime": _timestamp(facts.rebalance_noticed_at_s)})
 
 
-def _credentials(now_s: float) -> str:
-    """Role credentials in the real form; the mock takes any key, so these open nothing."""
+def _credentials(now_s: float, token: str) -> str:
+    """Role credentials in the real form; the mock of this run takes the token, and no other."""
     return json.dumps(
         {
             "Code": "Success",
@@ -161,7 +196,7 @@ def _credentials(now_s: float) -> str:
             "Type": "AWS-HMAC",
             "AccessKeyId": "ASIALOCALBAMBOO00000",
             "SecretAccessKey": "local",
-            "Token": "local",
+            "Token": token,
             "Expiration": _timestamp(now_s + 6 * 3600),
         }
     )

@@ -3,36 +3,28 @@
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from cloud.local.faults import Market
+from cloud.local.http_server import Answer
 
 XML_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One HTTP answer."""
-
-    status: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-    @property
-    def ok(self) -> bool:
-        return self.status.startswith("200")
-
-
-def refusal(code: str, message: str) -> Answer:
+def refusal(code: str, message: str, *, status: str = "") -> Answer:
     """An error of the EC2 API."""
     # Lack of capacity is the cloud's fault, hence a 5xx; other refusals are the caller's.
-    status = "500 Refused" if code.startswith("Insufficient") else "400 Refused"
+    status = status or ("500 Refused" if code.startswith("Insufficient") else "400 Refused")
     body = (
         f"<Response><Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}"
         f"</Message></Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
     )
     return Answer(status=status, headers=(("Content-Type", "text/xml"),), body=body.encode())
+
+
+def forbidden(code: str, message: str) -> Answer:
+    """Nothing is done for who asks."""
+    return refusal(code, message, status="403 Forbidden")
 
 
 def quota(quotas: Mapping[str, float], body: bytes) -> Answer:

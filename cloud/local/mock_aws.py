@@ -1,26 +1,37 @@
 """The AWS of a local run: moto in this process, with what moto lacks put in front of it.
 
-One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services. In
-front of moto stand: refusals for lack of capacity, lost answers, spot prices, quotas, idempotent
-client tokens, and a CreateFleet that goes through its pools. This is the one file that looks inside
-moto; requests to it are taken one at a time.
+One HTTP server on the loopback answers the EC2 API and, below `/imds/`, the metadata services, to
+who shows the session token of the run's role or the key of an instance. In front of moto stand:
+what may be asked, how many instances there may be, refusals for lack of capacity, lost answers,
+spot prices, quotas, idempotent client tokens, and a CreateFleet that goes through its pools. This
+is the one file that looks inside moto; requests to it are taken one at a time.
 """
 
-import logging
 import os
-import socket
+import secrets
+import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, unquote, urlencode
 
 from bamboo.ids import InstanceId, ZoneId
 from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
+from cloud.local.http_server import Answer, Handling, LoopbackServer, Request
+from cloud.local.limits import connections_of
 from cloud.local.metadata import PREFIX, MetadataService
-from cloud.local.mock_answers import Answer, price_history, quota, refusal
+from cloud.local.mock_answers import forbidden, price_history, quota, refusal
+from cloud.local.mock_calls import (
+    MOST_INSTANCES,
+    RUN_CALLS,
+    call_of,
+    is_among,
+    offers,
+    service_of,
+)
 from cloud.local.mock_fleets import FleetAsked, FleetPool, fleet_created, fleet_id, instance_ids
 from cloud.local.mock_repeats import no_such_entity, of_the_gone
 
@@ -29,16 +40,16 @@ os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
 
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
-from moto.moto_server.werkzeug_app import (
-    DomainDispatcherApplication,
-    MotoRequestHandler,
-    create_backend_app,
-)
-from werkzeug.serving import make_server
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
 Environ: TypeAlias = dict[str, Any]
-StartResponse: TypeAlias = Callable[..., Any]
 Perform: TypeAlias = Callable[[Mapping[str, str], Environ], Answer]
+
+MOST_BODY_BYTES = 1 << 20
+"""A launch with its user data has some 20 KiB."""
+MOST_OBJECT_BYTES = 64 << 20
+"""An upload to a bucket comes in parts of 8 MiB."""
+LIMIT = "InstanceLimitExceeded"
 
 INTERRUPTED = "Server.SpotInstanceTermination"
 _LIVE_STATES = ("pending", "running")
@@ -66,7 +77,9 @@ class MockInstance:
 class MockAws:
     """The HTTP server and the handles the host needs. `on_change` is called, from a request's
     thread, after each request that may have started or ended instances. `quotas`: vCPUs by code;
-    of all others the account has 0, as a new one."""
+    of all others the account has 0, as a new one. `calls`: what may be asked, as `service:Action`
+    or `service:*`. `most_instances`: that were started here and run at once. Callers sign with any
+    key, and with the session token of the metadata service's role."""
 
     def __init__(
         self,
@@ -75,6 +88,8 @@ class MockAws:
         market: Market,
         on_change: Callable[[], None],
         quotas: Mapping[str, float] | None = None,
+        calls: Collection[str] = RUN_CALLS,
+        most_instances: int = MOST_INSTANCES,
     ) -> None:
         self._quotas = dict(quotas or {})
         self._metadata = metadata
@@ -84,30 +99,30 @@ class MockAws:
         self._moto_lock = threading.Lock()
         self._answers_by_token: dict[str, Answer] = {}
         self._of_fleet: dict[str, tuple[str, ...]] = {}
-        logging.getLogger("werkzeug").setLevel(logging.WARNING)
-        self._server = make_server(
-            "127.0.0.1", 0, self._serve, threaded=True, request_handler=_QuietHandler
-        )
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.05},
-            name="mock-aws",
-            daemon=True,
+        self._calls = frozenset(calls)
+        self._most_instances = most_instances
+        self._started: set[str] = set()
+        self._server = LoopbackServer(
+            Handling(admit=self._admit, most_bytes=_most_bytes, answer=self._answer),
+            most=connections_of(most_instances),
         )
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def token(self) -> str:
+        """The session token that callers show."""
+        return self._metadata.role_token
 
     def start(self) -> None:
         """Serve in a thread."""
-        self._thread.start()
+        self._server.start()
 
     def stop(self) -> None:
         """Stop serving; waits for the thread."""
-        self._server.shutdown()
-        self._thread.join(timeout=5.0)
-        self._server.server_close()
+        self._server.stop()
 
     def instances(self) -> tuple[MockInstance, ...]:
         """All instances ever started for a run, ended ones included; an account may have others."""
@@ -128,34 +143,46 @@ class MockAws:
                     return True
         return False
 
-    def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if str(environ["PATH_INFO"]).startswith(PREFIX):
-            answer = self._answer_metadata(environ)
-        else:
-            answer = self._answer_api(environ)
-        start_response(answer.status, list(answer.headers))
-        return [answer.body]
+    def _admit(self, request: Request) -> Answer | None:
+        """The answer to who is not of this run, before a body is read. A browser is never one: it
+        names the origin of its page, or asks for another host's name."""
+        port = self._server.port
+        if "origin" in request.headers or request.headers.get("host") not in (
+            f"127.0.0.1:{port}",
+            f"localhost:{port}",
+        ):
+            return forbidden("AuthFailure", "no browser has anything to ask here")
+        if request.path.startswith(PREFIX):
+            known = self._metadata.knows(request.path)
+            return None if known else Answer(status="404 Not Found", headers=(), body=b"")
+        given = request.headers.get("x-amz-security-token", "").encode()
+        if not secrets.compare_digest(given, self._metadata.role_token.encode()):
+            return forbidden("AuthFailure", "the session token is not this run's")
+        if not offers(service_of(request.headers), self._calls):
+            return forbidden("UnauthorizedOperation", "a run asks nothing of this service")
+        return None
 
-    def _answer_metadata(self, environ: Environ) -> Answer:
-        headers = {
-            name[5:].lower().replace("_", "-"): str(value)
-            for name, value in environ.items()
-            if name.startswith("HTTP_")
-        }
-        _body(environ)
-        response = self._metadata.respond(
-            str(environ["REQUEST_METHOD"]), str(environ["PATH_INFO"]), headers
-        )
+    def _answer(self, request: Request) -> Answer:
+        if request.path.startswith(PREFIX):
+            return self._answer_metadata(request)
+        return self._answer_api(request)
+
+    def _answer_metadata(self, request: Request) -> Answer:
+        response = self._metadata.respond(request.method, request.path, request.headers)
         return Answer(
             status=f"{response.status} {'OK' if response.status == 200 else 'Refused'}",
             headers=(("Content-Type", "text/plain"), *response.headers.items()),
             body=response.body.encode(),
         )
 
-    def _answer_api(self, environ: Environ) -> Answer:
-        if str(environ.get("HTTP_X_AMZ_TARGET", "")).endswith(".GetServiceQuota"):
-            return quota(self._quotas, _body(environ))
-        form = {k: v[0] for k, v in parse_qs(_body(environ).decode(errors="replace")).items()}
+    def _answer_api(self, request: Request) -> Answer:
+        fields = parse_qs(request.body.decode(errors="replace")) if _is_form(request) else {}
+        call = call_of(request, fields)
+        if not is_among(call, self._calls):
+            return forbidden("UnauthorizedOperation", f"a run does not ask for {call or 'that'}")
+        if call == "servicequotas:GetServiceQuota":
+            return quota(self._quotas, request.body)
+        form, environ = {name: values[0] for name, values in fields.items()}, _environ(request)
         action = form.get("Action", "")
         with self._moto_lock:
             if action == "RunInstances":
@@ -175,8 +202,13 @@ class MockAws:
         if action in _CHANGES_INSTANCES:
             self._on_change()
         if action in _LAUNCHES and self._market.loses_answer():
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            request.hang_up()
         return answer
+
+    def _room(self) -> int:
+        """How many more instances may be started."""
+        live = {one.id for one in _moto_instances() if one.state in _LIVE_STATES}
+        return max(0, self._most_instances - len(live & self._started))
 
     def _terminate_instances(self, environ: Environ) -> Answer:
         """Ending what has ended changes nothing; moto would forget when it ended and why."""
@@ -207,9 +239,20 @@ class MockAws:
         if fault is not None and fault.grant == 0:
             return refusal(fault.code, f"no capacity for {instance_type} in {zone} at present")
         # moto starts MinCount instances; EC2 starts as many as it has, up to MaxCount.
-        wished = int(form.get("MaxCount", "1"))
-        given = wished if fault is None else min(wished, fault.grant)
-        return self._ask_moto_for({**form, "MinCount": str(given), "MaxCount": str(given)}, environ)
+        least, wished = int(form.get("MinCount", "1")), int(form.get("MaxCount", "1"))
+        if (room := self._room()) < max(1, least):
+            return refusal(LIMIT, self._limit())
+        given = min(wished, room) if fault is None else min(wished, room, fault.grant)
+        return self._start({**form, "MinCount": str(given), "MaxCount": str(given)}, environ)
+
+    def _start(self, form: Mapping[str, str], environ: Environ) -> Answer:
+        answer = self._ask_moto_for(form, environ)
+        if answer.ok:
+            self._started.update(instance_ids(answer.body))
+        return answer
+
+    def _limit(self) -> str:
+        return f"this local cloud runs {self._most_instances} instances at once and no more"
 
     def _create_fleet(self, form: Mapping[str, str], environ: Environ) -> Answer:
         """Through the pools in the order of their priority, as many of each as there are. moto
@@ -230,14 +273,15 @@ class MockAws:
             fault = (
                 self._market.refusal(zone=pool.zone, instance_type=pool.kind) if missing else None
             )
-            number = missing if fault is None else min(missing, fault.grant)
+            room = self._room()
+            number = min(missing, room) if fault is None else min(missing, room, fault.grant)
             if number:
-                answer = self._ask_moto_for(asked.run_instances(pool, number), environ)
+                answer = self._start(asked.run_instances(pool, number), environ)
                 if not answer.ok:
                     return answer
                 given += [(pool, name) for name in instance_ids(answer.body)]
-            if fault is not None and number < missing:
-                errors.append((pool, fault.code))
+            if number < missing:
+                errors.append((pool, LIMIT if fault is None else fault.code))
         fleet = fleet_id(kept.body)
         self._of_fleet[fleet] = tuple(name for _, name in given)
         return fleet_created(fleet, given, errors, market=asked.market)
@@ -275,20 +319,41 @@ class MockAws:
         return Answer(status=status, headers=headers, body=body)
 
 
-class _QuietHandler(MotoRequestHandler):
-    """Keeps connections open (agents poll) and writes no line per request."""
-
-    protocol_version = "HTTP/1.1"
-
-    def log_request(self, *_: object) -> None:
-        """Nothing: requests are many, and the log is for a person."""
+def _most_bytes(request: Request) -> int:
+    return MOST_OBJECT_BYTES if service_of(request.headers) == "s3" else MOST_BODY_BYTES
 
 
-def _body(environ: Environ) -> bytes:
-    """The request's body, left readable for whoever comes next."""
-    body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    environ["wsgi.input"] = BytesIO(body)
-    return body
+def _is_form(request: Request) -> bool:
+    kind = request.headers.get("content-type", "")
+    return kind.startswith("application/x-www-form-urlencoded") and request.method == "POST"
+
+
+def _environ(request: Request) -> Environ:
+    """The request as moto takes it."""
+    host, _, port = request.headers["host"].rpartition(":")
+    target = f"{request.path}?{request.query}" if request.query else request.path
+    environ: Environ = {
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": BytesIO(request.body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(request.path).encode().decode("latin-1"),
+        "QUERY_STRING": request.query,
+        "REQUEST_URI": target,
+        "RAW_URI": target,
+        "SERVER_NAME": host,
+        "SERVER_PORT": port,
+        "SERVER_PROTOCOL": "HTTP/1.1",
+    }
+    for name, value in request.headers.items():
+        key = name.upper().replace("-", "_")
+        environ[key if key.startswith("CONTENT_") else f"HTTP_{key}"] = value
+    return {**environ, "CONTENT_LENGTH": str(len(request.body))}
 
 
 def _moto_instances() -> list[Any]:

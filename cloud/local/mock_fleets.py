@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from cloud.local.mock_answers import XML_NAMESPACE, Answer
+from cloud.local.http_server import Answer
+from cloud.local.mock_answers import XML_NAMESPACE
 
 _CONFIG = "LaunchTemplateConfigs.1."
 _OVERRIDE = re.compile(r"LaunchTemplateConfigs\.1\.Overrides\.(\d+)\.(\w+)")

@@ -8,7 +8,8 @@ half-way at each of these.
 import uuid
 from collections.abc import Mapping
 
-from cloud.local.mock_answers import XML_NAMESPACE, Answer, refusal
+from cloud.local.http_server import Answer
+from cloud.local.mock_answers import XML_NAMESPACE, refusal
 
 
 def of_the_gone(form: Mapping[str, str], answer: Answer) -> Answer:

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cloud.ending import StillLive
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.directory import remove_directory
+from cloud.local.mock_calls import MOST_INSTANCES, RUN_CALLS
 from cloud.local.reach import mock_trouble
 from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
@@ -44,6 +46,12 @@ class LocalCloud:
         self.control = ControlClient(self.control_path)
         self._process = process
         self._held: socket.socket | None = None
+
+    @cached_property
+    def token(self) -> str:
+        """The session token that its mock of AWS asks for. Raises BambooError when the cloud does
+        not answer."""
+        return self.control.token()
 
     end_s = 15.0
     """So long may it take to end its instances in order; ending it ends them too."""
@@ -148,6 +156,8 @@ def start_local_cloud(
     agent_command: Sequence[str] = (),
     agent_environment: Mapping[str, str] | None = None,
     spot_usd_per_hour: Mapping[str, Mapping[str, float]] | None = None,
+    most_instances: int = MOST_INSTANCES,
+    calls: Collection[str] = RUN_CALLS,
     deadline_s: float = READY_DEADLINE_S,
 ) -> LocalCloud:
     """Start a local cloud for one run and wait until all of it answers.
@@ -156,7 +166,7 @@ def start_local_cloud(
     embedded Valkey whose data lies in `run_dir/store`. Nodes read another store's URL from a
     private file; `LocalCloud.store_url` is then `store_reference`. `agent_command` empty:
     `python -m cli.main agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as
-    spot prices.
+    spot prices; of `most_instances` at once, to these `calls` (`service:Action`) alone.
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
     """
@@ -178,6 +188,8 @@ def start_local_cloud(
         agent_command=tuple(agent_command) or tuple(python_command("cli.main", "agent")),
         agent_environment=dict(agent_environment or {}),
         spot_usd_per_hour=dict(spot_usd_per_hour or {}),
+        most_instances=most_instances,
+        calls=tuple(calls),
     )
     with open_to_append(logs / "cloud.log") as log:
         process = subprocess.Popen(

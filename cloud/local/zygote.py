@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bamboo import loading
+from bamboo.local_sockets import accept_own, listen_privately
 from bamboo.new_files import open_to_append
 
 REQUEST_LIMIT_BYTES = 1 << 20
@@ -47,15 +49,15 @@ class Request:
     @classmethod
     def parse(cls, line: bytes) -> "Request":
         """The request of a wire line; raises ValueError when it is none."""
-        raw = json.loads(line)
         try:
+            raw = json.loads(line)
             return cls(
                 entry=str(raw["entry"]),
                 config={str(k): str(v) for k, v in raw["config"].items()},
                 group=int(raw["group"]),
                 log=str(raw["log"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a fork request: {error!r}") from error
 
 
@@ -88,8 +90,9 @@ class Zygote:
                     return
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        connection.settimeout(_READ_DEADLINE_S)
+        connection = accept_own(self._listener)
+        if connection is None:
+            return
         try:
             request = Request.parse(_read_line(connection))
         except (OSError, ValueError) as error:
@@ -164,8 +167,13 @@ def _redirect(log: str) -> None:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    line = b""
+    """Within its deadline, however slowly it comes: meanwhile nobody else is served."""
+    line, end_s = b"", time.monotonic() + _READ_DEADLINE_S
     while not line.endswith(b"\n"):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            raise ValueError(f"the request took longer than {_READ_DEADLINE_S} s")
+        connection.settimeout(left_s)
         part = connection.recv(65536)
         if not part or len(line) + len(part) > REQUEST_LIMIT_BYTES:
             raise ValueError("the request is cut short or too long")
@@ -185,10 +193,7 @@ def main(argv: list[str]) -> int:
     with loading.for_good():
         for name in argv[1:]:
             importlib.import_module(name)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(64)
+    with listen_privately(path, backlog=64) as listener:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         Zygote(listener).serve()

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
-
 from bamboo.coord.acl import user_name
 from bamboo.ids import RunId
 from cli.account_ready import BOOT_FILES
@@ -20,6 +18,7 @@ from cloud.local.start import LocalCloud, start_local_cloud
 from tests.cli.boots import BUCKET
 from tests.cli.stack import Stack
 from tests.jobs import SMALL, TEXT
+from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
 from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import MUST_BE_THERE, SERVER, TlsStore, free_port, start_tls_store
 
@@ -53,16 +52,9 @@ class Account:
     def __init__(self, folder: Path, cloud: LocalCloud, store: TlsStore | AdminStore) -> None:
         self.folder, self.cloud, self.store = folder, cloud, store
         self.home = folder / "runs"
-        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        at = (cloud.endpoint_url, cloud.token)
         self.s3, self.ec2, self.iam, self.secrets = (
-            boto3.client(
-                service,
-                region_name=REGION,
-                endpoint_url=cloud.endpoint_url,
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-            )
-            for service in ("s3", "ec2", "iam", "secretsmanager")
+            client_at(*at, service) for service in ("s3", "ec2", "iam", "secretsmanager")
         )
         self.s3.create_bucket(Bucket=BUCKET)
         for name in BOOT_FILES:
@@ -75,8 +67,7 @@ class Account:
         url.write_text(store.admin_url)
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BAMBOO_"))},
-            **keys,
-            "AWS_ENDPOINT_URL": cloud.endpoint_url,
+            **variables_of(*at),
             "BAMBOO_HOME": str(self.home),
             "BAMBOO_CONFIG": str(folder / "cloud.toml"),
             "BAMBOO_REDIS_URL": f"file:{url}",
@@ -201,6 +192,7 @@ def an_account(tmp_path: Path) -> Iterator[Account]:
             agent_command=(sys.executable, "-m", "tests.cli.boots"),
             agent_environment={"PYTHONPATH": str(ROOT)},
             spot_usd_per_hour={"g4dn.xlarge": {ZONE: 0.2}},
+            calls=ACCOUNT_CALLS,
         )
         try:
             yield Account(tmp_path / "user", cloud, store)

@@ -29,6 +29,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from tests.coord import refuser
 from tests.jobs import tiny_job
+from tests.mock_account import ACCOUNT_CALLS, variables_of
 from tests.store_server import start_admin_store, start_store
 from tests.tls_store import free_port
 
@@ -55,7 +56,7 @@ class World:
     image: str
 
     def client(self, service: str) -> Any:
-        return boto3.client(service, region_name=REGION)
+        return boto3.session.Session(region_name=REGION).client(service)
 
 
 @pytest.fixture
@@ -66,19 +67,25 @@ def quotas() -> dict[str, float]:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quotas: dict) -> Iterator[World]:
     market = Market({"g4dn.xlarge": {f"{REGION}a": 0.2, f"{REGION}b": 0.2}})
-    aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None, quotas=quotas)
+    aws = MockAws(
+        metadata=MetadataService(),
+        market=market,
+        on_change=lambda: None,
+        quotas=quotas,
+        calls=ACCOUNT_CALLS,
+    )
     aws.start()
-    for name, value in (("ENDPOINT_URL", aws.url), ("ACCESS_KEY_ID", "x")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    for name, value in variables_of(aws.url, aws.token).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     monkeypatch.setenv("BAMBOO_CONFIG", str(tmp_path / "cloud.toml"))
     monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
-    ec2 = boto3.client("ec2", region_name=REGION)
+    session = boto3.session.Session(region_name=REGION)  # with this account's credentials
+    ec2, s3 = session.client("ec2"), session.client("s3")
     image = ec2.register_image(Name="worker", RootDeviceName="/dev/xvda")["ImageId"]
     data = {"ImageId": image}
     ec2.create_launch_template(LaunchTemplateName=TEMPLATE, LaunchTemplateData=data)
-    s3, names = boto3.client("s3", region_name=REGION), [f"boot/{n}" for n in BOOT_FILES]
+    names = [f"boot/{n}" for n in BOOT_FILES]
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
     for name in names:
         s3.put_object(Bucket=BUCKET, Key=name, Body=b"-")

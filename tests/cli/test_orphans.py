@@ -23,6 +23,7 @@ from cloud.local.mock_aws import MockAws
 from cloud.orphans import Known, orphans
 from cloud.provider import Held, HeldKind, LaunchSpec, Market, Pool
 from tests.jobs import tiny_job
+from tests.mock_account import variables_of
 
 REGION = "eu-west-1"
 POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("eu-west-1a"), market=Market.SPOT)
@@ -33,9 +34,8 @@ def provider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Ec2Pro
     market = MockMarket({"g5.xlarge": {"eu-west-1a": 0.4}})
     aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
     aws.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    for name, value in variables_of(aws.url, aws.token).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     provider = Ec2Provider.connect(
         settings=Ec2Settings(region=REGION, image="ami-12345678"),

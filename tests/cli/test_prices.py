@@ -33,6 +33,7 @@ from cloud.local.mock_aws import MockAws
 from tests.cli.facts import seen as looked_at
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_reading import folder_of
+from tests.mock_account import ACCOUNT_CALLS, variables_of
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SPOT = {
@@ -56,11 +57,11 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockAws]:
         market=Market(SPOT),
         on_change=lambda: None,
         quotas={"L-3819A6DF": 64.0},
+        calls=ACCOUNT_CALLS,
     )
     aws.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    for name, value in variables_of(aws.url, aws.token).items():
+        monkeypatch.setenv(name, value)
     yield aws
     aws.stop()
 

@@ -48,6 +48,7 @@ def provider_of(cloud: LocalCloud) -> Ec2Provider:
         markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=cloud.endpoint_url,
+        token=cloud.token,
     )
 
 

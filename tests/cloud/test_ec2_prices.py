@@ -12,6 +12,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import CloudRefused, CloudThrottled, CloudUnavailable
 from tests.cloud.aws_answers import answer, ec2_error, instead, json_error, quota
+from tests.mock_account import ACCOUNT_CALLS, variables_of
 
 SPOT = {"g4dn.xlarge": {"us-east-1a": 0.2, "us-east-1b": 0.3}, "g5.xlarge": {"us-east-1b": 0.4}}
 TYPES = tuple(SPOT)
@@ -19,18 +20,23 @@ HISTORY = "DescribeSpotPriceHistory"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    aws = MockAws(metadata=MetadataService(), market=Market(SPOT), on_change=lambda: None)
+def account() -> Iterator[MockAws]:
+    aws = MockAws(
+        metadata=MetadataService(),
+        market=Market(SPOT),
+        on_change=lambda: None,
+        calls=ACCOUNT_CALLS,
+    )
     aws.start()
-    yield aws.url
+    yield aws
     aws.stop()
 
 
 @pytest.fixture
-def prices(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Prices]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
-    with closing(Ec2Prices.connect(region="us-east-1", endpoint_url=url)) as source:
+def prices(account: MockAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Prices]:
+    for name, value in variables_of(account.url, account.token).items():
+        monkeypatch.setenv(name, value)
+    with closing(Ec2Prices.connect(region="us-east-1", endpoint_url=account.url)) as source:
         yield source
 
 

@@ -33,6 +33,7 @@ POOL = Pool(instance_type="g5.xlarge", zone=ZoneId("us-east-1a"), market=Market.
 
 def connect(
     endpoint_url: str | None,
+    token: str = "",
     *,
     launch_timeout_s: float = 30.0,
     ceilings: Mapping[str, float] | None = None,
@@ -45,6 +46,7 @@ def connect(
         markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=endpoint_url,
+        token=token,
         launch_timeout_s=launch_timeout_s,
         ceilings=ceilings,
         note=note,
@@ -66,7 +68,7 @@ def market() -> MockMarket:
 def provider(market: MockMarket) -> Iterator[Ec2Provider]:
     aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
     aws.start()
-    provider = connect(aws.url)
+    provider = connect(aws.url, aws.token)
     yield provider
     provider.close()
     aws.stop()
@@ -212,7 +214,7 @@ def test_a_slow_answer_is_unavailable_and_the_same_token_tells_it(market) -> Non
     held_up = threading.Event()
     aws = MockAws(metadata=metadata, market=market, on_change=lambda: held_up.wait(5.0) or None)
     aws.start()
-    provider = connect(aws.url, launch_timeout_s=0.3)
+    provider = connect(aws.url, aws.token, launch_timeout_s=0.3)
     with pytest.raises(CloudUnavailable, match="RunInstances got no answer"):
         provider.launch([spec("slow")])
     held_up.set()
@@ -244,9 +246,11 @@ def test_a_pool_whose_price_is_none_is_no_offer_and_is_said_once() -> None:
     aws = MockAws(metadata=MetadataService(), market=MockMarket(prices), on_change=lambda: None)
     aws.start()
     told: list[str] = []
-    with closing(connect(aws.url, ceilings={"g5.xlarge": 1.006}, note=told.append)) as provider:
+    with closing(
+        connect(aws.url, aws.token, ceilings={"g5.xlarge": 1.006}, note=told.append)
+    ) as provider:
         assert [provider.offers(), provider.offers()] == [(), ()]
-    with closing(connect(aws.url, note=told.append)) as provider:
+    with closing(connect(aws.url, aws.token, note=told.append)) as provider:
         assert [offer.usd_per_hour for offer in provider.offers()] == [1.7]
     assert told == [
         "g5.xlarge on spot in us-east-1a is left out: 1.7 USD is above the on-demand price of "

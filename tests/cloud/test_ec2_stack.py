@@ -28,26 +28,27 @@ NEW = (
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
+def account() -> Iterator[MockAws]:
     aws = MockAws(metadata=MetadataService(), market=MockMarket({}), on_change=lambda: None)
     aws.start()
-    yield aws.url
+    yield aws
     aws.stop()
 
 
-def of_stack(url: str, stack: str) -> Ec2Provider:
+def of_stack(account: MockAws, stack: str) -> Ec2Provider:
     return Ec2Provider.connect(
         settings=Ec2Settings(region="us-east-1", stack=stack, image="ami-12345678"),
         instance_types=["g5.xlarge"],
         zones=["us-east-1a"],
         markets=[Market.SPOT],
         on_demand_usd_per_hour={},
-        endpoint_url=url,
+        endpoint_url=account.url,
+        token=account.token,
     )
 
 
-def test_a_launcher_sees_the_runs_of_its_own_stack_alone(url: str) -> None:
-    one, other, any_stack = (of_stack(url, stack) for stack in ("one", "other", ""))
+def test_a_launcher_sees_the_runs_of_its_own_stack_alone(account: MockAws) -> None:
+    one, other, any_stack = (of_stack(account, stack) for stack in ("one", "other", ""))
     (mine,) = one.launch([WISH]).launched
     (theirs,) = other.launch([replace(WISH, token="u")]).launched
     assert [seen.instance for seen in one.describe(RUN)] == [mine.instance]
@@ -88,9 +89,9 @@ def test_the_instances_of_a_run_get_its_own_profile() -> None:
     assert requests.run_instances(WISH, bare)["IamInstanceProfile"] == {"Name": role.name}
 
 
-def test_a_profile_that_is_new_is_asked_with_again_for_a_while(url: str) -> None:
+def test_a_profile_that_is_new_is_asked_with_again_for_a_while(account: MockAws) -> None:
     now_s = 1000.0
-    provider = of_stack(url, "one")
+    provider = of_stack(account, "one")
     provider._now = lambda: now_s
     instead(provider._launcher, "RunInstances", lambda: refused(NEW))
     kinds = []
@@ -102,8 +103,8 @@ def test_a_profile_that_is_new_is_asked_with_again_for_a_while(url: str) -> None
     provider.close()
 
 
-def test_another_wrong_value_is_refused_at_once(url: str) -> None:
-    provider = of_stack(url, "one")
+def test_another_wrong_value_is_refused_at_once(account: MockAws) -> None:
+    provider = of_stack(account, "one")
     instead(provider._launcher, "RunInstances", lambda: refused("Invalid subnet"))
     (refusal,) = provider.launch([WISH]).refusals
     assert refusal.kind is RefusalKind.REFUSED

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cloud.local import limits
-from cloud.local.limits import Need, need_of, raised, tasks_left, wrong_with
+from cloud.local.http_server import OVER
+from cloud.local.limits import Need, connections_of, need_of, raised, tasks_left, wrong_with
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -34,6 +35,15 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
 
 def need(nodes: int = 3) -> Need:
     return need_of(nodes=nodes, threads=1, cores=2, node_bytes=0, file_bytes=0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 16, 200])
+def test_connections_leave_the_host_what_it_needs_itself(nodes: int) -> None:
+    """Measured: 15 and two a node, one of them its connection; twice the nodes may be there."""
+    own, instances = 15, 2 * nodes
+    taken = own + instances + connections_of(instances) + OVER
+    assert taken <= need(nodes).descriptors
+    assert connections_of(instances) > instances
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The local cloud with real processes: instances live and die as the mock says, and the reverse."""
 
+import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from bamboo.errors import InputError
 from cloud.fleet import Fleet
-from cloud.local.session import is_member
+from cloud.local.session import is_member, members
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
     ACTORS,
@@ -23,6 +25,7 @@ from tests.cloud.local_world import (
     start,
     told,
 )
+from tests.security.local_cloud import ATTACKS, Mock, a_slow_request, many_connections
 from tests.support import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -199,6 +202,29 @@ def test_the_helpers_can_be_found(cloud) -> None:
     services = cloud.control.services()
     assert set(services) == {"store", "fork-server"}
     assert all(is_member(pid, cloud.pid) for pid in services.values())
+
+
+def test_no_secret_of_the_mock_is_shown(cloud, fleet, run_dir) -> None:
+    """Its session token is in no file, no process list and no environment; the key of an instance
+    in that instance's environment alone."""
+    (instance,) = running(fleet, cloud, 1)
+    processes = [Path(f"/proc/{pid}") for pid in members(cloud.pid)]
+    environments = [(process / "environ").read_bytes() for process in processes]
+    shown = [(process / "cmdline").read_bytes() for process in processes]
+    shown += [file.read_bytes() for file in run_dir.rglob("*") if file.is_file()]
+    shown += [repr(cloud.ready).encode(), json.dumps(cloud.record()).encode()]
+    assert not [text for text in shown + environments if cloud.token.encode() in text]
+    keys = {key for text in environments for key in re.findall(rb"/imds/i-\w+-(\w{32})", text)}
+    assert len(keys) >= 1
+    assert not [text for text in shown for key in keys if key in text]
+    own = Path(f"/proc/{told(cloud, instance)['pid']}/environ").read_bytes()
+    assert sum(key in own for key in keys) == 1
+
+
+def test_a_stranger_gets_nothing_of_it(cloud) -> None:
+    """The same as of a mock alone, of the one that a run has."""
+    quick = [attack for attack in ATTACKS if attack not in (a_slow_request, many_connections)]
+    assert not [attack.__name__ for attack in quick if attack(Mock(cloud.endpoint_url))]
 
 
 def test_preempting_what_does_not_run_is_refused_and_names_what_does(cloud, fleet) -> None:

@@ -17,8 +17,8 @@ from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
 from cloud.local import services
 from cloud.local.config import HostConfig, Ready
-from cloud.local.directory import choose_directory
-from cloud.local.host import Host, Places
+from cloud.local.directory import Places, choose_directory
+from cloud.local.host import Host
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
@@ -319,6 +319,8 @@ def test_a_host_without_its_reaper_has_made_nothing_yet(
         store_url="",
         store_reference="",
         agent_command=(),
+        most_instances=1,
+        calls=(),
     )
     places = Places(directory=choose_directory(), run_dir=tmp_path)
     lifeline, held = os.pipe()

@@ -191,10 +191,10 @@ def test_boto3_takes_role_credentials_from_it() -> None:
 def test_without_a_service_there_is_no_identity_and_no_notice() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        imds = Imds(endpoint)
+        place = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        imds = Imds(f"{place}/imds/{ME}-its-key")
         assert imds.notice() is None
-        with pytest.raises(InputError, match="no metadata service answers"):
+        with pytest.raises(InputError, match=f"no metadata service answers at {place};"):
             imds.identity()
         imds.close()
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -10,16 +9,11 @@ from cloud.ec2.requests import RUN_TAG
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import INTERRUPTED, MockAws
+from tests.mock_account import ACCOUNT_CALLS, client_at
 
 
 def client_of(aws: MockAws, service: str = "ec2") -> Any:
-    return boto3.client(
-        service,
-        region_name="us-east-1",
-        endpoint_url=aws.url,
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
+    return client_at(aws.url, aws.token, service)
 
 
 def test_what_the_cloud_took_stays_taken_whoever_ends_it_again() -> None:
@@ -47,7 +41,12 @@ def test_what_the_cloud_took_stays_taken_whoever_ends_it_again() -> None:
 
 def test_a_removal_that_is_asked_for_again_is_answered_as_aws_does() -> None:
     """Terraform asks again where an answer was lost, and takes these words alone for done."""
-    aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
+    aws = MockAws(
+        metadata=MetadataService(),
+        market=Market({}),
+        on_change=lambda: None,
+        calls=ACCOUNT_CALLS,
+    )
     aws.start()
     try:
         client = client_of(aws)

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 from moto.moto_api._internal import moto_api_backend
@@ -20,6 +19,7 @@ from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from cloud.provider import CloudRefused
 from tests.cloud.aws_answers import answer, instead
+from tests.mock_account import ACCOUNT_CALLS, client_at
 
 REGION, STACK, BUCKET, TEMPLATE = "us-east-1", "bamboo", "bamboo-1", "bamboo-worker"
 RUN = RunId("r1")
@@ -31,11 +31,9 @@ HOSTILE = ("", "a b", "a/b", "a\n", 'a"', "*", "a*", "${aws:username}", "../a", 
 class Account:
     """A stack's template in a mock account, and its runs' roles; time passes as they sleep."""
 
-    def __init__(self, url: str) -> None:
-        keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    def __init__(self, aws: MockAws) -> None:
         self.iam, self.ec2, self.sts = (
-            boto3.client(name, region_name=REGION, endpoint_url=url, **keys)
-            for name in ("iam", "ec2", "sts")
+            client_at(aws.url, aws.token, name) for name in ("iam", "ec2", "sts")
         )
         self.ec2.create_launch_template(
             LaunchTemplateName=TEMPLATE,
@@ -77,10 +75,12 @@ ALL = {"roles": [ROLE.name], "profiles": [ROLE.name], "templates": [ROLE.templat
 
 @pytest.fixture
 def account() -> Iterator[Account]:
-    aws = MockAws(metadata=MetadataService(), market=Market({}), on_change=lambda: None)
+    aws = MockAws(
+        metadata=MetadataService(), market=Market({}), on_change=lambda: None, calls=ACCOUNT_CALLS
+    )
     aws.start()
     moto_api_backend.reset()  # what earlier tests have left outlives their servers
-    account = Account(aws.url)
+    account = Account(aws)
     yield account
     account.roles.close()
     aws.stop()

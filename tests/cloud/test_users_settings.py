@@ -103,6 +103,7 @@ def test_the_launcher_reaches_the_mock_whatever_the_user_has_set(
         markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=aws.url,
+        token=aws.token,
     )
     try:
         (offer,) = provider.offers()
@@ -149,7 +150,11 @@ def test_in_an_account_settings_that_cannot_be_are_named(
 def test_what_the_library_lacks_of_a_users_settings_is_its_default() -> None:
     """A client of the mock is signed with the mock's key, and takes the deadlines that we give."""
     client = client_of(
-        mock_session("us-east-1"), "ec2", read_timeout_s=3, attempts=1, endpoint_url=NOWHERE
+        mock_session("us-east-1", token="t"),
+        "ec2",
+        read_timeout_s=3,
+        attempts=1,
+        endpoint_url=NOWHERE,
     )
     try:
         config = client.meta.config

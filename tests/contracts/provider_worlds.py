@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -20,8 +19,10 @@ from cloud.local.faults import CapacityFault
 from cloud.local.faults import Market as MockMarket
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from cloud.local.mock_calls import RUN_CALLS
 from cloud.provider import Market, Offer, Pool, Provider, RefusalKind
 from cloud.recorder import Recorded
+from tests.mock_account import client_at
 
 KIND = os.environ.get("BAMBOO_TEST_AWS_TYPE", "t3.micro")
 ZONES = ("us-east-1a", "us-east-1b")
@@ -66,7 +67,8 @@ def fake_fleet_world() -> Iterator[World]:
 
 def ec2_world(settings: Ec2Settings | None = None) -> Iterator[World]:
     market = MockMarket({KIND: PRICES})
-    aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None)
+    calls = RUN_CALLS if settings is None else {*RUN_CALLS, "ec2:CreateLaunchTemplate"}
+    aws = MockAws(metadata=MetadataService(), market=market, on_change=lambda: None, calls=calls)
     aws.start()
     provider = Ec2Provider.connect(
         settings=settings or Ec2Settings(region="us-east-1", image="ami-12345678"),
@@ -75,9 +77,10 @@ def ec2_world(settings: Ec2Settings | None = None) -> Iterator[World]:
         markets=[Market.SPOT],
         on_demand_usd_per_hour={},
         endpoint_url=aws.url,
+        token=aws.token,
     )
     if settings is not None:
-        make_template(aws.url)
+        make_template(aws)
 
     def refuse(code: str, zone: str, grant: int) -> None:
         market.inject(CapacityFault(code=code, zone=zone, grant=grant))
@@ -102,14 +105,8 @@ def recorded_world() -> Iterator[World]:
             yield replace(world, provider=Recorded(world.provider, Path(folder) / "cloud.jsonl"))
 
 
-def make_template(url: str) -> None:
-    client = boto3.client(
-        "ec2",
-        region_name="us-east-1",
-        endpoint_url=url,
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-    )
+def make_template(aws: MockAws) -> None:
+    client = client_at(aws.url, aws.token)
     with suppress(ClientError):  # moto keeps it as long as the process
         client.create_launch_template(
             LaunchTemplateName=TEMPLATE, LaunchTemplateData={"ImageId": "ami-12345678"}

@@ -10,6 +10,7 @@ from cloud.fake import FakePrices
 from cloud.local.faults import Market
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
+from tests.mock_account import ACCOUNT_CALLS, variables_of
 
 REGION = "us-east-1"
 G, P5 = "L-3819A6DF", "L-C4BD4855"
@@ -39,16 +40,17 @@ def fake_source(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceSource]:
 
 
 def ec2_source(monkeypatch: pytest.MonkeyPatch) -> Iterator[PriceSource]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
     strange = {"m5.large": {"us-east-1a": 0.01}, "g6.xlarge": {"us-west-2a": 0.1}}
     aws = MockAws(
         metadata=MetadataService(),
         market=Market({**SPOT, **strange}),
         on_change=lambda: None,
         quotas=QUOTAS,
+        calls=ACCOUNT_CALLS,
     )
     aws.start()
+    for name, value in variables_of(aws.url, aws.token).items():
+        monkeypatch.setenv(name, value)
     source = Ec2Prices.connect(region=REGION, endpoint_url=aws.url)
     try:
         yield source

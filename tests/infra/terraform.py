@@ -21,8 +21,6 @@ FINDER_S = 240
 
 MOTO_OVERRIDE = """
 provider "aws" {
-  access_key        = "test"
-  secret_key        = "test"
   max_retries       = 2
   s3_use_path_style = true
 }

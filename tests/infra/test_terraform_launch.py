@@ -10,10 +10,10 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from bamboo.config.account import account_defaults
@@ -23,7 +23,7 @@ from cli import main, runs, sites
 from cli.fleet import RunFleet
 from cli.runs import RunFolder
 from cloud.ec2.requests import RUN_TAG
-from cloud.local.start import LocalCloud
+from cloud.local.start import LocalCloud, start_local_cloud
 from tests.infra.terraform import (
     MOTO_OVERRIDE,
     STORE_IMAGE,
@@ -33,6 +33,7 @@ from tests.infra.terraform import (
     said_by,
 )
 from tests.jobs import tiny_job
+from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
 
 pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(600)]
 RUN = "on-the-stack"
@@ -57,14 +58,8 @@ class Account:
 
     def begin(self, cloud: LocalCloud) -> None:
         """Apply the stack, and write down what stands there."""
-        self._url = cloud.endpoint_url
-        self._ec2 = boto3.client(
-            "ec2",
-            region_name="us-east-1",
-            endpoint_url=self._url,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        self._at = (cloud.endpoint_url, cloud.token)
+        self._ec2 = client_at(*self._at)
         # The local cloud has no images; the store's instance asks for its own.
         image = self._ec2.register_image(Name="store", RootDeviceName="/dev/xvda")["ImageId"]
         override = self._stack / "moto_override.tf"
@@ -81,7 +76,7 @@ class Account:
             "-detailed-exitcode",
             "-input=false",
             timeout_s=250,
-            AWS_ENDPOINT_URL=self._url,
+            **variables_of(*self._at),
         )
         # The mock keeps the disk of an instance, whatever its launch template says.
         tagged = [{"Name": "tag-key", "Values": [RUN_TAG]}]
@@ -98,13 +93,7 @@ class Account:
     def _leave_files(self) -> None:
         """As runs do: the bucket keeps what was replaced, and goes all the same. Nothing is
         deleted: the mock ends none of the marks that say so."""
-        s3 = boto3.client(
-            "s3",
-            region_name="us-east-1",
-            endpoint_url=self._url,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        s3 = client_at(*self._at, "s3")
         bucket = account_defaults()["bucket"]
         for number in range(3):
             for name in ("wheels/0/bamboo.whl", "runs/r1/final/stage-00.safetensors"):
@@ -113,9 +102,8 @@ class Account:
     def _init(self, what: str) -> int:
         """Against this account, whose credentials nobody else in this process is to have."""
         with self._patch.context() as patch:
-            patch.setenv("AWS_ENDPOINT_URL", self._url)
-            patch.setenv("AWS_ACCESS_KEY_ID", "test")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            for name, value in variables_of(*self._at).items():
+                patch.setenv(name, value)
             patch.setenv("TF_CLI_ARGS_init", f"-backend=false -plugin-dir={plugin_dir()}")
             patch.delenv("TF_CLI_CONFIG_FILE", raising=False)
             return main.run(["init", str(self._stack), what, "--yes"])
@@ -153,6 +141,10 @@ def test_a_run_on_the_applied_stack(
         on_stack = replace(job, cloud=replace(there, provider="local"))
         return run_fleet(folder, on_stack, *more, **words)
 
+    # The account that the stack is applied to is this run's local cloud.
+    monkeypatch.setattr(
+        "cloud.local.start.start_local_cloud", partial(start_local_cloud, calls=ACCOUNT_CALLS)
+    )
     monkeypatch.setattr(sites, "start_site", start_with_stack)
     monkeypatch.setattr(sites, "run_fleet", fleet_on_stack)
     assert main.run(["launch", job_file, "--run", RUN]) == 0

@@ -2,18 +2,15 @@
 done is asked for again, and the account says that it is gone, in the words that the provider takes
 for done."""
 
-import socket
-from collections.abc import Iterable, Iterator
-from io import BytesIO
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
-import boto3
 import pytest
 
 from cli import main
 from cloud.local.faults import Market
+from cloud.local.http_server import Answer, Request
 from cloud.local.metadata import MetadataService
 from cloud.local.mock_aws import MockAws
 from tests.infra.terraform import (
@@ -24,6 +21,7 @@ from tests.infra.terraform import (
     program,
     said_by,
 )
+from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
 
 pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(580)]
 
@@ -35,26 +33,27 @@ class Forgetful(MockAws):
 
     def __init__(self) -> None:
         super().__init__(
-            metadata=MetadataService(), market=Market({}), on_change=lambda: None, quotas={}
+            metadata=MetadataService(),
+            market=Market({}),
+            on_change=lambda: None,
+            calls=ACCOUNT_CALLS,
         )
         self.forgets = False
         self.lost: list[str] = []
         self._seen: set[tuple[str, str, bytes]] = set()
 
-    def _serve(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = BytesIO(body)
-        method, path = str(environ["REQUEST_METHOD"]), str(environ["PATH_INFO"])
-        target = str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
+    def _answer(self, request: Request) -> Answer:
+        method, path, body = request.method, request.path, request.body
+        target = request.headers.get("x-amz-target", "").rpartition(".")[2]
         action = parse_qs(body.decode(errors="replace")).get("Action", [target])[0]
         name = action if action.startswith(TAKES_AWAY) else method
         asked = (name, path, body)
-        answer = super()._serve(environ, start_response)
+        answer = super()._answer(request)
         takes = name != method or method == "DELETE"
         if self.forgets and takes and asked not in self._seen:
             self._seen.add(asked)
             self.lost.append(f"{name} {path}")
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            request.hang_up()
         return answer
 
 
@@ -72,9 +71,7 @@ def test_a_destroy_whose_first_answers_are_all_lost_goes_through(
     program()
     stack = copy_stack(tmp_path / "stack")
     account = {
-        "AWS_ENDPOINT_URL": aws.url,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
+        **variables_of(aws.url, aws.token),
         "BAMBOO_HOME": str(tmp_path / "runs"),
         "BAMBOO_CONFIG": str(tmp_path / "cloud.toml"),
         "TF_CLI_ARGS_init": f"-backend=false -plugin-dir={plugin_dir()}",
@@ -82,7 +79,7 @@ def test_a_destroy_whose_first_answers_are_all_lost_goes_through(
     for name, value in account.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TF_CLI_CONFIG_FILE", raising=False)
-    ec2 = boto3.client("ec2", region_name="us-east-1")
+    ec2 = client_at(aws.url, aws.token)
     image = ec2.register_image(Name="store", RootDeviceName="/dev/xvda")["ImageId"]
     (stack / "moto_override.tf").write_text(MOTO_OVERRIDE + STORE_IMAGE % image)
     said_by(stack, "apply", "-auto-approve", "-input=false", timeout_s=270)
