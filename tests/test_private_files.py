@@ -1,12 +1,13 @@
 """Files of a run are their owner's alone; those that a user names have the user's own rights."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.security.open_files import main, open_to_others
+from tests.security.open_files import NO_OTHER, done_by_another, main, open_to_others
 
 MAKES = """
 import sys
@@ -52,3 +53,24 @@ def test_what_is_open_is_found(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 1
     (tmp_path / "inner" / "open").chmod(0o600)
     assert main([str(tmp_path)]) == 0
+
+
+@pytest.mark.skipif(NO_OTHER != "", reason=NO_OTHER)
+def test_what_another_user_does_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/cli/test_launch.py` walks live and ended runs so."""
+    shut, ajar = tmp_path / "shut", tmp_path / "open"
+    for folder, mode in ((shut, 0o700), (ajar, 0o755)):
+        folder.mkdir()
+        for name, rights in (("read", 0o644), ("written", 0o622), ("mine", 0o600)):
+            (folder / name).write_text("x")
+            (folder / name).chmod(rights)
+        with socket.socket(socket.AF_UNIX) as listening:
+            monkeypatch.chdir(folder)  # a socket's path has little room
+            listening.bind("socket")
+        folder.chmod(mode)
+    assert done_by_another(shut) == []
+    assert sorted(done_by_another(shut, ajar)) == [
+        f"{ajar} is listed",
+        f"{ajar}/read is read",
+        f"{ajar}/written is written to",
+    ]
