@@ -93,6 +93,8 @@ class Manifest:
             file = shard.name.removeprefix(inside)
             if file == shard.name or not _SHARD_FILE.fullmatch(file):
                 raise ValueError(f"shard {shard.name!r} is not of its step and generation")
+        if len({shard.name for shard in made.shards}) != len(made.shards):
+            raise ValueError("it names one shard twice")  # and who examines it would read it twice
         names = [name for shard in made.shards for name in shard.tensors]
         if len(set(names)) != len(names):
             raise ValueError("two shards hold one tensor")

@@ -1,6 +1,7 @@
 """The manifest reads what it wrote and nothing else."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,13 @@ def test_an_odd_value_is_refused(key: str, value: Any) -> None:
     raw = json.loads(manifest().to_json()) | {key: value}
     with pytest.raises(ValueError, match=r"\S"):
         Manifest.from_json(json.dumps(raw))
+
+
+def test_one_shard_named_many_times_is_refused() -> None:
+    """It was read as often, 1024 times over."""
+    one = replace(manifest().shards[0], tensors=())
+    with pytest.raises(ValueError, match="it names one shard twice"):
+        Manifest.from_json(replace(manifest(), shards=(one,) * 1000).to_json())
 
 
 INSIDE = "step-00000100/gen-000003/"
