@@ -5,9 +5,10 @@ grants once, so two launches with one id cannot both begin.
 """
 
 import json
+import os
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -169,13 +170,20 @@ def find(base: Path, text: str) -> RunFolder:
 
     An id is found by its folder alone: that another run is damaged is nothing to this one.
     """
-    folders = _folders(base)
+    there = _folders(base)
+    laid = {folder.id: uid for folder in there if (uid := _stranger(base, folder))}
+    if text in laid:
+        raise InputError(
+            f"run {text} in {base} is of another user (uid {laid[RunId(text)]}), whose code it "
+            "has; ask as that user, or set BAMBOO_HOME to a folder of your own"
+        )
+    folders = [folder for folder in there if folder.id not in laid]
     if not folders:
         raise InputError(
             f"unknown run {text!r}: there are no runs in {base}; set BAMBOO_HOME to where they are"
         )
     if text == NEWEST:
-        return all_runs(base)[-1]
+        return _oldest_first(folders)[-1]
     exact = [f for f in folders if f.id == text]
     matches = exact or [f for f in folders if text and f.id.startswith(text)]
     if not matches:
@@ -188,7 +196,22 @@ def find(base: Path, text: str) -> RunFolder:
 
 def all_runs(base: Path) -> list[RunFolder]:
     """Every run of this home, oldest first. A folder without resolved.json is no run."""
-    return sorted(_folders(base), key=lambda folder: (_order_s(folder), folder.id))
+    return _oldest_first(_folders(base))
+
+
+def _oldest_first(folders: Sequence[RunFolder]) -> list[RunFolder]:
+    return sorted(folders, key=lambda folder: (_order_s(folder), folder.id))
+
+
+def _stranger(base: Path, folder: RunFolder) -> int:
+    """Who has laid a run in a home that others may write to as well; 0: it is the user's own, or
+    that of whoever has the home or the machine."""
+    trusted = {0, os.geteuid(), base.stat().st_uid}
+    try:
+        owners = (folder.path.lstat().st_uid, folder.path.stat().st_uid)
+    except FileNotFoundError:  # it has just gone
+        return 0
+    return next((uid for uid in owners if uid not in trusted), 0)
 
 
 def _folders(base: Path) -> list[RunFolder]:

@@ -1,5 +1,6 @@
 """Run folders: claimed once, found by id, prefix or `last`."""
 
+import os
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,3 +102,29 @@ def test_a_file_that_the_disk_does_not_take_leaves_the_old_one_and_no_neighbour(
         runs.write_file(path, "new" * 100)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_run_that_another_user_laid_in_a_shared_home_is_refused(
+    tmp_path: Path, link: bool
+) -> None:
+    """What is in it is run: `bamboo resume last` was theirs, with the user's rights."""
+    home = tmp_path / "home"
+    mine, theirs = home / "mine", home / "theirs"
+    mine.mkdir(parents=True)
+    (mine / "resolved.json").write_text('{"schema_version": 1, "started_s": 1.0}')
+    place = tmp_path / "elsewhere" if link else theirs
+    place.mkdir()
+    (place / "resolved.json").write_text('{"schema_version": 1, "started_s": 2.0}')
+    if link:
+        theirs.symlink_to(place)
+    os.chown(theirs, 65534, 65534, follow_symlinks=False)
+    assert runs.find(home, "last").id == "mine"
+    with pytest.raises(InputError, match=r"run theirs in .* is of another user \(uid 65534\)"):
+        runs.find(home, "theirs")
+    with pytest.raises(InputError, match="unknown run 'their'"):
+        runs.find(home, "their")
+    assert [folder.id for folder in runs.all_runs(home)] == ["mine", "theirs"]
+    os.chown(home, 65534, 65534)
+    assert runs.find(home, "last").id == "theirs", "whoever has the home has what is in it"
