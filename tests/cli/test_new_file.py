@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bamboo.errors import InputError
-from cli import new_file
+from cli import main, new_file
 from cli.main import MOST_CHARACTERS, one_line
 from cli.new_file import refuse_to_overwrite, write_new
+from tests.security.laid_names import written_through
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "missing/x.svg", "."])
@@ -79,3 +80,7 @@ def test_an_error_is_one_line_that_steers_no_terminal() -> None:
     assert line.endswith("xxx end")
     assert len(line) <= MOST_CHARACTERS + 5
     assert one_line("é 日本") == "é 日本"
+
+
+def test_a_command_writes_through_nothing_that_was_laid(tmp_path: Path) -> None:
+    assert written_through(lambda arguments: main.run([*arguments]) is not None, tmp_path) == []
