@@ -5,7 +5,9 @@ knows beforehand and then gets its own, so that no link is followed and no pipe 
 appended to is a file and no link to one.
 """
 
+import errno
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 ONLY_ME = 0o600
+_AT_ONCE_BYTES = 1 << 26
+_NO_SENDING = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV})
 
 
 @contextmanager
@@ -57,6 +61,19 @@ def write_whole(path: Path, data: bytes | bytearray, *, mode: int = ONLY_ME) -> 
     """Write a whole file or nothing, in place of what stands there. Raises OSError."""
     with whole_file(path, mode=mode) as file:
         file.write(data)
+
+
+def copy_all(source: BinaryIO, target: BinaryIO) -> None:
+    """All that is left of an open file, which was not read from, behind the end of another; without
+    a way through this process where the system can. Raises OSError."""
+    target.flush()
+    try:
+        while os.sendfile(target.fileno(), source.fileno(), None, _AT_ONCE_BYTES):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_SENDING:
+            raise
+        shutil.copyfileobj(source, target, 1 << 20)
 
 
 def open_to_append(path: Path) -> FileIO:

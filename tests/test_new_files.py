@@ -1,5 +1,6 @@
 """What somebody has laid at the name of a file is never written into."""
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ import pytest
 
 from bamboo.errors import BooksUnwritable
 from bamboo.lines import LineWriter
-from bamboo.new_files import open_to_append, whole_file, write_whole
+from bamboo.new_files import copy_all, open_to_append, whole_file, write_whole
 
 
 @pytest.fixture
@@ -110,3 +111,23 @@ def test_what_is_appended_comes_at_its_end(tmp_path: Path) -> None:
         one.write(b"c")
     assert (tmp_path / "log").read_text() == "abc"
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("refused_at", [None, 0, 1])
+def test_a_copy_is_whole_where_the_system_does_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_at: int | None
+) -> None:
+    data, sent, real = os.urandom(10_000), 0, os.sendfile
+    (tmp_path / "a").write_bytes(data)
+
+    def send(out: int, source: int, offset: None, _: int) -> int:
+        nonlocal sent
+        if sent == refused_at:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sent += 1
+        return real(out, source, offset, 3000)
+
+    monkeypatch.setattr(os, "sendfile", send)
+    with (tmp_path / "a").open("rb") as source, whole_file(tmp_path / "b") as target:
+        copy_all(source, target)
+    assert (tmp_path / "b").read_bytes() == data

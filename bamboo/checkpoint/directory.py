@@ -9,7 +9,6 @@ has laid there is not used.
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from typing import BinaryIO
 
 from bamboo.errors import StorageFull, StorageUnavailable
 from bamboo.lines import DISK_FULL
-from bamboo.new_files import whole_file, whole_file_in
+from bamboo.new_files import copy_all, whole_file, whole_file_in
 from bamboo.ports import SMALL_BYTES
 
 _ASIDE = ".aside-"
@@ -29,7 +28,6 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 """What the system says where a name leads to nothing of ours: no file, a file in the place of a
 folder, a link, a socket."""
-_PIECE_BYTES = 1 << 20
 
 
 class DirectoryStore:
@@ -54,7 +52,7 @@ class DirectoryStore:
                     if isinstance(content, bytes):
                         file.write(content)
                     else:
-                        shutil.copyfileobj(content, file, _PIECE_BYTES)
+                        copy_all(content, file)
                     file.flush()
                     os.fsync(file.fileno())
             except FileExistsError:
@@ -73,7 +71,7 @@ class DirectoryStore:
             if file is None:
                 return False
             with whole_file(path) as copy:
-                shutil.copyfileobj(file, copy, _PIECE_BYTES)
+                copy_all(file, copy)
         return True
 
     def sizes(self, prefix: str) -> Mapping[str, int]:
