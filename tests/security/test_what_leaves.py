@@ -33,6 +33,7 @@ from cli.report import Report
 from cli.stack import account_toml
 from cli.views.options_body import csv_of
 from cli.views.report import report_html
+from cloud.ec2.run_role import Owner, RunRole, rights
 from cloud.ec2.user_data import agent_environment, boot_script
 from cloud.local.mock_answers import refusal
 from cloud.local.valkey import _settings
@@ -97,6 +98,20 @@ def rules_of_a_login(text: str) -> None:
             user_rules(RunId(text))
         return
     assert re.fullmatch("[a-z0-9-]+", run)
+
+
+def rights_of_a_role(text: str) -> None:
+    good = {"region": "us-east-1", "stack": "bamboo", "run": "r", "bucket": "bucket"}
+    owner = Owner(partition="aws", account="123456789012")
+    for name in good:
+        given = good | {name: text}
+        try:
+            role = RunRole(region=given["region"], stack=given["stack"], run=RunId(given["run"]))
+            made = rights(role, owner, bucket=given["bucket"])
+        except InputError:
+            continue
+        assert re.fullmatch(r"[a-z0-9.-]+", text), "nothing in it stands for other names"
+        assert json.loads(json.dumps(made)) == made
 
 
 def a_line_to_type_again(text: str) -> None:
@@ -172,6 +187,9 @@ WAYS = {
     "rules of a login": Way(
         files=("bamboo/coord/acl.py", "bamboo/coord/logins.py"), holds=rules_of_a_login
     ),
+    "rights of a role": Way(
+        files=("cloud/ec2/run_role.py", "cloud/ec2/run_roles.py"), holds=rights_of_a_role
+    ),
     "a line to type again": Way(files=("cli/commands/chaos.py",), holds=a_line_to_type_again),
     "a page": Way(files=("cli/views/report.py",), holds=a_page, examples=40),
     "a picture": Way(
@@ -185,7 +203,7 @@ WAYS = {
 }
 LEAVES = re.compile(
     r"\bshlex\b|\bfrom html\b|\bimport html\b|saxutils|csv\.writer|#!/|<svg|<html|<Response>"
-    r"|account_toml|tfvars|\"SETUSER\"|unixsocketperm|\bPolicyDocument\b|\bcreate_policy\b"
+    r"|account_toml|tfvars|\"SETUSER\"|unixsocketperm|\bPolicyDocument\b|\"Statement\"|\bcreate_policy\b"
     r"|put_role_policy"
 )
 
