@@ -46,13 +46,18 @@ def check_free(job: JobConfig, run: RunId) -> None:
             found = "the store holds a run of this id"
     if not found and wiring.bucket(wiring.start_url(job, run), region=region).sizes(AGENT_ENV):
         found = f"{AGENT_ENV} of a run of this id is in the bucket"
-    if not found and any(one.state.live for one in wiring.account(region).describe(run)):
+    if not found and _live_there(job, run):
         found = "instances carry the tag of this run"
     if found:
         raise RunExists(
             f"run {run} exists already in {region}: {found}; take another --run id, or end it "
             f"first: `bamboo stop {run} --region {region}`"
         )
+
+
+def _live_there(job: JobConfig, run: RunId) -> bool:
+    account = wiring.account(job.cloud.region, stack=job.cloud.stack)
+    return any(one.state.live for one in account.describe(run))
 
 
 def check_job_for_account(job: JobConfig) -> None:

@@ -40,7 +40,6 @@ def end_in_account(
     *,
     folder: Path | None,
     note: Callable[[str], None],
-    account: Callable[[str], Provider] = wiring.account,
     deadline_s: float = DEADLINE_S,
 ) -> str:
     """End everything of a run in a region and see that it is gone; what to say of it. `folder`:
@@ -52,7 +51,9 @@ def end_in_account(
             f"run {run} has a launcher that lives and would start again what is ended here; "
             f"interrupt it, then `bamboo stop {run}` once more"
         )
-    provider = account(region)
+    job = _job_of(found)
+    its_stack = job.cloud.stack if job is not None and job.cloud.region == region else None
+    provider: Provider = wiring.account(region, stack=its_stack)
     if found is not None and not found.receipt.exists():
         provider = Recorded(provider, found.cloud, note=note)
     before = provider.held(run)
@@ -65,7 +66,7 @@ def end_in_account(
     if isinstance(provider, Recorded):
         with suppress(BooksUnwritable):  # it was noted, and whoever settles the run looks again
             provider.close()
-    _take_back(run, region, found)
+    _take_back(run, region, job)
     if not before and found is None:
         return (
             f"nothing in {region} carries the tag bamboo:run={run}: nothing of it is left there, "
@@ -93,12 +94,16 @@ def _led_no_more(folder: RunFolder) -> bool:
     return True
 
 
-def _take_back(run: RunId, region: str, folder: RunFolder | None) -> None:
-    """Login, boot files and role, which a launcher that was killed has left. Raises BambooError."""
+def _job_of(folder: RunFolder | None) -> JobConfig | None:
+    """The run's own, or as the account file has it."""
     try:
-        job = account_job() if folder is None else job_of(folder)
-    except InputError:  # a damaged run names neither store nor bucket
-        job = account_job()
+        return account_job() if folder is None else job_of(folder)
+    except InputError:  # a damaged run names nothing
+        return account_job()
+
+
+def _take_back(run: RunId, region: str, job: JobConfig | None) -> None:
+    """Login, boot files and role, which a launcher that was killed has left. Raises BambooError."""
     if job is None or job.cloud.provider == "local":
         return
     if job.cloud.region == region and job.cloud.bucket:

@@ -151,8 +151,11 @@ def _priced(
 def _end_command(region: str, orphan: Orphan) -> str:
     """With the account file of the stack that it is of: a launcher ends nothing of another."""
     held, own = orphan.held, wiring.stack_in(region)
-    other = f"BAMBOO_CONFIG=<that of stack {held.stack or 'none'}> " if own != held.stack else ""
-    return f"{other if own else ''}bamboo stop {held.run} --region {region}"
+    command = f"bamboo stop {held.run} --region {region}"
+    if not own or own == held.stack:
+        return command
+    file = f"<that of stack {held.stack}>" if held.stack else "none"
+    return f"BAMBOO_CONFIG={file} {command}"
 
 
 def _line(region: str, orphan: Orphan, price: float | None) -> str:

@@ -103,9 +103,20 @@ def refusal_kind(code: str, *, status: int = 0) -> RefusalKind:
             return RefusalKind.REFUSED
 
 
-def names_a_new_profile(code: str, message: str) -> bool:
+NEW_TEMPLATE_CODES = frozenset(
+    {
+        "InvalidLaunchTemplateName.NotFoundException",
+        "InvalidLaunchTemplateId.NotFound",
+        "InvalidLaunchTemplateId.VersionNotFound",
+    }
+)
+
+
+def names_what_is_new(code: str, message: str) -> bool:
     """Whether a launch was refused for its instance profile, which EC2 may not know for seconds
-    after IAM has made it, nor that it has a role (as Terraform's provider for AWS knows them)."""
-    return code == "InvalidParameterValue" and any(
-        words in message for words in ("IAM Instance Profile", "no associated IAM Roles")
+    after IAM has made it, nor that it has a role (as Terraform's provider for AWS knows them), or
+    for its launch template, which not all of EC2 knows as soon as it is made."""
+    return code in NEW_TEMPLATE_CODES or (
+        code == "InvalidParameterValue"
+        and any(words in message for words in ("IAM Instance Profile", "no associated IAM Roles"))
     )

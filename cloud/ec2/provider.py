@@ -19,7 +19,7 @@ from bamboo.ids import InstanceId, RunId, ZoneId
 from cloud.ec2 import requests
 from cloud.ec2.calls import Unknown, code_and_message, status_of, translated
 from cloud.ec2.clients import client_of, mock_session, session_of
-from cloud.ec2.errors import Meaning, meaning, names_a_new_profile, refusal_kind
+from cloud.ec2.errors import Meaning, meaning, names_what_is_new, refusal_kind
 from cloud.ec2.fleets import fleet_answer, names, with_fleet
 from cloud.ec2.held import fleets_of, held, release
 from cloud.ec2.pricing import Priced, cheapest_first, on_demand_offers, spot_offers
@@ -44,8 +44,8 @@ from cloud.provider import (
 
 READ_TIMEOUT_S = 5
 """A list, a price, an end: so long at most is whoever asks held up, whatever else it has to do."""
-PROFILE_KNOWN_WITHIN_S = 120.0
-"""So long after its first refusal may an instance profile be new to EC2; then there is none."""
+KNOWN_WITHIN_S = 120.0
+"""So long after a first refusal may profile and template be new to EC2; then there are none."""
 LAUNCH_TIMEOUT_S = 30
 """A launch whose answer is missed may have started something; it gets more time."""
 _INTERRUPTED_CODE = "Server.SpotInstanceTermination"
@@ -269,16 +269,16 @@ class Ec2Provider:
         return _answered(spec, answer)
 
     def _patient(self, answer: LaunchAnswer) -> LaunchAnswer:
-        """A profile that was made a moment ago is not known to EC2 yet: for a while, ask later."""
-        if not any(names_a_new_profile(one.code, one.message) for one in answer.refusals):
+        """What was made a moment ago may not be known to EC2 yet: for a while, ask later."""
+        if not any(names_what_is_new(one.code, one.message) for one in answer.refusals):
             return answer
         if self._unknown_since_s is None:
             self._unknown_since_s = self._now()
-        if self._now() - self._unknown_since_s >= PROFILE_KNOWN_WITHIN_S:
+        if self._now() - self._unknown_since_s >= KNOWN_WITHIN_S:
             return answer
         refusals = tuple(
             replace(one, kind=RefusalKind.THROTTLED)
-            if names_a_new_profile(one.code, one.message)
+            if names_what_is_new(one.code, one.message)
             else one
             for one in answer.refusals
         )

@@ -91,6 +91,23 @@ def test_what_bills_without_a_run_is_found_priced_and_ended_by_the_command_shown
     assert not provider.held(None)
 
 
+def test_what_is_of_another_stack_is_shown_and_ended_by_its_own_account_file_alone(
+    provider, capsys, tmp_path, monkeypatch
+) -> None:
+    launch(provider, "of-none", token="orphans-5")
+    own, command = tmp_path / "own.toml", "bamboo stop of-none --region eu-west-1"
+    own.write_text(f'[cloud]\nregion = "{REGION}"\nstack = "mine"\n')
+    monkeypatch.setenv("BAMBOO_CONFIG", str(own))
+    (row,) = [one for one in asked(capsys)[1]["rows"] if one["kind"] == "instance"]
+    assert row["command"] == f"BAMBOO_CONFIG=none {command}"
+    assert main.run(command.split()[1:]) == 0
+    assert provider.held(RunId("of-none")), "a launcher ends nothing of another stack"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BAMBOO_CONFIG", "none")
+    assert main.run(command.split()[1:]) == 0
+    assert not provider.held(RunId("of-none"))
+
+
 def test_for_a_person_each_orphan_is_a_line_with_its_remedy(provider, capsys) -> None:
     launch(provider, "ghost-2", token="orphans-3")
     assert main.run(["doctor", "--orphans", "--region", REGION]) == 1

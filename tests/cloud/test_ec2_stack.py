@@ -1,5 +1,5 @@
 """Of two stacks in one account a launcher sees and ends its own alone; and for its run's instance
-profile, which is new to EC2, it waits."""
+profile and template, which are new to EC2, it waits."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from botocore.awsrequest import AWSResponse
 
 from bamboo.ids import RunId, ZoneId
 from cloud.ec2 import requests
-from cloud.ec2.provider import PROFILE_KNOWN_WITHIN_S, Ec2Provider
+from cloud.ec2.provider import KNOWN_WITHIN_S, Ec2Provider
 from cloud.ec2.requests import Ec2Settings
 from cloud.ec2.run_role import RunRole
 from cloud.local.faults import Market as MockMarket
@@ -89,13 +89,23 @@ def test_the_instances_of_a_run_get_its_own_profile() -> None:
     assert requests.run_instances(WISH, bare)["IamInstanceProfile"] == {"Name": role.name}
 
 
-def test_a_profile_that_is_new_is_asked_with_again_for_a_while(account: MockAws) -> None:
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("InvalidParameterValue", NEW),
+        ("InvalidParameterValue", "IamInstanceProfile: r1-x has no associated IAM Roles"),
+        ("InvalidLaunchTemplateName.NotFoundException", "there is no r1"),
+    ],
+)
+def test_what_is_new_is_asked_with_again_for_a_while(
+    account: MockAws, code: str, message: str
+) -> None:
     now_s = 1000.0
     provider = of_stack(account, "one")
     provider._now = lambda: now_s
-    instead(provider._launcher, "RunInstances", lambda: refused(NEW))
+    instead(provider._launcher, "RunInstances", lambda: refused(message, code))
     kinds = []
-    for after_s in (0.0, PROFILE_KNOWN_WITHIN_S - 1.0, PROFILE_KNOWN_WITHIN_S):
+    for after_s in (0.0, KNOWN_WITHIN_S - 1.0, KNOWN_WITHIN_S):
         now_s = 1000.0 + after_s
         (refusal,) = provider.launch([WISH]).refusals
         kinds.append(refusal.kind)
@@ -111,9 +121,9 @@ def test_another_wrong_value_is_refused_at_once(account: MockAws) -> None:
     provider.close()
 
 
-def refused(message: str) -> AWSResponse:
+def refused(message: str, code: str = "InvalidParameterValue") -> AWSResponse:
     return answer(
-        "<Response><Errors><Error><Code>InvalidParameterValue</Code>"
+        f"<Response><Errors><Error><Code>{code}</Code>"
         f"<Message>{message}</Message></Error></Errors><RequestID>r</RequestID></Response>",
         status=400,
     )
