@@ -16,7 +16,7 @@ from cli import main
 from cloud.local.session import members
 from tests.exposed import files_with, processes_with
 from tests.jobs import SMALL, TEXT
-from tests.security.open_files import open_to_others
+from tests.security.open_files import done_by_another, open_to_others
 from tests.store_server import start_store
 from tests.support import wait_until
 
@@ -117,6 +117,7 @@ class Launched:
         self.socket_dir = Path(endpoint["cloud"]["socket_dir"])
         assert open_to_others(self.folder) == []
         assert open_to_others(self.socket_dir) == []
+        assert done_by_another(self.folder, self.socket_dir) == []
         assert len(members(self.cloud_pid)) >= 6  # of two nodes, one may be lost just now
 
     def wait(self) -> int:
@@ -163,7 +164,7 @@ def test_from_the_job_to_the_proof(bench: Bench) -> None:
     assert (status["phase"], status["step"], status["outcome"]) == ("finished", 300, "done")
     assert [row["run"] for row in bench.json("list")] == ["proof"]
     assert bench.json("cost", "last")["usd"] == receipt["bill"]["usd"]
-    assert open_to_others(bench.home / "proof") == []
+    assert open_to_others(bench.home / "proof") == done_by_another(bench.home / "proof") == []
     _flip_one_bit(bench.home / "proof" / "final" / "stage-02.safetensors")
     assert bench.run("verify", "last").returncode == 5
 
