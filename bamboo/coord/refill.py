@@ -76,7 +76,10 @@ def offer_to(store: Store, known: Known, *, documents: Mapping[str, str] | None,
         offers = store.offer(version=version, offer=encode_known(known), lease_s=lease_s)
     if offers.here or not offers.best or documents is None:
         return offers.here
-    best = decode_known(offers.best)
+    try:
+        best = decode_known(offers.best)
+    except UnreadableRecord:  # no member offered that: what one knows is better than none
+        best = known
     state, entries = with_refill(best, now_s=offers.now_s, me=me)
     store.refill(state=encode_state(state), entries=entries, documents=documents)
     return True

@@ -178,6 +178,17 @@ def _polled(member: Follower, store: RedisStore) -> list[Decision]:
         return []
 
 
+def test_an_offer_without_a_number_is_none(server: StoreServer) -> None:
+    store = RedisStore(server.url, run_id("offers"), deadline_s=5.0)
+    with redis.Redis.from_url(server.url) as stranger:
+        stranger.hset("bamboo:offers:offers", "version", "many")
+        stranger.hset("bamboo:offers:offers", "began_s", "soon")
+        assert store.offer(version=-1, offer="", lease_s=1.0).version == -1
+        assert store.offer(version=3, offer="known", lease_s=0.0).best == "known"
+    store.remove()
+    store.close()
+
+
 def test_a_commit_that_fails_leaves_the_run_as_it_was(server: StoreServer) -> None:
     """State and log are one: the next state stood there without its entry."""
     store = RedisStore(server.url, run_id("half"), deadline_s=5.0)

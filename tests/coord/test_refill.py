@@ -266,6 +266,24 @@ def test_a_damaged_offer_is_named(text: str) -> None:
         decode_known(text)
 
 
+@pytest.mark.parametrize("text", ["{", '{"begin": 1, "entries": [], "state": ""}'])
+def test_an_offer_that_nobody_can_read_is_passed_over(
+    store: MemoryStore, clock: Clock, text: str
+) -> None:
+    """It ended every member that would have given the run back."""
+    one, other = members(store, "n0.1", "n1.1")
+    before = store.read().version
+    store.wipe()
+    store.offer(version=10**9, offer=text, lease_s=POLICY.gone_s)
+    assert (one.poll(), other.poll()) == (["away"], ["away"])
+    clock.now_s += POLICY.gone_s
+    one.poll()
+    assert store.read().version == before + 1
+    assert (one.poll(), other.poll()) == (["StoreRefilled"], ["StoreRefilled"])
+    assert verify_decisions(store).equal
+    assert not one.follower.overtaken
+
+
 def test_an_offer_comes_back_equal(store: MemoryStore) -> None:
     driver, begin = join_run(store, "me")
     entries = tuple(store.entries(after_version=0, timeout_s=0.0))

@@ -9,9 +9,10 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
 end
 local now_s = tonumber(now[1]) + tonumber(now[2]) / 1000000
 local held = redis.call('HMGET', KEYS[2], 'version', 'offer', 'began_s')
-local best = tonumber(held[1] or -1)
+-- What is no number was written by nobody who knew the run.
+local best = tonumber(held[1] or -1) or -1
 local offer = held[2] or ''
-local began_s = tonumber(held[3] or now_s)
+local began_s = tonumber(held[3] or now_s) or now_s
 if ARGV[2] ~= '' and tonumber(ARGV[1]) > best then
   best = tonumber(ARGV[1])
   offer = ARGV[2]
