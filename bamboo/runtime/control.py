@@ -22,7 +22,7 @@ from bamboo.core.accuse import patience_s
 from bamboo.core.effects import Fence
 from bamboo.core.events import Event, PeerLost, StoreRefilled
 from bamboo.core.state import State
-from bamboo.errors import BambooError, CoreMisuse, StoreUnavailable
+from bamboo.errors import BambooError, BooksUnwritable, CoreMisuse, StoreUnavailable
 from bamboo.ids import NodeId
 from bamboo.lines import LineWriter
 from bamboo.ports import TAKEN, Store, Transport
@@ -61,7 +61,10 @@ class Poster:
         self._overtaken = overtaken
         self._store, self._driver, self._me, self._state = store, driver, me, state
         self._backlog: Backlog[Event | Mapping[str, Any]] = Backlog()
-        self._log = LineWriter(log) if log is not None else None
+        self._log: LineWriter | None = None
+        if log is not None:
+            with contextlib.suppress(BooksUnwritable):  # it costs the notes, as a full disk does
+                self._log = LineWriter(log)
         self._records: deque[Mapping[str, Any]] = deque(maxlen=SAID_AGAIN)
 
     def event(self, event: Event) -> None:

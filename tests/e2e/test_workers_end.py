@@ -11,9 +11,9 @@ pytestmark = pytest.mark.e2e
 LONG = {"steps": 100_000, "redundancy": "stash"}
 
 
-def test_a_file_that_takes_no_more_costs_its_notes_and_nothing_else() -> None:
+def test_a_log_that_takes_nothing_costs_its_notes_and_nothing_else() -> None:
     with cluster(job()) as run:
-        # What the node notes goes to a device that is always full.
+        # A link lies at the name of what the node notes: it is not followed.
         (run.directory / "events").mkdir()
         (run.directory / "events" / "i-02.1.jsonl").symlink_to("/dev/full")
         run.start()

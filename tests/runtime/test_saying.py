@@ -21,21 +21,31 @@ from bamboo.runtime.outbox import URGENT
 from bamboo.runtime.records import FORGOTTEN_A_STEP, LOSSES_KEPT, Records
 from bamboo.topology.slots import Slot
 from tests.core.build import POLICY, forming, joined
+from tests.full_disk import files_up_to
 from tests.runtime.simulated import builder_of
 from tests.runtime.test_interleavings import job
 
 ME = NodeId("n1.1")
-FULL = Path("/dev/full")
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full (/dev/full)")
-def test_a_disk_without_room_takes_no_notes_and_stops_no_words() -> None:
+@pytest.mark.parametrize("laid", [False, True])
+def test_a_disk_without_room_takes_no_notes_and_stops_no_words(tmp_path: Path, laid: bool) -> None:
+    """Nor does what somebody has laid at the name of the log."""
+    path = tmp_path / "log"
+    if laid:
+        path.symlink_to("/dev/null")
+    with files_up_to(0):
+        _say_to(path)
+    assert laid or path.read_bytes() == b""
+
+
+def _say_to(log: Path) -> None:
     store = MemoryStore(run_id("test"), clock=lambda: 100.0)
     assert create_run(store, state=forming(), policy=POLICY, documents={}, at_s=99.0)
     driver = Driver(store, POLICY, ME)
     for index in range(4):
         driver.append(joined(f"n{index}.1"))
-    poster = Poster(store, driver, FULL, ME, driver.state, overtaken=threading.Event())
+    poster = Poster(store, driver, log, ME, driver.state, overtaken=threading.Event())
     stop = threading.Event()
     thread = threading.Thread(target=lambda: poster.work(stop))
     thread.start()
