@@ -46,6 +46,7 @@ PARTS = {
     "failover": Part(module="failover_pause", about="from SIGKILL to going on", minutes=5),
     "peers": Part(module="failover_vs_peers", about="kills, beside torchft, torchrun", minutes=20),
     "hit-step": Part(module="hit_step", about="the step that a loss hits, by mode", minutes=4),
+    "attack": Part(module="hit_step_under_attack", about="a loss, ports held", minutes=4),
     "elastic": Part(module="elastic", about="reconfigurations, checkpoints", minutes=6),
     "recovery": Part(module="recovery_at_size", about="losses and new layouts by size", minutes=14),
     "control-plane": Part(module="control_plane", about="what a decision costs", minutes=3),

@@ -13,12 +13,14 @@ number that libzmq had for it may belong to another one by now.
 import os
 import resource
 import socket
+import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from typing import TypeVar
 
 import zmq
 
@@ -47,6 +49,9 @@ _EVENT = struct.Struct("=Hi")
 """What a monitor says first (zmq_socket_monitor(3)): which event, and here the descriptor."""
 
 
+T = TypeVar("T")
+
+
 def raise_file_limit() -> None:
     """Let this process have as many descriptors as the system gives it, up to MOST_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -63,6 +68,7 @@ class LoginGuard:
         self, context: "zmq.Context[zmq.Socket[bytes]]", listener: zmq.Socket[bytes]
     ) -> None:
         self._listener = listener
+        self._port = int(listener.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         address = f"inproc://accepted-{id(self)}"
         listener.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_MONITOR_STOPPED)
         self._events = context.socket(zmq.PAIR)
@@ -99,27 +105,27 @@ class LoginGuard:
             while True:
                 event, descriptor = _EVENT.unpack(self._events.recv(zmq.NOBLOCK))
                 self._events.recv()  # the address that was bound
-                with suppress(OSError):  # it has ended meanwhile
-                    if event == zmq.EVENT_ACCEPTED:
-                        self._waiting[os.fstat(descriptor).st_ino] = descriptor
+                if event == zmq.EVENT_ACCEPTED:
+                    with suppress(OSError), _own(descriptor) as own:
+                        if _is_of_port(own, self._port):
+                            self._waiting[os.fstat(own).st_ino] = descriptor
 
     def _look(self) -> None:
         """Forget who has logged in or ended, and close who may not wait any longer."""
         for inode, descriptor in list(self._waiting.items()):
-            with _connection(descriptor, inode) as connection:
-                said, heard = (0, 0) if connection is None else _bytes_of(connection)
-                logged_in = said > GREETING_BYTES
-                too_much = heard > LOGIN_BYTES and not logged_in
-                if connection is not None and too_much:
-                    _end(connection)
-                if connection is None or logged_in or too_much:
-                    del self._waiting[inode]
+            went = _asked(descriptor, inode, _bytes_of)
+            if went is None or went[0] > GREETING_BYTES:
+                del self._waiting[inode]
+            elif went[1] > LOGIN_BYTES:
+                self._end(inode)
         short = max(self._waiting.values(), default=0) >= _reserve_from()
         most = FEW_WAITING if short else MOST_WAITING
         for inode in list(self._waiting)[: max(0, len(self._waiting) - most)]:
-            with _connection(self._waiting.pop(inode), inode) as connection:
-                if connection is not None:
-                    _end(connection)
+            self._end(inode)
+
+    def _end(self, inode: int) -> None:
+        """libzmq finds the connection at its end, and closes it."""
+        _asked(self._waiting.pop(inode), inode, lambda one: one.shutdown(socket.SHUT_RDWR))
 
 
 def _reserve_from() -> int:
@@ -130,24 +136,43 @@ def _reserve_from() -> int:
 
 
 @contextmanager
-def _connection(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
-    """The connection of this inode, by a descriptor of the caller's own; None if it has ended."""
-    own = None
-    with suppress(OSError):
-        own = os.dup(descriptor)
-    if own is None or os.fstat(own).st_ino != inode:
-        if own is not None:
-            os.close(own)
-        yield None
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=own) as connection:
-        yield connection
+def _own(descriptor: int) -> Iterator[int]:
+    """Another descriptor of the same thing, which stays what it is. Raises OSError."""
+    own = os.dup(descriptor)
+    try:
+        yield own
+    finally:
+        os.close(own)
 
 
-def _end(connection: socket.socket) -> None:
-    """libzmq finds the connection at its end, and closes it."""
-    with suppress(OSError):  # the other side was first
-        connection.shutdown(socket.SHUT_RDWR)
+def _is_of_port(own: int, port: int) -> bool:
+    """Whether it is a connection that came to this port over TCP: one that has ended meanwhile may
+    have left its number to anything. Raises OSError."""
+    if not stat.S_ISSOCK(os.fstat(own).st_mode):
+        return False
+    found = socket.socket(fileno=own)
+    try:
+        inet = found.family in (socket.AF_INET, socket.AF_INET6)
+        return inet and found.getsockname()[1] == port and bool(found.getpeername())
+    finally:
+        found.detach()
+
+
+def _asked(descriptor: int, inode: int, ask: Callable[[socket.socket], T]) -> T | None:
+    """What a connection says; None if it has ended. A socket's inode is no other's, but what is no
+    socket may share it."""
+    try:
+        with _own(descriptor) as own:
+            found = os.fstat(own)
+            if found.st_ino != inode or not stat.S_ISSOCK(found.st_mode):
+                return None
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=own)
+            try:
+                return ask(connection)
+            finally:
+                connection.detach()
+    except OSError:
+        return None
 
 
 def _bytes_of(connection: socket.socket) -> tuple[int, int]:

@@ -4,7 +4,8 @@
 greets slowly, and sends large frames before it has logged in, for `--seconds`. It prints how many
 connections each port still holds, and how many bytes it took from those that have not logged in:
 its exit status is 1 where a port took more than a login needs, or holds more connections than it
-should. Whether the run goes on, and with the same bits, is to be seen at the run.
+should. Whether the run goes on, and with the same bits, is to be seen at the run: with `--hold` it
+says so once all connections have been made, and keeps at it until its own input ends.
 """
 
 import argparse
@@ -22,7 +23,8 @@ MOST_TAKEN_BYTES = 16 << 20
 """Bytes of one connection that has not logged in: what the kernels on both sides may hold, and a
 frame."""
 PART_BYTES = 1 << 18
-SLOW_S = 0.2
+SLOW, SLOW_S = 20, 0.2
+"""How many greet slowly at each port, and how long from byte to byte."""
 GREETINGS = {
     mechanism: b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
     for mechanism in (b"CURVE", b"PLAIN", b"NULL")
@@ -165,18 +167,38 @@ class Crowd:
             one.connection.close()
 
 
+def _hold(crowds: Sequence[Crowd], connections: int) -> None:
+    """Connect to all ports and greet slowly at each, until standard input ends."""
+    for crowd in crowds:
+        crowd.add(SLOW, slow_greeting)
+        crowd.add(connections - SLOW, silence)
+    sys.stdout.write("all connections have been made\n")
+    sys.stdout.flush()
+    ended = selectors.DefaultSelector()
+    ended.register(sys.stdin, selectors.EVENT_READ)
+    while not ended.select(0):
+        for crowd in crowds:
+            crowd.work(time.monotonic() + SLOW_S / len(crowds))
+
+
 def main(words: Sequence[str]) -> int:
     """The command; see the top of the file."""
     parser = argparse.ArgumentParser(prog="python -m tests.security.worker_ports")
     parser.add_argument("ports", nargs="+", metavar="HOST:PORT")
     parser.add_argument("--connections", type=int, default=5000, help="to each port")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--hold", action="store_true", help="until standard input ends")
     asked = parser.parse_args(words)
+    addresses = [
+        (host, int(number)) for host, _, number in (p.rpartition(":") for p in asked.ports)
+    ]
+    if asked.hold:
+        _hold([Crowd(address) for address in addresses], asked.connections)
+        return 0
     failed = False
-    for port in asked.ports:
-        host, _, number = port.rpartition(":")
+    for port, address in zip(asked.ports, addresses, strict=True):
         for kind, says in KINDS.items():
-            crowd = Crowd((host, int(number)))
+            crowd = Crowd(address)
             try:
                 crowd.add(asked.connections if says is silence else 100, says)
                 crowd.work(time.monotonic() + asked.seconds)
