@@ -1,7 +1,5 @@
 """`bamboo prices`, through the command line and the AWS code against the mock."""
 
-import errno
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -33,6 +31,7 @@ from cloud.local.mock_aws import MockAws
 from tests.cli.facts import seen as looked_at
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_reading import folder_of
+from tests.full_disk import files_up_to
 from tests.mock_account import ACCOUNT_CALLS, variables_of
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
@@ -208,23 +207,14 @@ def test_a_refusal_leaves_what_was_refreshed_before_byte_for_byte(
     assert user_catalogue("us-east-1").read_bytes() == before
 
 
-def test_a_disk_that_fills_up_leaves_what_there_was(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_leaves_what_there_was(home: Path) -> None:
     seen = answered(facts={"g5.xlarge": facts()}, spot={"g5.xlarge": {"us-east-1a": 0.4}})
     prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
     path = user_catalogue("us-east-1")
     before = path.read_bytes()
 
-    class Full(io.FileIO):
-        def write(self, _: object) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    def on_full_disk(name: Path, mode: str, **_: object) -> Full:
-        return Full(name, mode.replace("b", ""))
-
-    monkeypatch.setattr("cli.new_file.open", on_full_disk, raising=False)
-    with pytest.raises(InputError, match=r"No space left .*still in use: .*2026-11-22"):
+    says = r"File too large; make room there; still in use: .*2026-11-22"
+    with files_up_to(100), pytest.raises(InputError, match=says):
         prices.refresh(FakePrices(seen), "us-east-1", now=NOW)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
