@@ -197,6 +197,8 @@ class MockAws:
                 answer = price_history(self._market, form)
             elif action == "RemoveRoleFromInstanceProfile":
                 answer = self._remove_role(environ)
+            elif action == "CreateLaunchTemplate":
+                answer = self._create_template(environ)
             else:
                 answer = of_the_gone(form, self._ask_moto(environ))
         if action in _CHANGES_INSTANCES:
@@ -296,6 +298,17 @@ class MockAws:
                 self._ask_moto_for(ends, environ)
         return self._ask_moto_for({**form, "TerminateInstances": "false"}, environ)
 
+    def _create_template(self, environ: Environ) -> Answer:
+        """moto would give what is started from a template the tags of the template itself."""
+        answer = self._ask_moto(environ)
+        for backend in _moto_backends():
+            for template in backend.launch_templates.values():
+                for version in template.versions:
+                    given = version.data.pop("TagSpecifications", [])
+                    kept = [one for one in given if one["ResourceType"] != "launch-template"]
+                    version.data |= {"TagSpecifications": kept} if kept else {}
+        return answer
+
     def _remove_role(self, environ: Environ) -> Answer:
         try:
             return self._ask_moto(environ)
@@ -356,13 +369,12 @@ def _environ(request: Request) -> Environ:
     return {**environ, "CONTENT_LENGTH": str(len(request.body))}
 
 
+def _moto_backends() -> list[Any]:
+    return [backend for account in ec2_backends.values() for backend in account.values()]
+
+
 def _moto_instances() -> list[Any]:
-    return [
-        instance
-        for account in ec2_backends.values()
-        for backend in account.values()
-        for instance in backend.all_instances()
-    ]
+    return [instance for backend in _moto_backends() for instance in backend.all_instances()]
 
 
 def _is_of_a_run(instance: Any) -> bool:

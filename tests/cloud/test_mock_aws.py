@@ -86,6 +86,38 @@ def test_a_removal_that_is_asked_for_again_is_answered_as_aws_does() -> None:
         aws.stop()
 
 
+def test_a_template_has_tags_of_its_own_and_gives_those_that_it_holds() -> None:
+    """Terraform would find a difference for ever, were the first shown among the others."""
+    aws = MockAws(
+        metadata=MetadataService(), market=Market({}), on_change=lambda: None, calls=ACCOUNT_CALLS
+    )
+    aws.start()
+    try:
+        client = client_of(aws)
+        tags = [{"Key": "of", "Value": "it"}]
+        own = {"ResourceType": "launch-template", "Tags": tags}
+        held = {"ResourceType": "volume", "Tags": tags}
+        for name, data in (("plain", {}), ("holds", {"TagSpecifications": [held]})):
+            client.create_launch_template(
+                LaunchTemplateName=name,
+                LaunchTemplateData={"ImageId": "ami-12345678", **data},
+                TagSpecifications=[own],
+            )
+            (shown,) = client.describe_launch_templates(LaunchTemplateNames=[name])[
+                "LaunchTemplates"
+            ]
+            assert shown["Tags"] == tags
+            (version,) = client.describe_launch_template_versions(LaunchTemplateName=name)[
+                "LaunchTemplateVersions"
+            ]
+            given = version["LaunchTemplateData"].get("TagSpecifications", [])
+            assert given == data.get("TagSpecifications", [])
+            client.delete_launch_template(LaunchTemplateName=name)
+        client.close()
+    finally:
+        aws.stop()
+
+
 @pytest.mark.parametrize(("tag", "ours"), [(RUN_TAG, True), ("bamboo:stack", False)])
 def test_only_instances_of_a_run_become_nodes(tag: str, ours: bool) -> None:
     """An account has others, such as the store of the stack: they get no agent."""
