@@ -133,7 +133,7 @@ class Bench:
         self.checkpoints.backlog.work(self.checkpoints.write, stop)
 
     def good(self) -> int | None:
-        found = newest_good(self.store, run="r", semantic_hash=HASH).manifest
+        found = newest_good(self.store, run=self.checkpoints._run, semantic_hash=HASH).manifest
         return None if found is None else found.step
 
 
