@@ -33,6 +33,7 @@ from bamboo.errors import (
 from bamboo.ports import Store
 from cli import room, runs, sites, wiring
 from cli.autoscaling import Autoscaler
+from cli.begun import Begun
 from cli.bill_log import rented_in
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
@@ -61,14 +62,19 @@ otherwise."""
 
 
 def launch(
-    folder: RunFolder, screen: Screen, interrupts: Interrupts, *, ready: Callable[[], None]
+    folder: RunFolder,
+    screen: Screen,
+    interrupts: Interrupts,
+    *,
+    ready: Callable[[], None],
+    begun: Begun | None = None,
 ) -> dict[str, Any] | None:
-    """Start a claimed run and lead it to its end; the receipt's content, or None when this launcher
-    left it. `ready` is called once the run can be reached. Raises InputError for wrong input that
-    only the start could find; a receipt is left then too."""
+    """Start a claimed run, in a local cloud that may have `begun`, and lead it to its end; the
+    receipt's content, or None when this launcher left it. `ready` is called once the run can be
+    reached. Raises InputError for wrong input that only the start finds; a receipt is left then."""
     attempt = _Attempt(folder, screen, interrupts, ready)
     with interrupts.listening():
-        return attempt.settled(attempt.start)
+        return attempt.settled(lambda: attempt.start(begun))
 
 
 def take_up(
@@ -137,13 +143,14 @@ class _Attempt:
                 raise
         return None if self._left else self._settle()
 
-    def start(self) -> None:
+    def start(self, begun: Begun | None) -> None:
         """Start everything, follow the run to its end, end everything."""
         folder, job = self._folder, self._job
         with ExitStack() as stack:
             site = sites.start_site(
                 folder,
                 job,
+                begun=begun,
                 data_digest=self._terms.strategy.semantics.data_digest,
                 note=self._screen.note,
                 spot_usd_per_hour=self._terms.catalogue.spot_prices(
@@ -310,13 +317,12 @@ class _Attempt:
         from bamboo.coord.driver import create_run
 
         job, terms = self._job, self._terms
-        cluster = job.cluster
         created = create_run(
             store,
             state=initial_state(
                 run=self._folder.id,
                 grid=grid_of(job),
-                redundancy=cluster.redundancy,
+                redundancy=job.cluster.redundancy,
                 checkpoints=terms.checkpoints,
             ),
             policy=policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread),

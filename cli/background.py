@@ -14,11 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
 from bamboo.new_files import open_to_append
 from cli import attempt, lock
+from cli.begun import Begun
 from cli.lock import Lock
 from cli.runs import RunFolder
 from cli.screen import PlainScreen, end_text
@@ -30,9 +32,10 @@ GIVE_UP_S = 60.0
 _INTERRUPTED = 130
 
 
-def start(folder: RunFolder, held: Lock, *, fresh: bool) -> None:
-    """Start a launcher and hand it the lock; returns when the run can be reached. `fresh`: for a
-    run that was just claimed, else for one that goes on without a launcher.
+def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
+    """Start a launcher and hand it the lock, and the local cloud that has `begun`; returns when the
+    run can be reached. `fresh`: for a run that was just claimed, else for one that goes on without
+    a launcher.
 
     Raises what the launcher could not do. An interrupt during a fresh start undoes the start.
     """
@@ -40,7 +43,8 @@ def start(folder: RunFolder, held: Lock, *, fresh: bool) -> None:
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
     command = [sys.executable, "-P", "-m", "cli.main", "launcher", folder.id]
-    fds = ["--lock-fd", str(held.descriptor), "--ready-fd", str(speaks)]
+    text, descriptors = begun.to_hand_over()
+    fds = ["--lock-fd", str(held.descriptor), "--ready-fd", str(speaks), "--begun", text]
     try:
         with open_to_append(logs / "launcher.log") as log:
             process = subprocess.Popen(
@@ -49,8 +53,9 @@ def start(folder: RunFolder, held: Lock, *, fresh: bool) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                pass_fds=(held.descriptor, speaks),
+                pass_fds=(held.descriptor, speaks, *descriptors),
             )
+        begun.let_go()
     finally:
         os.close(speaks)
         held.close()
@@ -77,11 +82,11 @@ def keep(folder: RunFolder) -> bool:
     if folder.receipt.exists():  # the last launcher has just gone, its work done
         held.close()
         return False
-    start(folder, held, fresh=False)
+    start(folder, held, Begun(), fresh=False)
     return True
 
 
-def live(folder: RunFolder, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
+def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
     """Be the launcher in the background; the exit status."""
     held = Lock(lock_fd)
     os.set_inheritable(ready_fd, False)
@@ -95,7 +100,9 @@ def live(folder: RunFolder, *, lock_fd: int, ready_fd: int, fresh: bool) -> int:
                 os.write(ready_fd, json.dumps(answer).encode() + b"\n")
             os.close(ready_fd)
 
-    lead: Callable[..., dict[str, Any] | None] = attempt.launch if fresh else attempt.take_up
+    lead: Callable[..., dict[str, Any] | None] = attempt.take_up
+    if fresh:
+        lead = partial(attempt.launch, begun=begun)
     screen, interrupts = PlainScreen(), Interrupts(detached=True)
     try:
         body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))

@@ -3,7 +3,8 @@
     load, preflight, plan  ->  (dry run: show, stop)  ->  claim the id  ->  lead the run here, or in
     a launcher in the background (`background`)
 
-Rule: nothing is started before everything that can be known is known.
+Rule: nothing is started before everything that can be known is known, but for what looks at the
+model: a process, or a local cloud that has begun and is no run's yet (`begun`).
 """
 
 import os
@@ -27,6 +28,7 @@ from bamboo.planner.catalogue import Catalogue
 from bamboo.user_code.bundle import write_bundle
 from cli import attempt, lock, runs, wiring
 from cli.account_ready import check_account, check_free
+from cli.begun import Begun
 from cli.budget import refuse_beyond, refuse_too_few_instances
 from cli.echo import note
 from cli.lock import Lock
@@ -78,9 +80,11 @@ def prepare(
     trace: TraceAsked | None = None,
     strategy: Path | None = None,
     gpu: str | None = None,
+    begun: Begun | None = None,
 ) -> Prepared:
     """Everything that can be found out before a start. `strategy`: the file that places the job;
-    `gpu`: as `look_at` takes it, of a dry run alone. Raises InputError, RunExists."""
+    `gpu`: as `look_at` takes it, of a dry run alone; `begun`: as of `plan_again`. Raises
+    InputError, RunExists."""
     if gpu is not None and not dry_run:
         raise InputError(
             "--gpu models the times of a plan, and a launch looks at every layer; add --dry-run, "
@@ -106,8 +110,8 @@ def prepare(
     there = job if given is None else placed(job, given.placement)
     refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
     played = None if trace is None else _settled(trace, there)
-    look = partial(look_at, gpu=gpu) if dry_run else seen_of
-    prepared = plan_again(run, job, played, given, look=look)
+    look = partial(look_at, gpu=gpu) if dry_run else None
+    prepared = plan_again(run, job, played, given, look=look, begun=None if dry_run else begun)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     if gpu is None:
         refuse_too_small(prepared.planned, runs.home())
@@ -122,16 +126,20 @@ def plan_again(
     catalogue: Catalogue | None = None,
     *,
     look: Callable[[JobConfig], dict[str, Any]] | None = None,
+    begun: Begun | None = None,
 ) -> Prepared:
     """As `prepare`, for a job that was launched before, by the prices of then where they are
-    given; `look` is what is seen of it, by default all of it. Raises InputError."""
+    given; `look` is what is seen of it, by default all of it, from where the run's local cloud is
+    then `begun`. Raises InputError."""
     nodes = None if played is None else played.nodes_at_begin
     if job.autoscale.enabled and played is not None:
         raise InputError(
             "--trace and autoscale.enabled both say how many nodes there are; give one of them"
         )
     wiring.check_checkpoints(job)
-    seen = (look or seen_of)(job)
+    if begun is not None:
+        begun.begin(job, preload=wiring.PRELOADED)
+    seen = (look or partial(seen_of, begun=begun))(job)
     planned = plan_job(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )
@@ -216,9 +224,9 @@ def _with_code(folder: RunFolder, prepared: Prepared) -> JobConfig:
     return replace(prepared.job, code=str(folder.code))
 
 
-def run_attached(folder: RunFolder, screen: Screen) -> dict[str, Any]:
-    """Run it to its end and give the receipt's content. Raises InputError for wrong input that
-    only the start could find; a receipt is left then too."""
-    body = attempt.launch(folder, screen, Interrupts(), ready=lambda: None)
+def run_attached(folder: RunFolder, screen: Screen, begun: Begun) -> dict[str, Any]:
+    """Run it to its end, in the local cloud that has `begun`, and give the receipt's content.
+    Raises InputError for wrong input that only the start could find; a receipt is left then too."""
+    body = attempt.launch(folder, screen, Interrupts(), ready=lambda: None, begun=begun)
     assert body is not None, "an attached launcher never leaves"
     return body

@@ -29,6 +29,7 @@ from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
 from cli import wiring
 from cli.bar import Told
+from cli.begun import Begun
 from cli.new_file import write_new
 from cli.runs import home
 from cli.workload import PROFILED
@@ -122,11 +123,14 @@ def profile_job(
     )
 
 
-def seen_of(job: JobConfig, *, told: Told | None = None) -> dict[str, Any]:
+def seen_of(
+    job: JobConfig, *, told: Told | None = None, begun: Begun | None = None
+) -> dict[str, Any]:
     """What the preflight says of a job, with the times of its profile where one is kept: they are
-    medians of many passes. `told` is called with (done, of all). Raises InputError as the preflight
+    medians of many passes. `told` is called with (done, of all), and the preflight is a fork of
+    what has `begun`. Raises InputError as the preflight
     does."""
-    seen = wiring.run_preflight(job, told=told)
+    seen = wiring.run_preflight(job, told=told, begun=begun)
     if job.cluster.device == "virtual":
         return seen
     profile = kept_profile(job)

@@ -23,6 +23,7 @@ from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import check_identity
 from cli import attempt, lock, named_store, parts, runs, sites, wiring
+from cli.begun import Begun
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
 from cli.lock import Lock
@@ -93,9 +94,9 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     return ended_s
 
 
-def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
-    """Everything that can be found out before a start. Raises InputError when the run is going
-    on, is done, or would not be the same run."""
+def prepare(folder: RunFolder, overrides: Sequence[str], begun: Begun | None = None) -> Resumed:
+    """Everything that can be found out before a start; `begun`: as of `plan_again`. Raises
+    InputError when the run is going on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = runs.part_of(folder).number
     job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
@@ -105,7 +106,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str]) -> Resumed:
     if job.code:  # before it is looked at, where any damage would be taken for the user's own
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # By the prices that the whole run is billed by.
-    prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder))
+    prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
     ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
     if ours != theirs:
         differ = _differences(strategy, prepared.planned.strategy)

@@ -19,6 +19,7 @@ from bamboo.ids import ZoneId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
+from cli.begun import Begun
 from cli.runs import RunFolder, is_detached, part_of
 from cli.site import Site
 from cli.store_reference import named_store, store_of_job, store_url_of
@@ -36,17 +37,19 @@ def start_site(
     folder: RunFolder,
     job: JobConfig,
     *,
+    begun: Begun | None,
     data_digest: str,
     spot_usd_per_hour: Mapping[str, Mapping[str, float]],
     note: Callable[[str], None],
 ) -> Site:
-    """The place of a run that begins: a local cloud, which is started and ends when this process
-    does, or the account, in which nothing is changed before `prepare`. Raises BambooError."""
+    """The place of a run that begins: a local cloud, which is started, if it has not `begun`, and
+    ends when this process does, or the account, in which nothing is changed before `prepare`.
+    Raises BambooError."""
     if job.cloud.provider == "local":
         note(f"{folder.id}: starting the local cloud")
         from cloud.intents import Intents
 
-        cloud = _local_cloud(folder, job, spot_usd_per_hour)
+        cloud = _local_cloud(folder, job, spot_usd_per_hour, begun)
         intents = Intents(folder.path / "intents.jsonl", run=folder.id, now=time.time)
         intents.all_gone("this local cloud is new")
         return cloud
@@ -267,7 +270,10 @@ def bring_logs(folder: RunFolder) -> None:
 
 
 def _local_cloud(
-    folder: RunFolder, job: JobConfig, spot_usd_per_hour: Mapping[str, Mapping[str, float]]
+    folder: RunFolder,
+    job: JobConfig,
+    spot_usd_per_hour: Mapping[str, Mapping[str, float]],
+    begun: Begun | None,
 ) -> "LocalCloud":
     from cli.planning import nodes_of
     from cloud.local.start import start_local_cloud
@@ -281,7 +287,8 @@ def _local_cloud(
         region=job.cloud.region,
         spot_usd_per_hour=spot_usd_per_hour,
         agent_command=_booting(job.cloud.boot_s),
-        preload=("cli.worker",),
+        begun=None if begun is None else begun.take(),
+        preload=wiring.PRELOADED,
         worker_entry=wiring.WORKER_ENTRY,
         # As many again, for nodes that are replaced while they are still there.
         most_instances=2 * max(nodes_of(job), job.cluster.stages),

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import IO, Any, Protocol
 
 from bamboo.errors import BambooError, InputError
 from bamboo.loading import steady_environment
@@ -20,6 +20,54 @@ from bamboo.loading import steady_environment
 KILLED = -9
 LAST_WORDS_S = 5.0
 """So long what a process has said is waited for, once it has ended."""
+
+
+class Asked(Protocol):
+    """A process of a group of its own, and our ends of its input, output and errors."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def wait(self) -> None:
+        """Until it has ended; others of its group may live on."""
+
+    def kill(self) -> None:
+        """SIGKILL; safe when it has ended."""
+
+    def end(self) -> int:
+        """Its exit status (negative: the signal), once none of its group is left: whatever ended
+        the wait, and what the user's code began holds what it writes to, too."""
+
+
+class Started:
+    """A new interpreter that runs a module with its arguments."""
+
+    def __init__(self, module: Sequence[str]) -> None:
+        self._process = process = subprocess.Popen(
+            command(module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=steady_environment(),
+            process_group=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+
+    def wait(self) -> None:
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # before its number can be another one's
+        return self._process.wait()
 
 
 def answer(
@@ -32,21 +80,34 @@ def answer(
     deadline_s: float | None = None,
     too_long: str = "",
 ) -> dict[str, Any]:
-    """Run a module with its arguments. `told` is called with (step, steps); `good` are the exit
-    codes that come with an answer.
+    """Run a module with its arguments, and ask it as `ask` does."""
+    return ask(
+        Started(module),
+        request,
+        what=what,
+        told=told,
+        good=good,
+        deadline_s=deadline_s,
+        too_long=too_long,
+    )
+
+
+def ask(
+    process: Asked,
+    request: str,
+    *,
+    what: str,
+    told: Callable[[int, int], None] | None = None,
+    good: tuple[int, ...] = (0,),
+    deadline_s: float | None = None,
+    too_long: str = "",
+) -> dict[str, Any]:
+    """What a process answers, which is ended. `told` is called with (step, steps); `good` are the
+    exit codes that come with an answer.
 
     Raises InputError with the process's own line when it found the input wrong, BambooError when
     it broke, or with `too_long` when it was not over by the deadline.
     """
-    process = subprocess.Popen(
-        command(module),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=steady_environment(),
-        process_group=0,
-    )
     late = threading.Event()
 
     def give_up() -> None:
@@ -68,16 +129,16 @@ def answer(
             timer.start()
         for other in others:
             other.start()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process.wait()
     finally:
         timer.cancel()
-        _end_group(process)
+        status = process.end()
         for other in others:
             if other.ident is not None:
                 other.join(LAST_WORDS_S)
     if late.is_set():
         raise BambooError(too_long)
-    return _answer(process.returncode, "".join(out), said, what=what, good=good)
+    return _answer(status, "".join(out), said, what=what, good=good)
 
 
 def command(module: Sequence[str]) -> list[str]:
@@ -85,19 +146,8 @@ def command(module: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", "bamboo.loading", *module]
 
 
-def _end_group(process: "subprocess.Popen[str]") -> None:
-    """Leave no child behind, whatever ended the wait for it, and none that the user's code began:
-    those too hold what it writes to."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # before its number can be another one's
-    process.wait()
-
-
-def _listen(
-    process: "subprocess.Popen[str]", told: Callable[[int, int], None] | None, other: list[str]
-) -> None:
+def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list[str]) -> None:
     """All that is no progress, which `told` hears, until nobody can write any more."""
-    assert process.stderr is not None
     with process.stderr as lines:
         for line in lines:
             step = _step_told(line)
@@ -116,15 +166,13 @@ def _step_told(line: str) -> tuple[int, int] | None:
         return None
 
 
-def _ask(process: "subprocess.Popen[str]", request: str) -> None:
-    assert process.stdin is not None
+def _ask(process: Asked, request: str) -> None:
     # It may have ended, and its status says why.
     with contextlib.suppress(BrokenPipeError), process.stdin as asked:
         asked.write(request)
 
 
-def _hear(process: "subprocess.Popen[str]", out: list[str]) -> None:
-    assert process.stdout is not None
+def _hear(process: Asked, out: list[str]) -> None:
     with process.stdout as text:
         out.append(text.read())
 

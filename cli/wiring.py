@@ -21,6 +21,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.ports import ObjectStore, PriceSource, Store, WorkerStarter
 from cli import torch_process
+from cli.begun import Begun
 from cli.runs import RunFolder
 from cli.store_reference import SECRET_REFERENCE, store_url_of
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from cloud.provider import Provider
 
 WORKER_ENTRY = "cli.worker:run"
+PREFLIGHT_ENTRY = "bamboo.runtime.preflight:forked"
+PRELOADED = ("cli.worker", "bamboo.runtime.preflight")
+"""What the fork server of a local cloud imports."""
 PREFLIGHT_DEADLINE_S = 300.0
 STARTS = "starts/"
 """In front of a run's id, in a bucket: what its instances start from."""
@@ -155,18 +159,25 @@ def bucket(url: str, *, region: str = "") -> ObjectStore:
 
 
 def run_preflight(
-    job: JobConfig, *, told: Callable[[int, int], None] | None = None, model: bool = True
+    job: JobConfig,
+    *,
+    told: Callable[[int, int], None] | None = None,
+    model: bool = True,
+    begun: Begun | None = None,
 ) -> dict[str, Any]:
     """Look at model and data in a process of its own: layers, data digest, entropy, numerics.
     `told` is called with (done, of all). Without `model` no layer is built, and none is in it.
+    A local cloud that has `begun` for the job has torch imported: there it is a fork.
 
     Raises InputError with its one line when the job cannot be trained, BambooError when the
     process broke or took longer than PREFLIGHT_DEADLINE_S.
     """
     # Its room is ours, for it may be killed.
     with _room() as room:
-        return torch_process.answer(
-            ("bamboo.runtime.preflight", room if model else "data"),
+        forked = begun and begun.fork(PREFLIGHT_ENTRY, room=room if model else "data")
+        return torch_process.ask(
+            forked
+            or torch_process.Started(("bamboo.runtime.preflight", room if model else "data")),
             job_to_json(job),
             what="the preflight",
             told=told,

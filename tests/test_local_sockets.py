@@ -172,7 +172,7 @@ def test_a_fork_request_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     dripping.start()
     try:
         with pytest.raises((ValueError, TimeoutError)):
-            zygote._read_line(here)
+            zygote._read_line(here, [])
     finally:
         stop.set()
         dripping.join()

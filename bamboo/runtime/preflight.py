@@ -177,5 +177,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def forked(config: Mapping[str, str]) -> int:
+    """The command in a fork of a process that has imported this; `room`: its argument."""
+    return main([config["room"]])
+
+
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cli import background, launching
+from cli.begun import Begun
 from cli.budget_options import limit_options
 from cli.echo import echo, echo_result
 from cli.launching import TraceAsked
@@ -68,41 +69,43 @@ def command(
     switched = {"cluster.check_replicas": check_replicas, "autoscale.enabled": autoscale}
     overrides = (*overrides, *(f"{key}=true" for key, on in switched.items() if on))
     echo("looking at model and data", err=True)
-    prepared = launching.prepare(
-        job,
-        overrides=overrides,
-        name=name,
-        dry_run=dry_run,
-        trace=asked,
-        strategy=strategy,
-        gpu=gpu,
-    )
-    cores = launching.cores_of(prepared.job)
-    if dry_run and as_json:
-        body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
+    with Begun() as begun:
+        prepared = launching.prepare(
+            job,
+            overrides=overrides,
+            name=name,
+            dry_run=dry_run,
+            trace=asked,
+            strategy=strategy,
+            gpu=gpu,
+            begun=begun,
+        )
+        cores = launching.cores_of(prepared.job)
+        if dry_run and as_json:
+            body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
+            if prepared.trace is not None:
+                body["trace"] = trace_body(prepared.trace)
+            echo_result(json.dumps(body))
+            return 0
+        said = [plan_text(prepared.run, prepared.planned, cores=cores)]
+        if cores is None:
+            said.insert(0, quota_text(prepared.planned))
         if prepared.trace is not None:
-            body["trace"] = trace_body(prepared.trace)
-        echo_result(json.dumps(body))
-        return 0
-    said = [plan_text(prepared.run, prepared.planned, cores=cores)]
-    if cores is None:
-        said.insert(0, quota_text(prepared.planned))
-    if prepared.trace is not None:
-        said.append(trace_text(prepared.trace))
-    if dry_run:
-        said += account_lines(prepared.job)
-        said += map(requests_text, prepared.planned.requests)
-        echo_result("\n".join([*said, "dry run: nothing was started"]))
-        return 0
-    echo("\n".join(said), err=as_json)
-    folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
-    if detach:
-        echo(f"{folder.id}: starting in the background", err=as_json)
-        background.start(folder, held, fresh=True)
-        echo_result(detached_text(folder.id, as_json=as_json))
-        return 0
-    with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
-        body = launching.run_attached(folder, screen)
+            said.append(trace_text(prepared.trace))
+        if dry_run:
+            said += account_lines(prepared.job)
+            said += map(requests_text, prepared.planned.requests)
+            echo_result("\n".join([*said, "dry run: nothing was started"]))
+            return 0
+        echo("\n".join(said), err=as_json)
+        folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
+        if detach:
+            echo(f"{folder.id}: starting in the background", err=as_json)
+            background.start(folder, held, begun, fresh=True)
+            echo_result(detached_text(folder.id, as_json=as_json))
+            return 0
+        with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+            body = launching.run_attached(folder, screen, begun)
     held.close()
     echo_result(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])

@@ -3,14 +3,17 @@
 import click
 
 from cli import background, runs
+from cli.begun import Begun
 
 
 @click.command("launcher", hidden=True)
 @click.argument("run")
 @click.option("--lock-fd", type=int, required=True, help="An open descriptor with the run's lock.")
 @click.option("--ready-fd", type=int, required=True, help="Where to say that the run is reached.")
+@click.option("--begun", default="", help="The local cloud that has begun for it.")
 @click.option("--fresh", is_flag=True, help="Start the run; by default, take it up.")
-def command(run: str, lock_fd: int, ready_fd: int, fresh: bool) -> int:
+def command(run: str, lock_fd: int, ready_fd: int, begun: str, fresh: bool) -> int:
     """Lead a detached run."""
     folder = runs.find(runs.home(), run)
-    return background.live(folder, lock_fd=lock_fd, ready_fd=ready_fd, fresh=fresh)
+    with Begun.inherited(begun) as cloud:
+        return background.live(folder, cloud, lock_fd=lock_fd, ready_fd=ready_fd, fresh=fresh)

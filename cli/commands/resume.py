@@ -6,6 +6,7 @@ import sys
 import click
 
 from cli import launching, resuming, runs
+from cli.begun import Begun
 from cli.budget_options import limit_options
 from cli.echo import echo, echo_result
 from cli.screen import PlainScreen, end_text, open_screen
@@ -37,20 +38,21 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
     folder = runs.find(runs.home(), run)
     echo("looking at model, data and checkpoints", err=True)
     ended_s = resuming.settle(folder, PlainScreen(to_stderr=as_json))
-    resumed = resuming.prepare(folder, overrides)
-    for reason in resumed.rejected:
-        echo(f"passed over: {reason}", err=True)
-    where = "the beginning: there is no good checkpoint"
-    if resumed.manifest is not None:
-        where = f"the checkpoint of step {resumed.manifest.step}"
-    cores = launching.cores_of(resumed.prepared.job)
-    echo(plan_text(folder.id, resumed.prepared.planned, cores=cores), err=as_json)
-    echo(f"{folder.id} goes on from {where}", err=as_json)
-    if folder.trace.exists():
-        echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
-    held = resuming.claim(folder, resumed, ended_s=ended_s)
-    with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
-        body = launching.run_attached(folder, screen)
+    with Begun() as begun:
+        resumed = resuming.prepare(folder, overrides, begun)
+        for reason in resumed.rejected:
+            echo(f"passed over: {reason}", err=True)
+        where = "the beginning: there is no good checkpoint"
+        if resumed.manifest is not None:
+            where = f"the checkpoint of step {resumed.manifest.step}"
+        cores = launching.cores_of(resumed.prepared.job)
+        echo(plan_text(folder.id, resumed.prepared.planned, cores=cores), err=as_json)
+        echo(f"{folder.id} goes on from {where}", err=as_json)
+        if folder.trace.exists():
+            echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
+        held = resuming.claim(folder, resumed, ended_s=ended_s)
+        with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+            body = launching.run_attached(folder, screen, begun)
     held.close()
     echo_result(json.dumps(body) if as_json else end_text(body))
     return int(body["exit_code"])

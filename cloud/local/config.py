@@ -1,4 +1,5 @@
-"""What the launcher tells the local cloud at its start, and what the local cloud answers."""
+"""What the local cloud tells the launcher when it has begun, what it is told then, and what it
+answers."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ class HostConfig:
     run: str
     run_dir: str
     region: str
-    preload: tuple[str, ...]
     worker_entry: str
     store_url: str = field(repr=False)
     store_reference: str
@@ -36,10 +36,23 @@ class HostConfig:
     def parse(cls, line: bytes) -> "HostConfig":
         """The configuration of a line that `line()` made."""
         raw = json.loads(line)
-        raw["preload"] = tuple(raw["preload"])
         raw["agent_command"] = tuple(raw["agent_command"])
         raw["calls"] = tuple(raw["calls"])
         return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """One JSON line on the host's standard output once its fork server answers, at this socket."""
+
+    fork_server: str
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> "Begun":
+        return cls(**json.loads(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

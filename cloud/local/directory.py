@@ -40,7 +40,7 @@ class Places:
 
     @property
     def zygote(self) -> Path:
-        return self.directory / "zygote.sock"
+        return zygote_of(self.directory)
 
     @property
     def logs(self) -> Path:
@@ -84,3 +84,8 @@ def remove_directory(directory: Path) -> None:
     if scratch.is_symlink():
         shutil.rmtree(scratch.resolve(), ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def zygote_of(directory: Path) -> Path:
+    """The socket of its fork server."""
+    return directory / "zygote.sock"

@@ -5,8 +5,9 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bamboo.errors import BambooError
 from cloud.local.zygote import Request
@@ -24,6 +25,7 @@ class ForkedWorker:
         self._pidfd = pidfd
         self._received = rest
         self._status: int | None = None
+        self._server_went = False
 
     @property
     def pid(self) -> int:
@@ -41,11 +43,21 @@ class ForkedWorker:
         except OSError:
             part = b""
         self._received += part
+        self._server_went = not part
         if self._received.endswith(b"\n"):
             self._status = int(json.loads(self._received)["exit"])
         elif not part and not self._alive():
             self._status = _LOST
         return self._status
+
+    def wait(self) -> int:
+        """Its exit status, as of `poll`, once it has ended."""
+        while (status := self.poll()) is None:
+            if self._server_went and self._pidfd is not None:
+                select.select([self._pidfd], [], [])
+            else:
+                select.select([self._connection], [], [])
+        return status
 
     def kill(self) -> None:
         """SIGKILL; safe when it is gone already, even when its number belongs to another now."""
@@ -81,22 +93,47 @@ class ForkStarter:
         """Fork a worker into the calling process's group. Raises BambooError when the zygote does
         not answer within 20 s or refuses."""
         request = Request(entry=self._entry, config=config, group=os.getpgid(0), log=str(self._log))
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(START_DEADLINE_S)
-        try:
-            connection.connect(str(self._socket_path))
-            connection.sendall(request.line())
-            line, rest = _first_line(connection)
-            answer = json.loads(line)
-            pid = int(answer["pid"])
-        except (OSError, ValueError, KeyError) as error:
-            connection.close()
-            raise BambooError(
-                f"the fork server at {self._socket_path} did not start a worker: {error!r}; "
-                "see logs/zygote.log in the run's directory"
-            ) from error
-        connection.setblocking(False)
-        return ForkedWorker(connection, pid, _open_pidfd(pid), rest)
+        return fork(self._socket_path, request)
+
+
+def fork(socket_path: Path, request: Request, streams: Sequence[int] = ()) -> ForkedWorker:
+    """What the zygote forked for this request; `streams`: its input, output and errors, where the
+    request names no log. Raises BambooError when the zygote does not answer within 20 s or
+    refuses."""
+    connection, answer, rest = _asked(socket_path, request, streams, what="start a worker")
+    pid = int(answer["pid"])
+    connection.setblocking(False)
+    return ForkedWorker(connection, pid, _open_pidfd(pid), rest)
+
+
+def log_to(socket_path: Path, log: Path) -> None:
+    """What the zygote itself says goes there from now on. Raises BambooError as `fork` does."""
+    request = Request(entry="", config={}, group=0, log=str(log))
+    _asked(socket_path, request, (), what="open its log")[0].close()
+
+
+def _asked(
+    socket_path: Path, request: Request, streams: Sequence[int], *, what: str
+) -> tuple[socket.socket, dict[str, Any], bytes]:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(START_DEADLINE_S)
+    try:
+        connection.connect(str(socket_path))
+        line = request.line()
+        sent = socket.send_fds(connection, [line], streams) if streams else 0
+        if sent < len(line):  # else it may have answered and gone
+            connection.sendall(line[sent:])
+        received, rest = _first_line(connection)
+        answer = json.loads(received)
+        if "error" in answer:
+            raise ValueError(answer["error"])
+    except (OSError, ValueError) as error:
+        connection.close()
+        raise BambooError(
+            f"the fork server at {socket_path} did not {what}: {error!r}; "
+            "see logs/zygote.log in the run's directory"
+        ) from error
+    return connection, answer, rest
 
 
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:

@@ -1,9 +1,11 @@
 """The local cloud: the process that stands for AWS during a run on one machine.
 
-`python -m cloud.local.host` reads a HostConfig from standard input and answers with Ready on
-standard output. Inside: moto and the metadata services in HTTP threads; a store, a fork server and
-a reaper as children; one process group per running instance. All decisions and all starts of
-processes are taken by the main thread's loop, which moto's threads only wake.
+`python -m cloud.local.host MODULE…` starts a fork server that has imported the modules, and answers
+with Begun on standard output: so far it is no run's. It reads a HostConfig from standard input,
+starts all else that a run needs, and answers with Ready. Inside: moto and the metadata services in
+HTTP threads; a store, a fork server and a reaper as children; one process group per running
+instance. All decisions and all starts of processes are taken by the main thread's loop, which
+moto's threads only wake.
 """
 
 import contextlib
@@ -15,15 +17,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bamboo import loading
 from bamboo.errors import BambooError
+from bamboo.new_files import open_to_append
 from bamboo.private_files import keep_private
-from cloud.local import services
-from cloud.local.config import FILE_REFERENCE, HostConfig, Ready
+from cloud.local import fork_starter, reaper, services
+from cloud.local.config import FILE_REFERENCE, Begun, HostConfig, Ready
 from cloud.local.control import Answer, ControlServer, seconds_of
 from cloud.local.directory import (
     Places,
@@ -31,6 +34,7 @@ from cloud.local.directory import (
     make_directory,
     make_scratch,
     scratch_of,
+    zygote_of,
 )
 from cloud.local.environment import leave_settings
 from cloud.local.faults import Market
@@ -50,9 +54,12 @@ log = logging.getLogger("bamboo.local-cloud")
 class Host:
     """Everything of one local cloud, from start to end, in one thread."""
 
-    def __init__(self, config: HostConfig, places: Places, *, lifeline: int) -> None:
-        self._config = config
-        self._places = places
+    _config: HostConfig
+    _places: Places
+
+    def __init__(self, directory: Path, preload: Sequence[str], *, lifeline: int) -> None:
+        self._directory = directory
+        self._preload = preload
         self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -69,21 +76,32 @@ class Host:
         # Before the mock is imported, which reads such settings even then.
         self._users_environment = leave_settings()
 
-    def start(self) -> Ready:
-        """Start all parts; raises BambooError when one does not come up."""
-        places, config = self._places, self._config
-        self._reaper = services.start_reaper(directory=places.directory, lifeline=self._lifeline)
-        make_directory(places.directory)  # now that it is removed whoever is killed
-        make_scratch(places.directory)
-        self._zygote = self._start_zygote()
+    def begin(self) -> Begun:
+        """Start the fork server, before it is known for which run; raises BambooError when it does
+        not come up."""
+        directory = self._directory
+        self._reaper = services.start_reaper(directory=directory, lifeline=self._lifeline)
+        make_directory(directory)  # now that it is removed whoever is killed
+        make_scratch(directory)
+        self._zygote = self._start_zygote(None)
+        # moto takes a while to import: the fork server's imports run meanwhile.
+        with loading.for_good():
+            import cloud.local.mock_aws  # noqa: F401
+        services.wait_for_zygote(self._zygote, log=None, launcher=0)
+        return Begun(fork_server=str(zygote_of(directory)))
+
+    def start(self, config: HostConfig) -> Ready:
+        """Start all other parts, for this run; raises BambooError when one does not come up."""
+        from cloud.local.mock_aws import MockAws
+
+        places = Places(directory=self._directory, run_dir=Path(config.run_dir))
+        self._config, self._places = config, places
+        log_to(places.logs / "cloud.log", directory=places.directory)
+        fork_starter.log_to(places.zygote, places.logs / "zygote.log")
         if config.store_url:
             write_private(places.store_url, config.store_url)
         else:
             self._store = self._start_store()
-        # moto takes a while to import: the fork server's imports run meanwhile.
-        with loading.for_good():
-            from cloud.local.mock_aws import MockAws
-
         metadata = MetadataService()
         market = Market(config.spot_usd_per_hour)
         self._aws = MockAws(
@@ -105,11 +123,6 @@ class Host:
             environment=self._agent_environment(),
             lifeline=self._lifeline,
             after=self._after,
-        )
-        services.wait_for_zygote(
-            self._zygote,
-            log=places.logs / "zygote.log",
-            launcher=0,
         )
         self._control = ControlServer(
             path=places.control,
@@ -151,12 +164,12 @@ class Host:
 
     # ------------------------------------------------------------ parts
 
-    def _start_zygote(self) -> subprocess.Popen[bytes]:
+    def _start_zygote(self, log: Path | None) -> subprocess.Popen[bytes]:
         return services.start_zygote(
-            socket_path=self._places.zygote,
-            preload=self._config.preload,
+            socket_path=zygote_of(self._directory),
+            preload=self._preload,
             lifeline=self._lifeline,
-            log=self._places.logs / "zygote.log",
+            log=log,
             environment=self._users_environment,
         )
 
@@ -220,8 +233,9 @@ class Host:
 
     def _zygote_ended(self) -> None:
         if self._may_restart("fork server", self._zygote.wait()):
-            self._zygote = self._start_zygote()
-            services.wait_for_zygote(self._zygote, log=self._places.logs / "zygote.log")
+            zygote_log = self._places.logs / "zygote.log"
+            self._zygote = self._start_zygote(zygote_log)
+            services.wait_for_zygote(self._zygote, log=zygote_log)
             self._watch(self._zygote.pid, self._zygote_ended)
 
     def _store_ended(self) -> None:
@@ -352,18 +366,24 @@ def read_config() -> HostConfig:
     return HostConfig.parse(line)
 
 
-def main() -> int:
-    """Start, say Ready, serve, stop. 0 after an orderly end, 1 when a part did not come up."""
+def log_to(log: Path, *, directory: Path) -> None:
+    """From now on what this process says goes there, and what the reaper has to say at the end."""
+    with open_to_append(log) as output:
+        os.dup2(output.fileno(), 2)
+    reaper.log_of(directory).symlink_to(log)
+
+
+def main(preload: Sequence[str]) -> int:
+    """Begin, start, serve, stop. 0 after an orderly end, 1 when a part did not come up."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     loading.until_the_end()
     keep_private()
-    config = read_config()
     lifeline, _held_until_exit = os.pipe()
-    places = Places(directory=choose_directory(), run_dir=Path(config.run_dir))
-    host = Host(config, places, lifeline=lifeline)
+    host = Host(choose_directory(), preload, lifeline=lifeline)
     try:
-        ready = host.start()
+        os.write(1, host.begin().line())
+        ready = host.start(read_config())
     except (BambooError, OSError, ImportError) as error:
         log.error("cannot start: %s", error)
         # Without its host the reaper ends whatever was started and removes the directory.
@@ -376,4 +396,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

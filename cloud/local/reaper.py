@@ -11,11 +11,18 @@ import sys
 import time
 from pathlib import Path
 
+from bamboo.new_files import open_to_append
 from cloud.local.directory import remove_directory
 from cloud.local.session import kill_members
 
 KILL_DEADLINE_S = 10.0
 _GRACE_S = 0.2
+
+
+def log_of(directory: Path) -> Path:
+    """A link to where the reaper is to write what it has to say; until it is there, to its standard
+    error."""
+    return directory / "log"
 
 
 def main(directory: str) -> int:
@@ -25,11 +32,15 @@ def main(directory: str) -> int:
     while os.read(0, 4096):
         pass  # only the end of the file means anything
     session, own = os.getsid(0), os.getpid()
+    log = log_of(Path(directory)).resolve()
     # The host may still be on its way out: what it ends itself must not look like a leftover.
     time.sleep(_GRACE_S)
     left = kill_members(session, spare=own, deadline_s=KILL_DEADLINE_S)
     remove_directory(Path(directory))
     if left or Path(directory).exists():
+        if log.exists():
+            with open_to_append(log) as output:
+                os.dup2(output.fileno(), 2)
         print(f"reaper: could not end {left} or remove {directory}", file=sys.stderr)  # noqa: T201
         return 1
     return 0

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from bamboo.errors import BambooError
@@ -24,7 +25,8 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def start_reaper(*, directory: Path, lifeline: int) -> subprocess.Popen[bytes]:
-    """Start the last watcher; it writes to the host's own standard error."""
+    """Start the last watcher; until the directory leads to a log, it writes to the host's own
+    standard error."""
     return subprocess.Popen(
         python_command("cloud.local.reaper", str(directory)),
         stdin=lifeline,
@@ -38,13 +40,13 @@ def start_zygote(
     socket_path: Path,
     preload: Sequence[str],
     lifeline: int,
-    log: Path,
+    log: Path | None,
     environment: Mapping[str, str] = os.environ,
 ) -> subprocess.Popen[bytes]:
     """Start the fork server, and in this environment all workers to come; it is of use once
-    `wait_for_zygote` has returned."""
+    `wait_for_zygote` has returned. Without a log it writes to this process's standard error."""
     socket_path.unlink(missing_ok=True)
-    with open_to_append(log) as output:
+    with nullcontext() if log is None else open_to_append(log) as output:
         return subprocess.Popen(
             python_command("cloud.local.zygote", str(socket_path), *preload),
             stdin=lifeline,
@@ -56,10 +58,10 @@ def start_zygote(
 
 
 def wait_for_zygote(
-    zygote: subprocess.Popen[bytes], *, log: Path, launcher: int | None = None
+    zygote: subprocess.Popen[bytes], *, log: Path | None, launcher: int | None = None
 ) -> None:
     """Wait until the modules are imported. `launcher` is a pipe whose end means that nobody waits
-    for this cloud any more. Raises BambooError with the end of its log."""
+    for this cloud any more. Raises BambooError with the end of its log, where it has one."""
     end_s = time.monotonic() + ZYGOTE_READY_DEADLINE_S
     received = b""
     assert zygote.stdout is not None
@@ -74,8 +76,9 @@ def wait_for_zygote(
             part = os.read(output.fileno(), 4096) if readable else b""
             if not part:
                 what = "ended" if readable else f"was not ready in {ZYGOTE_READY_DEADLINE_S} s"
-                tail = log.read_text(errors="replace")[-1500:]
-                raise BambooError(f"the fork server {what}; its log ends:\n{tail}")
+                if log is not None:
+                    what += "; its log ends:\n" + log.read_text(errors="replace")[-1500:]
+                raise BambooError(f"the fork server {what}")
             received += part
 
 

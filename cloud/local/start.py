@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -13,10 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bamboo.errors import BambooError, InputError
+from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
-from bamboo.new_files import open_to_append
 from cloud.ending import StillLive
+from cloud.local.begun import (
+    READY_DEADLINE_S,
+    STOP_DEADLINE_S,
+    BegunCloud,
+    begin_local_cloud,
+)
 from cloud.local.config import HostConfig, Ready
 from cloud.local.control import ControlClient
 from cloud.local.directory import remove_directory
@@ -25,18 +28,20 @@ from cloud.local.reach import mock_trouble
 from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
 
-READY_DEADLINE_S = 120.0
-STOP_DEADLINE_S = 15.0
 SEEN_GONE_S = 2.0
-STORE_VARIABLE = "BAMBOO_REDIS_URL"
-_TAIL_CHARACTERS = 2000
 
 
 class LocalCloud:
     """A running local cloud. Its fields are what `endpoint.json` keeps, so that another process
     can find it again with `LocalCloud(ready)`."""
 
-    def __init__(self, ready: Ready, *, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        ready: Ready,
+        *,
+        process: "subprocess.Popen[bytes] | None" = None,
+        asks: int | None = None,
+    ) -> None:
         self.ready = ready
         self.pid = ready.pid
         self.endpoint_url = ready.endpoint_url
@@ -44,7 +49,7 @@ class LocalCloud:
         self.control_path = Path(ready.control_path)
         self.socket_dir = Path(ready.socket_dir)
         self.control = ControlClient(self.control_path)
-        self._process = process
+        self._process, self._asks = process, asks
         self._held: socket.socket | None = None
 
     @cached_property
@@ -106,8 +111,9 @@ class LocalCloud:
         if self._held is not None:
             self._held.close()
             self._held = None
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
+        if self._asks is not None:
+            os.close(self._asks)
+            self._asks = None
 
     def stop(self, *, deadline_s: float = STOP_DEADLINE_S) -> None:
         """End it in order, then by force, and see that no process of its session and no directory
@@ -148,6 +154,7 @@ def start_local_cloud(
     *,
     run: str,
     run_dir: Path,
+    begun: BegunCloud | None = None,
     preload: Sequence[str] = ("bamboo.runtime.worker",),
     worker_entry: str = "bamboo.runtime.worker:main",
     store_url: str = "",
@@ -160,7 +167,8 @@ def start_local_cloud(
     calls: Collection[str] = RUN_CALLS,
     deadline_s: float = READY_DEADLINE_S,
 ) -> LocalCloud:
-    """Start a local cloud for one run and wait until all of it answers.
+    """Start a local cloud for one run, or let the one that has `begun` be this run's, and wait
+    until all of it answers.
 
     It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
     embedded Valkey whose data lies in `run_dir/store`. Nodes read another store's URL from a
@@ -170,18 +178,12 @@ def start_local_cloud(
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
     """
-    if sys.platform != "linux":
-        raise InputError(
-            f"the local cloud needs Linux, this is {sys.platform}; "
-            "start the launch in a Linux container"
-        )
-    logs = run_dir / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    end_s = time.monotonic() + deadline_s
+    begun = begun or begin_local_cloud(preload, deadline_s=deadline_s)
     config = HostConfig(
         run=run,
         run_dir=str(run_dir.resolve()),
         region=region,
-        preload=tuple(preload),
         worker_entry=worker_entry,
         store_url=store_url,
         store_reference=store_reference or store_url,
@@ -191,55 +193,5 @@ def start_local_cloud(
         most_instances=most_instances,
         calls=tuple(calls),
     )
-    with open_to_append(logs / "cloud.log") as log:
-        process = subprocess.Popen(
-            python_command("cloud.local.host"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-            # Who is started by it inherits this, and the URL may have a password.
-            env={k: v for k, v in os.environ.items() if k != STORE_VARIABLE},
-        )
-    with contextlib.ExitStack() as undo:
-        undo.callback(_abandon, process)  # also when the wait is interrupted
-        assert process.stdin is not None
-        process.stdin.write(config.line())
-        process.stdin.flush()
-        line = _first_line(process, deadline_s=deadline_s)
-        if line:
-            undo.pop_all()
-            return LocalCloud(Ready.parse(line), process=process)
-    raise BambooError(f"the local cloud did not start; its log ends:\n{_tail(logs)}")
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End a host that did not come up: its own reaper, if it got so far, knows what to remove."""
-    assert process.stdin is not None
-    process.stdin.close()
-    process.kill()
-    process.wait(timeout=STOP_DEADLINE_S)
-    end_s = time.monotonic() + STOP_DEADLINE_S
-    while members(process.pid) and time.monotonic() < end_s:
-        time.sleep(0.02)
-    kill_members(process.pid, spare=0, deadline_s=STOP_DEADLINE_S)
-
-
-def _first_line(process: subprocess.Popen[bytes], *, deadline_s: float) -> bytes:
-    """The host's Ready line, or nothing when it ended or the deadline passed."""
-    end_s = time.monotonic() + deadline_s
-    received = b""
-    assert process.stdout is not None
-    with process.stdout as output:
-        while not received.endswith(b"\n"):
-            readable, _, _ = select.select([output], [], [], max(0.0, end_s - time.monotonic()))
-            part = os.read(output.fileno(), 65536) if readable else b""
-            if not part:
-                return b""
-            received += part
-    return received
-
-
-def _tail(logs: Path) -> str:
-    texts = [path.read_text(errors="replace") for path in (logs / "cloud.log",) if path.exists()]
-    return "".join(texts)[-_TAIL_CHARACTERS:].strip() or "(empty)"
+    ready = begun.start(config, deadline_s=end_s - time.monotonic())
+    return LocalCloud(ready, process=begun.process, asks=begun.held.asks)

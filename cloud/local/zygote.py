@@ -1,11 +1,13 @@
-"""A fork server: modules are imported once, then every worker starts as a fork of this process.
+"""A fork server: modules are imported once, then the look at a model and every worker start as
+forks of this process.
 
 `python -m cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and
 forks one child per connection. A request is one JSON line, Request; the answers are two JSON lines:
 `{"pid": n}` at once and `{"exit": status}` when the child ends (negative: the signal).
 
 Rules: one thread for ever (a fork of a threaded process inherits locks that nobody opens again);
-it kills nothing; it ends when its standard input ends, which the host holds.
+it runs no code of the user's, whatever its children run; it kills nothing but what is left of a
+child's own group; it ends when its standard input ends, which the host holds.
 """
 
 import contextlib
@@ -18,7 +20,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -30,12 +32,18 @@ from bamboo.new_files import open_to_append
 REQUEST_LIMIT_BYTES = 1 << 20
 _READ_DEADLINE_S = 2.0
 _CHILD_BROKE = 70
+_STREAMS = 3
+_OUTPUT, _ERRORS = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Fork a child, put it into process group `group` (of this session), send its output to the
-    file `log` and call `entry` (`package.module:function`) with `config`."""
+    file `log` and call `entry` (`package.module:function`) with `config`.
+
+    Group 0 is one of its own: nothing is left of that when the end of the child is told. Without
+    a log three descriptors come with the request: its input, output and errors. Without an entry
+    nothing is forked: what the server itself says goes to `log` from then on."""
 
     entry: str
     config: Mapping[str, str]
@@ -61,12 +69,19 @@ class Request:
             raise ValueError(f"not a fork request: {error!r}") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Child:
+    connection: socket.socket
+    leads: bool
+    """Whether its group is its own."""
+
+
 class Zygote:
     """The loop: accept, fork, report. Every file descriptor it owns is closed in its children."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._children: dict[int, socket.socket] = {}
+        self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_write, False)
@@ -93,27 +108,46 @@ class Zygote:
         connection = accept_own(self._listener)
         if connection is None:
             return
+        streams: list[int] = []
         try:
-            request = Request.parse(_read_line(connection))
+            self._serve(Request.parse(_read_line(connection, streams)), connection, streams)
         except (OSError, ValueError) as error:
             _answer(connection, {"error": str(error)})
+            connection.close()
+        finally:
+            for stream in streams:
+                os.close(stream)
+
+    def _serve(self, request: Request, connection: socket.socket, streams: list[int]) -> None:
+        if len(streams) != (0 if request.log else _STREAMS):
+            raise ValueError(f"{len(streams)} streams came, and the log is {request.log!r}")
+        if not request.entry:
+            _redirect(request.log, (_ERRORS,))
+            _answer(connection, {"log": request.log})
             connection.close()
             return
         pid = os.fork()
         if pid == 0:
-            self._become(request, connection)
-        self._children[pid] = connection
+            self._become(request, connection, streams)
+        self._children[pid] = _Child(connection=connection, leads=request.group == 0)
         _answer(connection, {"pid": pid})
 
     def _report_exits(self) -> None:
         while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return
-            with self._children.pop(pid) as connection:
-                _answer(connection, {"exit": os.waitstatus_to_exitcode(status)})
+            child = self._children.pop(ended.si_pid)
+            if child.leads:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(ended.si_pid, signal.SIGKILL)  # before it can be another's number
+            _, status = os.waitpid(ended.si_pid, 0)
+            with child.connection:
+                _answer(child.connection, {"exit": os.waitstatus_to_exitcode(status)})
 
-    def _become(self, request: Request, connection: socket.socket) -> NoReturn:
+    def _become(
+        self, request: Request, connection: socket.socket, streams: Sequence[int]
+    ) -> NoReturn:
         """The child's side: never returns into the loop, whatever happens."""
         status = _CHILD_BROKE
         try:
@@ -122,7 +156,12 @@ class Zygote:
             # A group that has gone means that the instance was taken meanwhile: the call fails.
             os.setpgid(0, request.group)
             self._close_inherited(connection)
-            _redirect(request.log)
+            if request.log:
+                _no_input()
+                _redirect(request.log, (_OUTPUT, _ERRORS))
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
             status = run_entry(request.entry, request.config)
         except BaseException:  # noqa: BLE001 - the end of a process: its log gets the traceback
             traceback.print_exc()
@@ -136,7 +175,7 @@ class Zygote:
         self._listener.close()
         connection.close()
         for other in self._children.values():
-            other.close()
+            other.connection.close()
         os.close(self._wakeup_read)
         os.close(self._wakeup_write)
 
@@ -157,24 +196,31 @@ def run_entry(entry: str, config: Mapping[str, str]) -> int:
     return 1
 
 
-def _redirect(log: str) -> None:
+def _redirect(log: str, numbers: Sequence[int]) -> None:
+    with open_to_append(Path(log)) as out:
+        for number in numbers:
+            os.dup2(out.fileno(), number)
+
+
+def _no_input() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    with open_to_append(Path(log)) as out:
-        os.dup2(out.fileno(), 1)
-        os.dup2(out.fileno(), 2)
     os.close(null)
 
 
-def _read_line(connection: socket.socket) -> bytes:
-    """Within its deadline, however slowly it comes: meanwhile nobody else is served."""
+def _read_line(connection: socket.socket, streams: list[int]) -> bytes:
+    """The line of a request, within its deadline, however slowly it comes: meanwhile nobody else is
+    served. The descriptors that come with it are added to `streams`."""
     line, end_s = b"", time.monotonic() + _READ_DEADLINE_S
     while not line.endswith(b"\n"):
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             raise ValueError(f"the request took longer than {_READ_DEADLINE_S} s")
         connection.settimeout(left_s)
-        part = connection.recv(65536)
+        part, came, _, _ = socket.recv_fds(connection, 65536, _STREAMS)
+        streams += came
+        if len(streams) > _STREAMS:
+            raise ValueError(f"more than {_STREAMS} streams came")
         if not part or len(line) + len(part) > REQUEST_LIMIT_BYTES:
             raise ValueError("the request is cut short or too long")
         line += part

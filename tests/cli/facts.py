@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bamboo.config.tree import JobConfig
+from cli.begun import Begun
 
 DATA = {
     "files": 2,
@@ -19,10 +20,15 @@ NUMERICS = {"torch": "2.13.0", "device": "cpu", "cpu_capability": "AVX2", "threa
 
 
 def seen(
-    job: JobConfig, *, told: Callable[[int, int], None] | None = None, model: bool = True
+    job: JobConfig,
+    *,
+    told: Callable[[int, int], None] | None = None,
+    model: bool = True,
+    begun: Begun | None = None,
 ) -> dict[str, Any]:
     """An embedding, `job.model.layers` blocks and a head, 4 ms and 8 ms a layer; without `model`
     none of them."""
+    assert begun is None or begun.take() is None, "on paper nothing begins"
     count = job.model.layers + 2
     if told is not None:
         told(count, count)

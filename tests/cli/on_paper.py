@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli import wiring
+from cli.begun import Begun
 from cli.main import run
 from tests.cli.facts import seen
 
@@ -30,11 +31,17 @@ every_steps = 50
 
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job, and a preflight that says what it is told to."""
-    monkeypatch.setattr(wiring, "run_preflight", seen)
+    nothing_is_looked_at(monkeypatch)
     monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
     monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     Path("job.toml").write_text(JOB)
+
+
+def nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process with torch is started."""
+    monkeypatch.setattr(wiring, "run_preflight", seen)
+    monkeypatch.setattr(Begun, "begin", lambda *_, **__: None)
 
 
 def body_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

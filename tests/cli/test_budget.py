@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.on_paper import nothing_is_looked_at, refused, sets
 from tests.cli.test_launch import Bench
 from tests.cli.test_resume import QUICK
 
@@ -29,8 +30,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def launch(bench: Bench, name: str, *options: str) -> Any:
-    sets = [part for override in SETS for part in ("--set", override)]
-    return bench.run("launch", "job.toml", "--run", name, *sets, *options)
+    return bench.run("launch", "job.toml", "--run", name, *sets(*SETS), *options)
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -116,12 +116,19 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     ],
 )  # fmt: skip
 def test_a_plan_beyond_its_limits_is_refused(
-    bench: Bench, options: tuple[str, ...], words: tuple[str, ...]
+    bench: Bench,
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = launch(bench, "never", *options)
-    assert done.returncode == 2, done.stdout
+    nothing_is_looked_at(monkeypatch)
+    monkeypatch.setenv("BAMBOO_HOME", str(bench.home))
+    monkeypatch.delenv("BAMBOO_REDIS_URL", raising=False)
+    monkeypatch.chdir(bench.folder)
+    command = ["launch", "job.toml", "--run", "never", *sets(*SETS), *options]
+    error = refused(capsys, command)
     for some in words:
-        assert some in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: ")
+        assert some in error
     assert not (bench.home / "never").exists()
-    assert launch(bench, "never", "--dry-run", *options).returncode == 2
+    assert refused(capsys, [*command, "--dry-run"]) == error

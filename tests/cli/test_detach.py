@@ -325,10 +325,12 @@ def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]",
     )
     cloud = 0
     try:
-        log = bench.home / run / "logs" / "cloud.log"
-        wait_until(log.exists, what="the start of the local cloud", timeout_s=60.0)
-        launcher = only_child(process.pid)
-        cloud = only_child(launcher)
+        log = bench.home / run / "logs" / "launcher.log"
+        said = "starting the local cloud"
+        wait_until(lambda: log.exists() and said in log.read_text(), what=said, timeout_s=60.0)
+        # It had begun before there was a launcher, who has it now.
+        cloud, launcher = children(process.pid)
+        assert is_member(cloud, cloud)
         yield process, launcher, cloud
     finally:
         process.kill()
@@ -336,13 +338,9 @@ def detaching(bench: Bench, run: str) -> Iterator[tuple["subprocess.Popen[str]",
         wait_until(lambda: not members(cloud), what="all gone", timeout_s=GONE_S)
 
 
-def only_child(pid: int) -> int:
-    def look() -> int | None:
-        # The kernel's own list: a scan of all processes may take longer than what is to be met.
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(children[0]) if children else None
-
-    return wait_until(look, what=f"a child of {pid}")
+def children(pid: int) -> list[int]:
+    """The oldest first, by the kernel's own list: a scan of all processes may take too long."""
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_an_interrupt_undoes_the_start(bench: Bench) -> None:

@@ -1,5 +1,7 @@
 """What the tests of fleets begin with."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,11 @@ def provider() -> FakeProvider:
 @pytest.fixture
 def fleet(provider: FakeProvider, clock: Clock, tmp_path: Path) -> Fleet:
     return make_fleet(provider, clock, tmp_path)
+
+
+@pytest.fixture
+def temporary_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this test's local cloud has its directory: a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as root:
+        monkeypatch.setenv("TMPDIR", root)
+        yield Path(root)

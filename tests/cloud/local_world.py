@@ -10,8 +10,9 @@ from bamboo.ids import RunId
 from cloud.ec2.provider import Ec2Provider
 from cloud.ec2.requests import Ec2Settings
 from cloud.fleet import Fleet
+from cloud.local.begun import READY_DEADLINE_S, BegunCloud
 from cloud.local.session import members
-from cloud.local.start import READY_DEADLINE_S, LocalCloud, start_local_cloud
+from cloud.local.start import LocalCloud, start_local_cloud
 from cloud.provider import Market
 from tests.support import wait_until
 
@@ -26,6 +27,7 @@ def start(
     run_dir: Path,
     *,
     preload: str = "dummy_worker",
+    begun: BegunCloud | None = None,
     deadline_s: float = READY_DEADLINE_S,
 ) -> LocalCloud:
     """A local cloud whose agents and workers are the dummy ones; PYTHONPATH must hold ACTORS."""
@@ -33,6 +35,7 @@ def start(
         run=RUN,
         run_dir=run_dir,
         preload=(preload,),
+        begun=begun,
         worker_entry="dummy_worker:main",
         agent_command=(sys.executable, str(ACTORS / "dummy_agent.py")),
         spot_usd_per_hour=PRICES,
@@ -114,3 +117,17 @@ def expect_nothing_left(cloud: LocalCloud) -> None:
         what=f"all gone of session {cloud.pid} and {cloud.socket_dir}",
         timeout_s=GONE_S,
     )
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def member(cloud: LocalCloud, part: str) -> int:
+    """The process of the cloud whose command line holds `part`."""
+
+    def look() -> int | None:
+        found = [pid for pid in members(cloud.pid) if part in command_line(pid)]
+        return found[0] if found else None
+
+    return wait_until(look, what=f"a process of {part}")

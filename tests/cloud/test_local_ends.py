@@ -16,18 +16,18 @@ import pytest
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
 from cloud.local import services
-from cloud.local.config import HostConfig, Ready
-from cloud.local.directory import Places, choose_directory
+from cloud.local.config import Ready
+from cloud.local.directory import choose_directory
 from cloud.local.host import Host
 from cloud.local.session import members
 from cloud.local.start import LocalCloud
 from tests.cloud.local_world import (
     ACTORS,
     GONE_S,
-    RUN,
     alive,
     expect_nothing_left,
     fleet_of,
+    member,
     provider_of,
     running,
     said,
@@ -56,20 +56,6 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
         provider.close()
         cloud.stop()
         expect_nothing_left(cloud)
-
-
-def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
-def member(cloud: LocalCloud, part: str) -> int:
-    """The process of the cloud whose command line holds `part`."""
-
-    def look() -> int | None:
-        found = [pid for pid in members(cloud.pid) if part in command_line(pid)]
-        return found[0] if found else None
-
-    return wait_until(look, what=f"a process of {part}")
 
 
 def pinged(cloud: LocalCloud, words: str) -> str:
@@ -218,14 +204,6 @@ def test_an_old_endpoint_whose_number_is_anothers_by_now_ends_nobody(tmp_path) -
     assert stranger.returncode == 0
 
 
-@pytest.fixture
-def temporary_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this test's local cloud has its directory: a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as root:
-        monkeypatch.setenv("TMPDIR", root)
-        yield Path(root)
-
-
 def half_written(cloud: LocalCloud, instance: str) -> Path:
     """What the worker of an instance has just begun to write where it was told to."""
     folder = Path(said(cloud, instance, "worker")["config"]["scratch_dir"])
@@ -302,7 +280,7 @@ def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing(
 
 
 def test_a_host_without_its_reaper_has_made_nothing_yet(
-    tmp_path: Path, temporary_root: Path, monkeypatch: pytest.MonkeyPatch
+    temporary_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever kills it before there is somebody to clean up finds nothing to clean up."""
 
@@ -310,22 +288,9 @@ def test_a_host_without_its_reaper_has_made_nothing_yet(
         raise BambooError("killed")
 
     monkeypatch.setattr(services, "start_reaper", killed)
-    config = HostConfig(
-        run=RUN,
-        run_dir=str(tmp_path),
-        region="us-east-1",
-        preload=(),
-        worker_entry="dummy_worker:main",
-        store_url="",
-        store_reference="",
-        agent_command=(),
-        most_instances=1,
-        calls=(),
-    )
-    places = Places(directory=choose_directory(), run_dir=tmp_path)
     lifeline, held = os.pipe()
     with pytest.raises(BambooError, match="killed"):
-        Host(config, places, lifeline=lifeline).start()
+        Host(choose_directory(), (), lifeline=lifeline).begin()
     for end in (lifeline, held):
         os.close(end)
     assert list(temporary_root.iterdir()) == []

@@ -1,19 +1,22 @@
 """The fork server and its client: what a child has, what it must not have, how it ends."""
 
+import contextlib
+import json
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from bamboo.errors import BambooError
 from cloud.ec2.process_starter import ProcessStarter
-from cloud.local.fork_starter import ForkedWorker, ForkStarter
+from cloud.local.fork_starter import ForkedWorker, ForkStarter, fork, log_to
 from cloud.local.services import python_command, start_zygote
 from cloud.local.zygote import Request, run_entry
 from tests.cloud.local_world import ACTORS, alive, lines
@@ -123,6 +126,84 @@ def test_a_child_whose_group_is_gone_does_not_start(server) -> None:
         with connection.makefile() as answers:
             assert '"pid"' in answers.readline()
             assert answers.readline() == '{"exit": 70}\n'
+
+
+def files_of(server: Server) -> list[str]:
+    """What its descriptors are; it may be closing one just now."""
+    folder, files = f"/proc/{server.process.pid}/fd", []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            files.append(os.readlink(f"{folder}/{name}"))
+    return files
+
+
+def forked(
+    server: Server, entry: str, pipes: Sequence[tuple[int, int]], *, group: int = 0
+) -> ForkedWorker:
+    """A child with our pipes for input, output and errors, of which we keep the other ends."""
+    theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
+    request = Request(entry=f"forked:{entry}", config={}, group=group, log="")
+    try:
+        return fork(server.socket_path, request, theirs)
+    finally:
+        for end in theirs:
+            os.close(end)
+
+
+def test_a_child_with_streams_is_asked_and_answers_and_nothing_of_its_group_is_left(server) -> None:
+    pipes = [os.pipe() for _ in range(3)]
+    worker = forked(server, "answers", pipes)
+    os.write(pipes[0][1], b"who?")
+    os.close(pipes[0][1])
+    assert worker.wait() == 3
+    with os.fdopen(pipes[1][0]) as output, os.fdopen(pipes[2][0]) as errors:
+        answer = json.loads(output.read())  # to the end: whoever held it is gone
+        assert errors.read() == "said\n"
+    assert answer["asked"] == "who?"
+    wait_until(lambda: not alive(answer["other"]), what="the end of what it began")
+    worker.close()
+
+
+def test_a_child_with_streams_holds_no_other_files_and_the_server_none_of_them(server) -> None:
+    pipes = [os.pipe() for _ in range(3)]
+    ours = {os.readlink(f"/proc/self/fd/{end}") for pipe in pipes for end in pipe}
+    worker = forked(server, "tells", pipes)
+    wait_until(lambda: ours.isdisjoint(files_of(server)), what="the server to hold none of them")
+    assert worker.wait() == 0
+    worker.close()
+    with os.fdopen(pipes[1][0]) as output:
+        fact = json.loads(output.read())
+    for end in (pipes[0][1], pipes[2][0]):
+        os.close(end)
+    assert fact["files"] == ["0", "1", "2", "3"]
+    assert fact["group"] == fact["pid"], "its group is its own"
+
+
+def test_who_waits_for_a_child_hears_of_its_end_when_the_server_has_gone(tmp_path) -> None:
+    server = Server(tmp_path)
+    worker = server.starter("waits").start(config={})
+    assert server.end() == 0
+    assert worker.poll() is None
+    threading.Timer(0.1, worker.kill).start()
+    assert worker.wait() == 255
+    worker.close()
+
+
+def test_the_servers_own_words_go_to_the_log_that_it_is_given(server, tmp_path) -> None:
+    log_to(server.socket_path, tmp_path / "own.log")
+    assert os.readlink(f"/proc/{server.process.pid}/fd/2") == str(tmp_path / "own.log")
+    assert server.run("exits", status="0") == 0
+    with pytest.raises(BambooError, match="did not open its log"):
+        log_to(server.socket_path, tmp_path / "missing" / "own.log")
+    assert server.run("exits", status="0") == 0
+
+
+def test_a_child_has_a_log_or_three_streams(server, tmp_path) -> None:
+    request = Request(entry="forked:exits", config={"status": "0"}, group=0, log="")
+    logged = Request(entry="forked:exits", config={"status": "0"}, group=0, log=str(server.log))
+    for asked, streams in ((request, ()), (request, (0, 1)), (logged, (0, 1, 2))):
+        with pytest.raises(BambooError, match=rf"{len(streams)} streams came"):
+            fork(server.socket_path, asked, streams)
 
 
 def test_nonsense_is_answered_and_the_server_goes_on(server) -> None:

@@ -42,5 +42,15 @@ def tells(config) -> None:
     sys.stdout.write(json.dumps(fact) + "\n")
 
 
+def answers(_config) -> int:
+    """What it was asked, and who it began: another of its group that outlives it."""
+    other = os.fork()
+    if not other:
+        signal.pause()
+    sys.stdout.write(json.dumps({"asked": sys.stdin.read(), "other": other}) + "\n")
+    sys.stderr.write("said\n")
+    return 3
+
+
 def waits(_config) -> None:
     signal.pause()
