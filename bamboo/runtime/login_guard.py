@@ -7,7 +7,8 @@ what only a holder of the run's keys can say: a connection on which it said more
 all others, those are closed that sent more than a login has, and the oldest beyond `MOST_WAITING`.
 
 Rule: a connection is known by its inode, and is closed by a descriptor of this thread's own: the
-number that libzmq had for it may belong to another one by now.
+number that libzmq had for it may belong to another one by now. That descriptor is made at the
+start, as this thread is needed most where there is none left.
 """
 
 import os
@@ -75,6 +76,7 @@ class LoginGuard:
         self._events.setsockopt(zmq.RCVHWM, 0)  # libzmq's own thread would wait at a limit
         self._events.setsockopt(zmq.LINGER, 0)
         self._events.connect(address)
+        self._own = OwnDescriptor()
         self._waiting: dict[int, int] = {}
         """Descriptor by inode, in the order in which they came."""
         self._stop = threading.Event()
@@ -98,6 +100,7 @@ class LoginGuard:
             if self._waiting:
                 self._stop.wait(pause_s)
         self._events.close(linger=0)
+        self._own.close()
 
     def _hear(self) -> None:
         """Note the connections that were accepted."""
@@ -106,14 +109,14 @@ class LoginGuard:
                 event, descriptor = _EVENT.unpack(self._events.recv(zmq.NOBLOCK))
                 self._events.recv()  # the address that was bound
                 if event == zmq.EVENT_ACCEPTED:
-                    with suppress(OSError), _own(descriptor) as own:
+                    with suppress(OSError), self._own.of(descriptor) as own:
                         if _is_of_port(own, self._port):
                             self._waiting[os.fstat(own).st_ino] = descriptor
 
     def _look(self) -> None:
         """Forget who has logged in or ended, and close who may not wait any longer."""
         for inode, descriptor in list(self._waiting.items()):
-            went = _asked(descriptor, inode, _bytes_of)
+            went = _asked(self._own, descriptor, inode, _bytes_of)
             if went is None or went[0] > GREETING_BYTES:
                 del self._waiting[inode]
             elif went[1] > LOGIN_BYTES:
@@ -125,7 +128,8 @@ class LoginGuard:
 
     def _end(self, inode: int) -> None:
         """libzmq finds the connection at its end, and closes it."""
-        _asked(self._waiting.pop(inode), inode, lambda one: one.shutdown(socket.SHUT_RDWR))
+        descriptor = self._waiting.pop(inode)
+        _asked(self._own, descriptor, inode, lambda one: one.shutdown(socket.SHUT_RDWR))
 
 
 def _reserve_from() -> int:
@@ -135,14 +139,26 @@ def _reserve_from() -> int:
     return (MOST_FILES if soft == resource.RLIM_INFINITY else soft) - RESERVE
 
 
-@contextmanager
-def _own(descriptor: int) -> Iterator[int]:
-    """Another descriptor of the same thing, which stays what it is. Raises OSError."""
-    own = os.dup(descriptor)
-    try:
-        yield own
-    finally:
-        os.close(own)
+class OwnDescriptor:
+    """A descriptor that leads to nothing, and for a while to what another one leads to."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._own = os.dup(self._nothing)
+
+    @contextmanager
+    def of(self, descriptor: int) -> Iterator[int]:
+        """It leads to the same thing, whatever becomes of `descriptor`. Raises OSError."""
+        os.dup2(descriptor, self._own, inheritable=False)
+        try:
+            yield self._own
+        finally:
+            os.dup2(self._nothing, self._own, inheritable=False)
+
+    def close(self) -> None:
+        """Give it back."""
+        os.close(self._own)
+        os.close(self._nothing)
 
 
 def _is_of_port(own: int, port: int) -> bool:
@@ -158,11 +174,13 @@ def _is_of_port(own: int, port: int) -> bool:
         found.detach()
 
 
-def _asked(descriptor: int, inode: int, ask: Callable[[socket.socket], T]) -> T | None:
+def _asked(
+    own_descriptor: OwnDescriptor, descriptor: int, inode: int, ask: Callable[[socket.socket], T]
+) -> T | None:
     """What a connection says; None if it has ended. A socket's inode is no other's, but what is no
     socket may share it."""
     try:
-        with _own(descriptor) as own:
+        with own_descriptor.of(descriptor) as own:
             found = os.fstat(own)
             if found.st_ino != inode or not stat.S_ISSOCK(found.st_mode):
                 return None

@@ -303,6 +303,21 @@ def test_members_go_on_without_any_descriptor_left(net: Net) -> None:
         a.reconfigure(generation=2, members={A: a.endpoint})
 
 
+def test_strangers_are_ended_without_any_descriptor_left(
+    tcp: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, b = tcp.pair()
+    guard = b._guard
+    assert guard is not None
+    with crowd_at(b) as crowd:
+        crowd.add(FEW_WAITING + 20, silence)
+        meanwhile(crowd, "all of them", lambda: len(guard._waiting) == FEW_WAITING + 20)
+        with no_descriptors():
+            monkeypatch.setattr(login_guard, "_reserve_from", lambda: 0)
+            meanwhile(crowd, "the end of the oldest", lambda: crowd.held() <= FEW_WAITING)
+        assert crowd.held() > FEW_WAITING // 2, "by the guard, before the end of their handshake"
+
+
 def test_a_new_peer_waits_a_moment_for_descriptors(net: Net) -> None:
     a, b = net.pair()
     new = net.member(C)

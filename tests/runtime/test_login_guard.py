@@ -38,12 +38,13 @@ def test_what_is_no_connection_over_tcp_is_none() -> None:
 
 
 def test_a_number_that_went_to_something_else_is_not_asked(accepted: socket.socket) -> None:
-    inode = os.fstat(accepted.fileno()).st_ino
+    own, inode = login_guard.OwnDescriptor(), os.fstat(accepted.fileno()).st_ino
     with accepted:
-        assert login_guard._asked(accepted.fileno(), inode, login_guard._bytes_of)
-        assert login_guard._asked(accepted.fileno(), inode + 1, login_guard._bytes_of) is None
+        assert login_guard._asked(own, accepted.fileno(), inode, login_guard._bytes_of)
+        assert login_guard._asked(own, accepted.fileno(), inode + 1, login_guard._bytes_of) is None
         number = accepted.fileno()
-    assert login_guard._asked(number, inode, login_guard._bytes_of) is None, "it is closed"
+    assert login_guard._asked(own, number, inode, login_guard._bytes_of) is None, "it is closed"
     event = os.eventfd(0)
-    assert login_guard._asked(event, os.fstat(event).st_ino, login_guard._bytes_of) is None
+    assert login_guard._asked(own, event, os.fstat(event).st_ino, login_guard._bytes_of) is None
     os.close(event)
+    own.close()
