@@ -113,8 +113,8 @@ class LoopbackServer(ThreadingMixIn, HTTPServer):
         self._thread.join(timeout=5.0)
         self.server_close()
         with self._lock:
-            for line in self._lines:
-                _hang_up(line)
+            for connection in self._lines:
+                _hang_up(connection)
 
     def known(self, connection: socket.socket, *, until_s: float) -> None:
         """Who calls there has shown who it is; hang up at `until_s`."""
