@@ -84,6 +84,20 @@ def runs_in_account(
     return tuple(sorted({one.run for one in account(region).held(None) if one.run}))
 
 
+def remove_left(region: str, stack: str) -> tuple[RunId, ...]:
+    """Take back the secrets and roles of all runs of a stack, of which nothing lives; whose they
+    were. Raises BambooError."""
+    secrets = wiring.run_secrets(region, stack)
+    kept = secrets.runs()
+    for run in kept:
+        secrets.delete(run)
+    with wiring.run_roles(region, stack) as roles:
+        with_role = roles.runs()
+        for run in with_role:
+            roles.remove(run)
+    return tuple(sorted({*kept, *with_role}))
+
+
 def _led_no_more(folder: RunFolder) -> bool:
     """One that has left its receipt has nothing to do any more, and goes in a moment."""
     end_s = time.monotonic() + GOING_S

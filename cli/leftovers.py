@@ -8,6 +8,7 @@ its first instance, so what is found is a warning, with the command that takes i
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from bamboo.config.tree import JobConfig
@@ -62,13 +63,18 @@ def places() -> tuple[Place, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def runs_in_any_stack(region: str) -> tuple[RunId, ...]:
+    """Whoever holds anything there: a run of another stack than the account file's lives, too."""
+    return runs_in_account(region, account=partial(wiring.account, stack=""))
+
+
 def leftovers_check(
     asked: tuple[Place, ...],
     *,
     bucket: Callable[..., ObjectStore] = wiring.bucket,
     secrets: Callable[[str, str], Secrets] = wiring.run_secrets,
     roles: Callable[[str, str], tuple[RunId, ...]] = runs_with_role,
-    in_account: Callable[[str], tuple[RunId, ...]] = runs_in_account,
+    in_account: Callable[[str], tuple[RunId, ...]] = runs_in_any_stack,
 ) -> Check:
     """Over these places."""
 

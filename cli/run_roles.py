@@ -52,16 +52,6 @@ def roles_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]
         return ()
 
 
-def remove_left_roles(region: str, stack: str) -> tuple[RunId, ...]:
-    """Take back the roles of all runs of a stack, of which nothing lives; whose they were. Raises
-    BambooError."""
-    with wiring.run_roles(region, stack) as roles:
-        found = roles.runs()
-        for run in found:
-            roles.remove(run)
-    return found
-
-
 def each(*steps: Callable[[], None]) -> None:
     """Do all of these, whatever becomes of the others. Raises BambooError with all that failed."""
     troubles = []

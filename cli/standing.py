@@ -21,8 +21,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from cli import terraform, wiring
-from cli.ending import runs_in_account
-from cli.run_roles import remove_left_roles
+from cli.ending import remove_left, runs_in_account
 from cli.terraform import Planned
 from cli.views.quantities import count, usd
 
@@ -100,10 +99,11 @@ def unmake_stack(
             )
         if not _agreed("Destroy it?", yes=yes):
             return False
-        # Their bounds are of the stack, and cannot go before them.
-        left = remove_left_roles(region, name)
+        # Terraform knows none of it; and the bounds of the roles are of the stack, and cannot go
+        # before them.
+        left = remove_left(region, name)
         if left:
-            note(f"the roles of {', '.join(left)} had been left, and are gone")
+            note(f"roles or secrets of {', '.join(left)} had been left, and are gone")
         if bucket:
             # Terraform deletes what a bucket holds only if it was told so before.
             terraform.let_go(stack, BUCKET, WITH_RUNS, note=note)

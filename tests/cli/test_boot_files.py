@@ -157,10 +157,8 @@ def test_all_of_it_is_taken_away_also_the_second_time(
     tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)
-    put(tmp_path, objects, secrets, where)
-    put(
-        tmp_path, objects, secrets, where
-    )  # what a launcher that was killed has left is written over
+    for _ in range(2):  # what a launcher that was killed has left is written over
+        put(tmp_path, objects, secrets, where)
     for _ in range(2):
         remove_boot_files(objects, RUN, secrets=secrets, reference=where)
         assert not objects.sizes("")
@@ -194,7 +192,7 @@ def test_what_could_not_be_taken_away_is_said_when_the_rest_is(
     assert user_name(RUN) not in store.users()
 
 
-def test_a_bucket_that_is_not_listed_forgets_the_password_all_the_same(
+def test_a_bucket_that_is_not_listed_forgets_the_settings_all_the_same(
     tmp_path: Path, objects: Objects, secrets: Secrets, store: AdminStore
 ) -> None:
     where = reference(tmp_path, store.admin_url)

@@ -242,7 +242,7 @@ def test_an_interrupt_reaches_terraform_once_and_it_is_waited_for(stack: Stack) 
 
 def nothing_held(monkeypatch: pytest.MonkeyPatch, *runs: str) -> None:
     monkeypatch.setattr(standing, "runs_in_account", lambda region, **_: tuple(map(RunId, runs)))
-    monkeypatch.setattr(standing, "remove_left_roles", lambda region, stack: ())
+    monkeypatch.setattr(standing, "remove_left", lambda region, stack: ())
 
     class Bucket:
         def sizes(self, prefix: str) -> dict[str, int]:

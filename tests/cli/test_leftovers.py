@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
+from moto import mock_aws
 
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.coord.acl import user_name
 from bamboo.coord.logins import make_login, runs_with_login
 from bamboo.ids import RunId
-from cli import lock, runs
+from cli import lock, runs, wiring
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Result
+from cli.ending import remove_left
 from cli.leftovers import Place, leftovers_check, places
 from tests.cli.test_boot_files import reference
 from tests.store_server import start_admin_store
@@ -75,6 +77,20 @@ def test_a_login_without_a_live_run_is_named_until_it_is_taken_away(home: Path) 
         held.close()
     finally:
         store.stop()
+
+
+def test_what_runs_have_left_in_a_stack_is_taken_back_and_of_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their secrets are billed, and Terraform knows none of them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with mock_aws():
+        one, other = (wiring.run_secrets("eu-west-1", stack) for stack in ("one", "other"))
+        for secrets in (one, other):
+            secrets.put(OVER, "text")
+        assert remove_left("eu-west-1", "one") == (OVER,)
+        assert (one.runs(), other.runs()) == ((), (OVER,))
 
 
 def test_without_an_account_there_is_nowhere_to_look(

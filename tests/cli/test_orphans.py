@@ -13,6 +13,7 @@ from bamboo.ids import RunId, ZoneId
 from cli import doctor, lock, main, wiring
 from cli import orphans as orphans_module
 from cli.doctor import Check, Finding, Result
+from cli.leftovers import runs_in_any_stack
 from cli.orphans import account_regions, orphans_check
 from cli.runs import RunFolder
 from cloud.ec2.provider import Ec2Provider
@@ -101,6 +102,7 @@ def test_what_is_of_another_stack_is_shown_and_ended_by_its_own_account_file_alo
     (row,) = [one for one in asked(capsys)[1]["rows"] if one["kind"] == "instance"]
     assert row["command"] == f"BAMBOO_CONFIG=none {command}"
     assert main.run(command.split()[1:]) == 0
+    assert runs_in_any_stack(REGION) == (RunId("of-none"),), "it lives, whatever it may have left"
     assert provider.held(RunId("of-none")), "a launcher ends nothing of another stack"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BAMBOO_CONFIG", "none")
