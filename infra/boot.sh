@@ -35,8 +35,13 @@ from_metadata() {
         --header "X-aws-ec2-metadata-token: $token" "$metadata/latest/meta-data/$1"
 }
 
+# The role is as new as its run: for some seconds S3 may not know of its rights yet.
 fetch() {
-    timeout 300 aws s3 cp --only-show-errors "s3://$BAMBOO_BUCKET/$1" "$2"
+    local tries=12
+    until timeout 300 aws s3 cp --only-show-errors "s3://$BAMBOO_BUCKET/$1" "$2"; do
+        ((--tries > 0))
+        sleep 5
+    done
 }
 
 fetch_unit() { # name of a service with a timer, and its script

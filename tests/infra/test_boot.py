@@ -148,6 +148,27 @@ def test_whatever_fails_powers_off(machine: Machine, command: str, does: str) ->
     assert not any("bamboo-agent.service" in call for call in machine.calls("systemctl")[:-1])
 
 
+def test_rights_that_are_not_known_yet_are_waited_for(machine: Machine) -> None:
+    with_python(machine)
+    refused = machine.folder / "refused"
+    refused.write_text("no" * 3)
+    machine.command(
+        "aws",
+        f"""tries=$(cat {refused}); echo -n "${{tries#no}}" >{refused}
+[[ -z $tries ]] || exit 1
+{AWS}""",
+    )
+    done = boot(machine)
+    assert done.returncode == 0, done.stderr
+    assert machine.calls("sleep") == ["sleep 5"] * 3
+
+
+def test_rights_that_never_come_end_the_boot_within_a_minute(machine: Machine) -> None:
+    machine.command("aws", "exit 1")
+    assert boot(machine).returncode != 0
+    assert machine.calls("sleep") == ["sleep 5"] * 11
+
+
 @pytest.mark.parametrize(
     "line",
     [
