@@ -199,6 +199,11 @@ def all_runs(base: Path) -> list[RunFolder]:
     return _oldest_first(_folders(base))
 
 
+def own_runs(base: Path) -> list[RunFolder]:
+    """As `all_runs`, without those that another user has laid there."""
+    return [folder for folder in all_runs(base) if not _stranger(base, folder)]
+
+
 def _oldest_first(folders: Sequence[RunFolder]) -> list[RunFolder]:
     return sorted(folders, key=lambda folder: (_order_s(folder), folder.id))
 

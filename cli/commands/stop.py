@@ -46,7 +46,7 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
         _stop(run, region, no_wait=no_wait, as_json=as_json)
         return 0
     codes = [0]
-    living = [f for f in runs.all_runs(runs.home()) if not f.receipt.exists() and _holds(f)]
+    living = [f for f in runs.own_runs(runs.home()) if not f.receipt.exists() and _holds(f)]
     regions = (region,) if region else account_regions()
     wishes = [(folder.id, "") for folder in living]
     wishes += [(held, where) for where in regions for held in runs_in_account(where)]
@@ -66,7 +66,7 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
 
 def _stop(run: str, region: str, *, no_wait: bool, as_json: bool) -> None:
     """At its step boundary where it can be told to; then by tag, where it is in an account."""
-    exact = next((f for f in runs.all_runs(runs.home()) if f.id == run), None)
+    exact = next((f for f in runs.own_runs(runs.home()) if f.id == run), None)
     if region and exact is None:
         asked = "" if no_wait else stop_elsewhere(run_id(run), region)
         asked += end_in_account(run_id(run), region, folder=None, note=note)

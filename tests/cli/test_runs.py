@@ -9,7 +9,7 @@ import pytest
 
 from bamboo.errors import BooksUnwritable, InputError, RunExists
 from bamboo.ids import run_id
-from cli import runs
+from cli import main, runs
 from tests.full_disk import files_up_to
 
 
@@ -107,7 +107,10 @@ def test_a_file_that_the_disk_does_not_take_leaves_the_old_one_and_no_neighbour(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("link", [False, True])
 def test_a_run_that_another_user_laid_in_a_shared_home_is_refused(
-    tmp_path: Path, link: bool
+    tmp_path: Path,
+    link: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What is in it is run: `bamboo resume last` was theirs, with the user's rights."""
     home = tmp_path / "home"
@@ -126,5 +129,9 @@ def test_a_run_that_another_user_laid_in_a_shared_home_is_refused(
     with pytest.raises(InputError, match="unknown run 'their'"):
         runs.find(home, "their")
     assert [folder.id for folder in runs.all_runs(home)] == ["mine", "theirs"]
+    assert [folder.id for folder in runs.own_runs(home)] == ["mine"]
+    monkeypatch.setenv("BAMBOO_HOME", str(home))
+    assert main.run(["stop", "theirs"]) == 2
+    assert "run theirs in" in capsys.readouterr().err
     os.chown(home, 65534, 65534)
     assert runs.find(home, "last").id == "theirs", "whoever has the home has what is in it"

@@ -70,7 +70,7 @@ def test_an_agent_is_given_names_that_it_or_its_boot_reads() -> None:
     """And those that lead code are none of them: `tests/infra/test_boot.py`."""
     read = text_of("infra/boot.sh") + text_of("bamboo/agent/config.py") + text_of("cli/wiring.py")
     read += CA_VARIABLE
-    assert [name for name in agent_names() if f"{name}" not in read] == []
+    assert [name for name in agent_names() if name not in read] == []
 
 
 def test_the_agent_gives_up_before_the_dead_man_switch_does() -> None:
