@@ -1,7 +1,8 @@
 """Processes with torch: each is asked one thing, may tell how far it is, and gives one answer.
 
 Rule: torch is never imported here. What is asked goes to standard input, the answer is one JSON
-object on standard output, progress are JSON lines on standard error; no child is left behind.
+object on a line of standard output, progress are JSON lines on standard error; no child is left
+behind.
 """
 
 import contextlib
@@ -173,8 +174,12 @@ def _ask(process: Asked, request: str) -> None:
 
 
 def _hear(process: Asked, out: list[str]) -> None:
+    """The answer, which is a line; it is kept open to the end of the text, since a process whose
+    answer nobody can read ends itself, and that end may be some other process's."""
     with process.stdout as text:
-        out.append(text.read())
+        out.append(text.readline())
+        while text.read(4096):
+            pass
 
 
 def _answer(

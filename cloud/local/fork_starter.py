@@ -13,6 +13,8 @@ from bamboo.errors import BambooError
 from cloud.local.zygote import Request
 
 START_DEADLINE_S = 20.0
+TOLD_DEADLINE_S = 20.0
+"""So long after a worker's end its status may take: of a zygote that is stopped it never comes."""
 _LOST = 255
 
 
@@ -51,12 +53,14 @@ class ForkedWorker:
         return self._status
 
     def wait(self) -> int:
-        """Its exit status, as of `poll`, once it has ended."""
+        """Its exit status, as of `poll`, once it has ended; 255, too, where the zygote does not
+        tell it then."""
         while (status := self.poll()) is None:
-            if self._server_went and self._pidfd is not None:
-                select.select([self._pidfd], [], [])
-            else:
-                select.select([self._connection], [], [])
+            tells = [] if self._server_went else [self._connection.fileno()]
+            if self._pidfd is not None and self._alive():
+                select.select([*tells, self._pidfd], [], [])
+            elif tells and not any(select.select(tells, [], [], TOLD_DEADLINE_S)):
+                self._status = _LOST
         return status
 
     def kill(self) -> None:

@@ -82,6 +82,20 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.timeout(60)
+def test_an_answer_is_heard_though_a_fork_of_the_users_holds_what_it_was_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_process, "LAST_WORDS_S", 0.2)
+    speaks(
+        "import json, os, signal; pid = os.fork(); pid or (os.setsid(), signal.pause()); "
+        "print(json.dumps({'pid': pid}))",
+        monkeypatch,
+    )
+    pid = torch_process.answer(("m",), "", what="it")["pid"]
+    os.kill(pid, signal.SIGKILL)  # nobody else can know of it
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("apart", [False, True])
 def test_what_a_model_started_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, apart: bool

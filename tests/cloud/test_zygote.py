@@ -16,6 +16,7 @@ import pytest
 
 from bamboo.errors import BambooError
 from cloud.ec2.process_starter import ProcessStarter
+from cloud.local import fork_starter
 from cloud.local.fork_starter import ForkedWorker, ForkStarter, fork, log_to
 from cloud.local.services import python_command, start_zygote
 from cloud.local.zygote import Request, run_entry
@@ -186,6 +187,21 @@ def test_who_waits_for_a_child_hears_of_its_end_when_the_server_has_gone(tmp_pat
     assert worker.poll() is None
     threading.Timer(0.1, worker.kill).start()
     assert worker.wait() == 255
+    worker.close()
+
+
+@pytest.mark.timeout(60)
+def test_who_waits_for_a_child_hears_of_its_end_when_the_server_is_stopped(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_starter, "TOLD_DEADLINE_S", 0.2)
+    worker = server.starter("waits").start(config={})
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        worker.kill()
+        assert worker.wait() == 255
+    finally:
+        server.process.send_signal(signal.SIGCONT)
     worker.close()
 
 
