@@ -98,8 +98,13 @@ class Ec2RunRoles:
             raise
 
     def remove(self, run: RunId) -> None:
-        """Take all of it back; safe to call again. Raises as `make`, when the rest is done."""
+        """Take all of it back; safe to call again. Raises as `make`, when the rest is done; then
+        the role is there still, without rights."""
         role = RunRole(region=self._region, stack=self._stack, run=run)
+        if not self._paths(role.path):
+            # IAM knows no path of a role that is not there, and may refuse a launcher for it, whose
+            # rights are by path; and a role of this name on another path is somebody else's.
+            return
         profile = {"InstanceProfileName": role.name}
         named = {"RoleName": role.name}
         steps: tuple[tuple[str, str, Callable[[], object]], ...] = (
@@ -123,7 +128,6 @@ class Ec2RunRoles:
                 "DeleteRolePolicy",
                 lambda: self._iam.delete_role_policy(**named, PolicyName=POLICY),
             ),
-            ("IAM", "DeleteRole", lambda: self._iam.delete_role(**named)),
         )
         first: BambooError | None = None
         for service, action, call in steps:
@@ -133,18 +137,22 @@ class Ec2RunRoles:
                 first = first or error
         if first is not None:
             raise first
+        _unless(_MISSING, "IAM", "DeleteRole", lambda: self._iam.delete_role(**named))
 
     def runs(self) -> tuple[RunId, ...]:
         """The runs of which anything is there. Raises as `make`."""
         prefix = stack_path(self._region, self._stack)
-        with translated("ListRoles", service="IAM"):
-            pages = self._iam.get_paginator("list_roles").paginate(PathPrefix=prefix)
-            paths = [str(role["Path"]) for page in pages for role in page["Roles"]]
         found = []
-        for path in paths:
+        for path in self._paths(prefix):
             with suppress(InputError):  # not of ours
                 found.append(run_id(path.removeprefix(prefix).removesuffix("/")))
         return tuple(sorted(found))
+
+    def _paths(self, prefix: str) -> list[str]:
+        """Of all roles below this one."""
+        with translated("ListRoles", service="IAM"):
+            pages = self._iam.get_paginator("list_roles").paginate(PathPrefix=prefix)
+            return [str(role["Path"]) for page in pages for role in page["Roles"]]
 
     def close(self) -> None:
         """Close the connections."""

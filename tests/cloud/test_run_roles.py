@@ -204,6 +204,8 @@ def test_a_role_of_somebody_elses_is_not_taken_for_ours(account: Account) -> Non
     account.iam.create_role(RoleName=ROLE.name, Path="/other/", AssumeRolePolicyDocument="{}")
     with pytest.raises(CloudRefused, match="is in the account already, below /other/"):
         account.make()
+    account.roles.remove(RUN)
+    assert account.iam.get_role(RoleName=ROLE.name)["Role"]["Path"] == "/other/"
 
 
 def test_removing_goes_on_behind_a_refusal_and_tells_of_it(account: Account) -> None:
@@ -211,7 +213,9 @@ def test_removing_goes_on_behind_a_refusal_and_tells_of_it(account: Account) -> 
     instead(account.ec2, "DeleteLaunchTemplate", lambda: answer(REFUSED, status=403))
     with pytest.raises(CloudRefused, match="DeleteLaunchTemplate: UnauthorizedOperation"):
         account.roles.remove(RUN)
-    assert account.left() == {**NOTHING, "templates": [ROLE.template]}
+    assert account.left() == {**NOTHING, "roles": [ROLE.name], "templates": [ROLE.template]}
+    assert account.iam.list_role_policies(RoleName=ROLE.name)["PolicyNames"] == []
+    assert account.roles.runs() == (RUN,), "what is left of it is found again"
 
 
 REFUSED = (
