@@ -20,7 +20,7 @@ from bamboo.ids import RunId
 from cli import lock, wiring
 from cli.boot_files import remove_boot_files
 from cli.look import job_of
-from cli.run_roles import each, remove_role
+from cli.run_roles import each, remove_role, runs_with_role
 from cli.runs import RunFolder
 from cli.store_reference import store_of_job
 from cli.views.quantities import count
@@ -82,6 +82,20 @@ def runs_in_account(
 ) -> tuple[RunId, ...]:
     """Whoever holds anything there, by tag."""
     return tuple(sorted({one.run for one in account(region).held(None) if one.run}))
+
+
+def runs_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]:
+    """The runs with a role or a secret in the stack of the account file, if that is of the region:
+    what a launcher has left that was killed before its first instance is found by nothing else. Who
+    may see none may end instances all the same: `note` is told."""
+    stack = wiring.stack_in(region)
+    found: set[RunId] = set()
+    for look in (runs_with_role, lambda *there: wiring.run_secrets(*there).runs()):
+        try:
+            found.update(look(region, stack) if stack else ())
+        except BambooError as error:
+            note(f"{region}: {' '.join(str(error).split())}")
+    return tuple(sorted(found))
 
 
 def remove_left(region: str, stack: str) -> tuple[RunId, ...]:

@@ -40,18 +40,6 @@ def runs_with_role(region: str, stack: str) -> tuple[RunId, ...]:
         return roles.runs()
 
 
-def roles_left(region: str, *, note: Callable[[str], None]) -> tuple[RunId, ...]:
-    """The runs with a role in the stack of the account file, if that is of the region: what a
-    launcher has left that was killed before its first instance is found by nothing else. Who may
-    see no roles may end instances all the same: `note` is told."""
-    stack = wiring.stack_in(region)
-    try:
-        return runs_with_role(region, stack) if stack else ()
-    except BambooError as error:
-        note(f"{region}: {' '.join(str(error).split())}")
-        return ()
-
-
 def each(*steps: Callable[[], None]) -> None:
     """Do all of these, whatever becomes of the others. Raises BambooError with all that failed."""
     troubles = []

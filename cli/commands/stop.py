@@ -11,11 +11,10 @@ from bamboo.errors import BambooError, InputError
 from bamboo.ids import run_id
 from cli import background, runs, sites
 from cli.echo import echo_result, note
-from cli.ending import end_in_account, runs_in_account
+from cli.ending import end_in_account, runs_in_account, runs_left
 from cli.live import live_store
 from cli.look import job_of
 from cli.orphans import account_regions
-from cli.run_roles import roles_left
 from cli.stop_wish import ask_to_stop, await_stop, stop_elsewhere
 
 RECEIPT_S = 180.0
@@ -50,7 +49,7 @@ def command(*, run: str, everything: bool, region: str, no_wait: bool, as_json: 
     regions = (region,) if region else account_regions()
     wishes = [(folder.id, "") for folder in living]
     wishes += [(held, where) for where in regions for held in runs_in_account(where)]
-    wishes += [(left, where) for where in regions for left in roles_left(where, note=note)]
+    wishes += [(left, where) for where in regions for left in runs_left(where, note=note)]
     for name, where in dict.fromkeys(wishes):
         try:
             _stop(name, where, no_wait=no_wait, as_json=as_json)

@@ -12,7 +12,7 @@ from bamboo.ids import RunId
 from cli import lock, runs, wiring
 from cli.boot_files import AGENT_ENV
 from cli.doctor import Result
-from cli.ending import remove_left
+from cli.ending import remove_left, runs_left
 from cli.leftovers import Place, leftovers_check, places
 from tests.cli.test_boot_files import reference
 from tests.store_server import start_admin_store
@@ -89,7 +89,12 @@ def test_what_runs_have_left_in_a_stack_is_taken_back_and_of_no_other(
         one, other = (wiring.run_secrets("eu-west-1", stack) for stack in ("one", "other"))
         for secrets in (one, other):
             secrets.put(OVER, "text")
+        monkeypatch.setattr(wiring, "stack_in", lambda region: "one")
+        notes: list[str] = []
+        assert runs_left("eu-west-1", note=notes.append) == (OVER,)
         assert remove_left("eu-west-1", "one") == (OVER,)
+        assert runs_left("eu-west-1", note=notes.append) == ()
+        assert notes == []
         assert (one.runs(), other.runs()) == ((), (OVER,))
 
 
