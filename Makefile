@@ -44,7 +44,7 @@ redis-e2e: setup
 		tests/contracts/test_store.py tests/coord tests/cli/test_tls_launch.py
 
 fuzz: setup
-	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 tests/fuzz
+	BAMBOO_FUZZ_CASES=$(CASES) $(BIN)/pytest -n 2 -m "full or not full" tests/fuzz
 
 bench: setup
 	$(BIN)/python -m benchmarks $(PARTS)

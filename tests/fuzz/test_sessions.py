@@ -2,6 +2,7 @@
 members go on with every bit."""
 
 import contextlib
+import json
 import os
 import random
 import socket
@@ -13,13 +14,19 @@ import pytest
 import torch
 import zmq
 
+from bamboo.core.events import StopRequested
+from bamboo.core.state import NodeStatus, Outcome
 from bamboo.ids import NodeId
 from bamboo.ports import Buffer
+from bamboo.runtime.keys import RunKeys
 from bamboo.runtime.login_guard import raise_file_limit
 from bamboo.runtime.transport import ZmqTransport
 from bamboo.runtime.wire import MOST_FRAME_BYTES, encode, to_buffer, to_tensor
 from tests.contracts.transport_net import A, B, Net, key, receive, steps, with_keys
+from tests.e2e.calm import difference
+from tests.e2e.cluster import cluster
 from tests.e2e.forker import close_shared_forker
+from tests.e2e.jobs import job
 from tests.fuzz.cases import CASES, FEW
 from tests.security.worker_ports import GREETINGS
 from tests.support import wait_until
@@ -41,6 +48,8 @@ COMMANDS = (
     b"\x07MESSAGE" + bytes(40),
 )
 """Of ZMTP 3.1, with NULL, PLAIN and CURVE."""
+HORIZON = 1_000_000
+"""Steps of a run that ends when it is told to."""
 MARK = b"no frame of ours"
 """Malformed, and counted: what comes before it has been read."""
 (WHOLE,) = encode(
@@ -66,8 +75,8 @@ def net(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Net]:
     made.close()
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def resident_bytes(pid: int | str = "self") -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def descriptors() -> int:
@@ -121,12 +130,12 @@ def frames_after_login(rng: random.Random) -> list[bytes]:
     return [*out, *([rng.randbytes(1 << rng.randrange(20))] if rng.random() < 0.1 else []), MARK]
 
 
-def connected(to: ZmqTransport) -> socket.socket:
-    if to.endpoint.startswith("ipc://"):
+def connected(endpoint: str) -> socket.socket:
+    if endpoint.startswith("ipc://"):
         made = socket.socket(socket.AF_UNIX)
-        made.connect(to.endpoint.removeprefix("ipc://"))
+        made.connect(endpoint.removeprefix("ipc://"))
         return made
-    host, port = to.endpoint.removeprefix("tcp://").split(":")
+    host, port = endpoint.removeprefix("tcp://").split(":")
     return socket.create_connection((host, int(port)), timeout=10.0)
 
 
@@ -146,7 +155,7 @@ def test_sessions_before_login(net: Net) -> None:
     with contextlib.ExitStack() as stack:
         sessions: list[socket.socket] = []
         for number in range(CASES):
-            one = stack.enter_context(connected(b))
+            one = stack.enter_context(connected(b.endpoint))
             one.settimeout(10.0)
             with contextlib.suppress(OSError):  # the member has closed it meanwhile
                 one.sendall(words_before_login(rng))
@@ -201,3 +210,45 @@ def test_sessions_after_login(net: Net) -> None:
     wait_until(
         lambda: descriptors() <= before_files + 8, what="the end of all sessions", timeout_s=20.0
     )
+
+
+@pytest.mark.full
+@pytest.mark.e2e
+@pytest.mark.parametrize("encrypt", [True, False], ids=["tcp", "plain"])
+def test_a_run_goes_on_with_every_bit(encrypt: bool, tmp_path: Path) -> None:
+    """Of all sessions, a quarter is after a login."""
+    rng = random.Random(SEED)
+    with cluster(job(steps=HORIZON, stages=2, transport="tcp", encrypt=encrypt)) as run:
+        run.start(3)
+        run.wait_step(2)
+        endpoints = [node.endpoint for node in run.state().nodes]
+        net = Net("tcp" if encrypt else "plain", tmp_path)
+        net.keys = RunKeys.from_dict(json.loads(run.store.documents()["keys"]))
+        grown = [resident_bytes(pid) for pid in run.pids.values()]
+        with zmq.Context() as context:
+            for _ in range(0, CASES, GROUP):
+                sockets: list[zmq.Socket[bytes]] = []
+                for number in range(GROUP):
+                    to = rng.choice(endpoints)
+                    if number % 4:
+                        with connected(to) as one, contextlib.suppress(OSError):
+                            one.sendall(words_before_login(rng))
+                        continue
+                    member = context.socket(zmq.PUSH)
+                    with_keys(net)(member)
+                    member.connect(to)
+                    for frame in frames_after_login(rng):
+                        member.send(frame)
+                    sockets.append(member)
+                for member in sockets:
+                    member.close(linger=1000)
+        run.wait_step(max(run.losses()) + 2)
+        grown = [
+            resident_bytes(pid) - was for pid, was in zip(run.pids.values(), grown, strict=True)
+        ]
+        run.append(StopRequested(outcome=Outcome.STOPPED, reason="it has held"))
+        state = run.finish()
+        assert state.outcome is Outcome.STOPPED, run.report()
+        assert not difference(run, len(run.losses())), f"seed {SEED}"
+        assert all(node.status is not NodeStatus.GONE for node in state.nodes), run.report()
+    assert max(grown) < GROWTH_BYTES, f"seed {SEED}"
