@@ -219,7 +219,11 @@ class AccountChecks:
         ]
         if not wrong:
             return Finding(result=Result.GOOD, sentence=f"there: {', '.join(sorted(named))}")
-        return Finding(result=Result.FAULT, sentence="; ".join(wrong), remedy=f"{INIT} --force")
+        return Finding(
+            result=Result.FAULT,
+            sentence="; ".join(wrong),
+            remedy="`bamboo init --force` writes down which are there",
+        )
 
     def _rights(self, account: Ec2Account) -> Finding:
         """Both calls of a launch are made, of one pool and of several, and not carried out."""

@@ -19,7 +19,7 @@ ONLY_ME = 0o600
 
 @click.command("init")
 @click.argument("source", default="terraform")
-@click.option("--apply", "make", is_flag=True, help="Make the stack first, or bring it up to date.")
+@click.option("--apply", "make", is_flag=True, help="Make the stack, or bring it to this release.")
 @click.option("--destroy", is_flag=True, help="Destroy the stack and all that its bucket holds.")
 @click.option(
     "--var", "pairs", multiple=True, metavar="NAME=VALUE", help="A variable of the stack; JSON."
@@ -111,13 +111,14 @@ def _chosen(pairs: tuple[str, ...], *, here: bool) -> list[tuple[str, Any]]:
 
 def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None:
     path = account_file()
-    differ = _differences(cloud, force=force) if path.exists() else None
+    differ = _differences(cloud, force=force) if (there := path.exists()) else []
     if differ and not force:
         raise InputError(
             f"{path} is there already, with another {', '.join(differ)}; "
             "--force replaces it, BAMBOO_CONFIG names another file"
         )
-    written = differ is None or bool(differ)
+    # Of an earlier release, it lacks what a stack says of itself since.
+    written = not there or bool(differ) or not cloud.keys() <= account_defaults().keys()
     if written:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +127,7 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
                 f"{path.parent} cannot be made: {error.strerror}; "
                 "give another file with BAMBOO_CONFIG"
             ) from error
-        write_new(path, account_toml(cloud).encode(), force=force, mode=ONLY_ME)
+        write_new(path, account_toml(cloud).encode(), force=there, mode=ONLY_ME)
     if as_json:
         echo_result(json.dumps({"file": str(path), "written": written, "cloud": cloud}))
         return
@@ -137,11 +138,13 @@ def _write_down(cloud: Mapping[str, Any], *, force: bool, as_json: bool) -> None
 
 
 def _differences(cloud: Mapping[str, Any], *, force: bool) -> list[str]:
-    """The keys in which the file that is there says something else."""
+    """The keys in which the file says something else; what it lacks of its own bucket is none."""
     try:
         before = account_defaults()
     except InputError:
         if not force:
             raise
         return ["content"]
-    return sorted(k for k in before.keys() | cloud.keys() if before.get(k) != cloud.get(k))
+    same = before.get("bucket") == cloud["bucket"]
+    named = before.keys() if same else before.keys() | cloud.keys()
+    return sorted(key for key in named if before.get(key) != cloud.get(key))

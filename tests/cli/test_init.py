@@ -105,6 +105,19 @@ def test_something_else_is_replaced_only_if_asked(
     assert stat.S_IMODE(account.stat().st_mode) == 0o600
 
 
+def test_what_a_stack_says_of_itself_since_an_update_is_added_unasked(
+    account: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["init", str(outputs)]) == 0
+    written = account.read_text()
+    account.write_text(written.replace('stack = "bamboo"\n', ""))
+    assert run(["init", str(outputs)]) == 0
+    assert f"{account}: written" in capsys.readouterr().out
+    assert account.read_text() == written
+    account.write_text("[cloud]\n")
+    assert run(["init", str(outputs)]) == 2, "one that names no bucket may be of another stack"
+
+
 def test_a_broken_account_is_replaced_only_if_asked(account: Path, outputs: Path) -> None:
     account.parent.mkdir(parents=True)
     account.write_text("[cloud")

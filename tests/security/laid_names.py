@@ -1,10 +1,12 @@
 """What others lay at the name of a file that a user is about to write.
 
-`python -m tests.security.laid_names [BAMBOO]` lays links and a pipe at the name given to `bamboo
-trace synth`, in a folder of its own, with and without --force; it lists what was written through
-them or was waited for. BAMBOO is the command of any release; its exit status is 1 if there is any.
+`.venv/bin/python -m tests.security.laid_names [BAMBOO]` lays links and a pipe at the name given to
+`bamboo trace synth`, in a folder of its own, with and without --force; it lists what was written
+through them or was waited for. BAMBOO is the command of any release, else the one beside this
+Python; its exit status is 1 if there is any, 2 if that command cannot write where nothing was laid.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -59,7 +61,10 @@ _WAYS: dict[str, Callable[[Path, Path], None]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """The command; see the top of the file."""
-    command = arguments[0] if arguments else "bamboo"
+    parser = argparse.ArgumentParser(prog="python -m tests.security.laid_names")
+    beside = Path(sys.executable).with_name("bamboo")
+    parser.add_argument("bamboo", nargs="?", metavar="BAMBOO", default=beside)
+    command = parser.parse_args(arguments).bamboo
 
     def run(rest: Sequence[str]) -> bool:
         try:
@@ -72,6 +77,13 @@ def main(arguments: Sequence[str]) -> int:
         return True
 
     with tempfile.TemporaryDirectory() as place:
+        free = Path(place) / "free.csv"
+        try:
+            run([*_SYNTH, str(free)])
+        except OSError as error:
+            parser.error(f"nothing was tried: {command}: {error.strerror}")
+        if not free.exists():
+            parser.error(f"nothing was tried: {command} trace synth writes no file")
         found = written_through(run, Path(place))
     sys.stdout.write("\n".join(found or ["nothing was written through what was laid"]) + "\n")
     return 1 if found else 0

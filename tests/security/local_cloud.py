@@ -1,10 +1,12 @@
 """What a stranger on this machine gets from the mock of AWS of somebody's local run.
 
-`python -m tests.security.local_cloud http://127.0.0.1:PORT` tries what such a server should never
-do for who has no credentials of the run, and says what got through; its exit status is 1 if
-anything did. An attack that gets through does what it says: do not point it at a run you need.
+`.venv/bin/python -m tests.security.local_cloud http://127.0.0.1:PORT` tries what such a server
+should never do for who has no credentials of the run, and says what got through; its exit status is
+1 if anything did, 2 if nobody listens there. The address of a run that goes on is `endpoint_url` in
+its endpoint.json. An attack that gets through does what it says: do not point it at a run you need.
 """
 
+import argparse
 import http.client
 import socket
 import sys
@@ -252,7 +254,15 @@ def through(mock: Mock) -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; see the top of the file."""
-    found = through(Mock(arguments[0]))
+    parser = argparse.ArgumentParser(prog="python -m tests.security.local_cloud")
+    parser.add_argument("url", help="endpoint_url in runs/RUN/endpoint.json")
+    asked = parser.parse_args(arguments)
+    mock = Mock(asked.url)
+    try:
+        mock.connect().close()
+    except OSError as error:
+        parser.error(f"nothing was tried: {asked.url}: {error.strerror or error}")
+    found = through(mock)
     lines = [f"{name}: {what}" for name, what in found.items()]
     sys.stdout.write("\n".join(lines or ["nothing got through"]) + "\n")
     return 1 if found else 0

@@ -1,11 +1,12 @@
 """Which files of a run are open to other users of the machine.
 
-`python -m tests.security.open_files FOLDER...` lists what lies below these folders, of a live or
-an ended run, that somebody but its owner may read, write or enter; its exit status is 1 if there
-is any. `--as USER` before them, for root: become that user, and list what it can do in fact, as
-though the folders above were open to it.
+`.venv/bin/python -m tests.security.open_files FOLDER...` lists what lies below these folders, of a
+live or an ended run (`runs/RUN`), that somebody but its owner may read, write or enter; its exit
+status is 1 if there is any. `--as USER` before them, for root: become that user, and list what it
+can do in fact, as though the folders above were open to it.
 """
 
+import argparse
 import os
 import pwd
 import socket
@@ -106,10 +107,19 @@ def _of(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; see the top of the file."""
-    if arguments[:1] == ["--as"]:
-        found = _as_user(arguments[1], [Path(one) for one in arguments[2:]])
+    parser = argparse.ArgumentParser(prog="python -m tests.security.open_files")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", type=Path, help="runs/RUN")
+    parser.add_argument("--as", dest="user", help="for root: what this user can do in fact")
+    asked = parser.parse_args(arguments)
+    for folder in asked.folders:
+        if not os.path.lexists(folder):
+            parser.error(f"{folder} is not there; nothing was looked at")
+    if asked.user is not None and NO_OTHER:
+        parser.error(f"--as {asked.user}: {NO_OTHER}")
+    if asked.user is not None:
+        found = _as_user(asked.user, asked.folders)
     else:
-        found = [line for folder in arguments for line in open_to_others(Path(folder))]
+        found = [line for folder in asked.folders for line in open_to_others(folder)]
     sys.stdout.write("\n".join(found or ["nothing is open to other users"]) + "\n")
     return 1 if found else 0
 

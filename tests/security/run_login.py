@@ -1,11 +1,14 @@
 """What the login of one run may do to another run of the same store.
 
-`python -m tests.security.run_login URL OTHER` logs in as an instance would and tries each command
-that reads, changes or spies on the run OTHER, by itself and in scripts that say which keys they use
-and that do not. It lists what the server did; its exit status is 1 if there is anything. What it
-tries destroys what it can reach.
+`.venv/bin/python -m tests.security.run_login URL OTHER` logs in as an instance would and tries each
+command that reads, changes or spies on the run OTHER, by itself and in scripts that say which keys
+they use and that do not. It lists what the server did; its exit status is 1 if there is anything, 2
+if the login gets nowhere. URL is that of the run's login, redis://USER:PASSWORD@HOST:PORT; with TLS
+rediss://, and ?ssl_ca_certs=FILE behind it. What it tries destroys what it can reach.
 """
 
+import argparse
+import contextlib
 import hashlib
 import sys
 from collections.abc import Sequence
@@ -62,10 +65,13 @@ def tried(other: str) -> list[list[str]]:
 
 
 def done_to(url: str, other: str) -> list[str]:
-    """Each thing that the login in `url` could do to the run `other`, or to what all runs share."""
+    """Each thing that the login in `url` could do to the run `other`, or to what all runs share.
+    Raises RedisError where the server is not reached, or does not take the login."""
     key = f"bamboo:{other}:state"
     client: Any = redis.Redis.from_url(url, socket_timeout=5.0)
     with client:
+        with contextlib.suppress(redis.exceptions.NoPermissionError):
+            client.ping()
         scripts = []
         for call, more in (("HGETALL", ""), ("HSET", ", 'version', '9'"), ("DEL", "")):
             for where in ("KEYS[1]", f"'{key}'"):
@@ -89,8 +95,15 @@ def _did(client: Any, words: Sequence[str]) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; see the top of the file."""
-    url, other = arguments
-    found = done_to(url, other)
+    parser = argparse.ArgumentParser(prog="python -m tests.security.run_login")
+    parser.add_argument("url", help="of the run's login: redis://USER:PASSWORD@HOST:PORT")
+    parser.add_argument("other", help="the id of another run in that store")
+    asked = parser.parse_args(arguments)
+    other = asked.other
+    try:
+        found = done_to(asked.url, other)
+    except (redis.exceptions.RedisError, ValueError) as error:
+        parser.error(f"nothing was tried: {error}")
     sys.stdout.write("\n".join(found or [f"nothing could be done to {other}"]) + "\n")
     return 1 if found else 0
 

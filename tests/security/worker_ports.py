@@ -1,15 +1,18 @@
 """What a stranger can do at the ports of workers, without the run's keys.
 
-`python -m tests.security.worker_ports HOST:PORT...` holds thousands of connections to each port,
-greets slowly, and sends large frames before it has logged in, for `--seconds`. It prints how many
-connections each port still holds, and how many bytes it took from those that have not logged in:
-its exit status is 1 where a port took more than a login needs, or holds more connections than it
-should. Whether the run goes on, and with the same bits, is to be seen at the run: with `--hold` it
-says so once all connections have been made, and keeps at it until its own input ends.
+`.venv/bin/python -m tests.security.worker_ports HOST:PORT...` holds thousands of connections to
+each port, greets slowly, and sends large frames before it has logged in, for `--seconds` of each
+kind. It prints how many connections each port still holds, and how many bytes it took from those
+that have not logged in: its exit status is 1 where a port took more than a login needs, or holds
+more connections than it should, 2 where nobody listens. The ports of a run with cluster.transport =
+"tcp" stand in its event log: grep -rho 'tcp://[0-9.:]*' runs/RUN/events. Whether the run goes on,
+and with the same bits, is to be seen at the run: with `--hold` it says so once all connections have
+been made, and keeps at it until its own input ends.
 """
 
 import argparse
 import contextlib
+import resource
 import selectors
 import socket
 import sys
@@ -23,6 +26,8 @@ MOST_TAKEN_BYTES = 16 << 20
 """Bytes of one connection that has not logged in: what the kernels on both sides may hold, and a
 frame."""
 PART_BYTES = 1 << 18
+OTHER_FILES = 64
+"""Files that this process has open beside its connections."""
 SLOW, SLOW_S = 20, 0.2
 """How many greet slowly at each port, and how long from byte to byte."""
 GREETINGS = {
@@ -181,6 +186,15 @@ def _hold(crowds: Sequence[Crowd], connections: int) -> None:
             crowd.work(time.monotonic() + SLOW_S / len(crowds))
 
 
+def _raise_limit(parser: argparse.ArgumentParser, connections: int) -> None:
+    """Each connection is a descriptor; a shell mostly has room for 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = hard - OTHER_FILES
+    if hard != resource.RLIM_INFINITY and connections > most:
+        parser.error(f"this user may open {hard} files; take --connections of {most} at most")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main(words: Sequence[str]) -> int:
     """The command; see the top of the file."""
     parser = argparse.ArgumentParser(prog="python -m tests.security.worker_ports")
@@ -192,6 +206,12 @@ def main(words: Sequence[str]) -> int:
     addresses = [
         (host, int(number)) for host, _, number in (p.rpartition(":") for p in asked.ports)
     ]
+    for port, address in zip(asked.ports, addresses, strict=True):
+        try:
+            socket.create_connection(address, timeout=5.0).close()
+        except OSError as error:
+            parser.error(f"nothing was tried: {port}: {error.strerror or error}")
+    _raise_limit(parser, asked.connections * (len(addresses) if asked.hold else 1))
     if asked.hold:
         _hold([Crowd(address) for address in addresses], asked.connections)
         return 0
