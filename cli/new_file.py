@@ -34,7 +34,7 @@ def refuse_to_overwrite(path: Path, *, force: bool) -> None:
     if leads_to:
         raise InputError(
             f"{path} is a link to {leads_to}, which is not followed; give the name of the file "
-            "itself, or take the link away"
+            "itself (- is standard output), or take the link away"
         )
     if there and not is_file:
         raise InputError(f"{path} is no file that could be written; give the name of a new one")

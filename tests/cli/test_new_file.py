@@ -32,6 +32,7 @@ def test_a_link_is_never_followed(tmp_path: Path, leads_to: str, force: bool) ->
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(leads_to)
     says = f"link is a link to {leads_to}, which is not followed; give the name of the file itself"
+    says += r" \(- is standard output\)"
     for refuses in (refuse_to_overwrite, partial(write_new, data=b"new")):
         with pytest.raises(InputError, match=says):
             refuses(tmp_path / "link", force=force)
