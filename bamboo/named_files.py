@@ -75,7 +75,16 @@ def read_bounded(path: Path, *, encoding: str = "utf-8", most: int = LONGEST) ->
     """The text of a file, or of a pipe that has a writer. Raises OSError, UnicodeDecodeError, and
     ValueError for one of `most` characters or more."""
     is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
-    opened = io.BytesIO(_of_pipe(path, most)) if is_pipe else open_named(path)
+    return _text(io.BytesIO(_of_pipe(path, most)) if is_pipe else open_named(path), encoding, most)
+
+
+def read_own(path: Path, *, most: int | None = None) -> str:
+    """The text of a file that Bamboo itself has written: nobody lays a pipe there that is to be
+    read. Raises as `read_bounded` does."""
+    return _text(open_named(path), "utf-8", most)
+
+
+def _text(opened: BinaryIO, encoding: str, most: int | None) -> str:
     with io.TextIOWrapper(opened, encoding=encoding) as file:
         text = file.read(most)
     if len(text) == most:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.errors import InputError
+from bamboo.named_files import LONGEST, read_own
 
 SCHEMA_VERSION = 1
 REMEDY = "put the original back, or move the folder of this run elsewhere"
@@ -148,7 +149,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 def read_document(path: Path) -> Document:
     """The object in this file. Raises FileNotFoundError, and InputError for all that is damaged."""
     try:
-        return _document(json.loads(read_text(path)), path)
+        return _document(json.loads(read_text(path, most=LONGEST)), path)
     except (ValueError, RecursionError) as error:
         # Also an integer of thousands of digits, or a list as deep.
         raise InputError(f"{path} is not JSON: {error}; {REMEDY}") from error
@@ -165,10 +166,11 @@ def _document(raw: Any, path: Path) -> Document:
     return document
 
 
-def read_text(path: Path) -> str:
-    """The text of this file. Raises FileNotFoundError, and InputError for all that is damaged."""
+def read_text(path: Path, *, most: int | None = None) -> str:
+    """The text of this file. Raises FileNotFoundError, InputError for all that is damaged, and
+    ValueError for one of `most` characters or more."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_own(path, most=most)
     except FileNotFoundError:
         raise
     except OSError as error:

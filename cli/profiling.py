@@ -23,6 +23,7 @@ from bamboo.config.load import load_job
 from bamboo.config.resolve import batch_shape, semantics
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.named_files import LONGEST, read_own
 from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
 from bamboo.topology.strategy import canonical_json
@@ -217,7 +218,7 @@ def _named(file: Path, name: str) -> str:
 def _kept(file: Path, *, limit_s: float, notes: list[str]) -> Profile | None:
     """The profile in the cache, if it was given as much time as is asked for now."""
     try:
-        profile = Profile.from_json(file.read_text(encoding="utf-8"))
+        profile = Profile.from_json(read_own(file, most=LONGEST))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:

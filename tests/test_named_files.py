@@ -14,8 +14,11 @@ from bamboo.config.catalogue import read_catalogue
 from bamboo.config.load import load_job
 from bamboo.errors import InputError
 from bamboo.named_files import open_named, read_bounded, what_is_wrong
+from bamboo.runtime import verify, verify_samples
 from bamboo.sim.prices import read_prices
 from bamboo.sim.trace import read_trace
+from cli import profiling
+from cli.documents import read_document, read_text
 from cli.new_file import refuse_to_overwrite
 from cli.stack import read_outputs
 from cli.strategies import read_strategy
@@ -90,6 +93,39 @@ def test_every_reader_refuses_it_in_one_line_at_once(
     words = {"pipe": "is a pipe (FIFO) that nobody wrote", "loop": "symbolic links"}
     assert words.get(name, SAID[name]) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+OF_A_RUN: list[Callable[[Path], object]] = [
+    read_document,
+    read_text,
+    verify.read_text,
+    verify_samples._read,
+]
+
+
+@pytest.mark.parametrize("read", OF_A_RUN)
+@pytest.mark.parametrize("name", ["pipe", "socket", "device", "loop"])
+def test_so_does_every_reader_of_a_runs_files_which_others_may_have_laid(
+    things: Path, read: Callable[[Path], object], name: str
+) -> None:
+    with pytest.raises(InputError, match=name) as caught:
+        read(things / name)
+    words = {"device": "a device", "pipe": "a pipe (FIFO)", "loop": "symbolic links"}
+    assert words.get(name, "a socket") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_document_has_a_length_that_none_has(things: Path) -> None:
+    with (things / "long.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"long\.json.*longer than any"):
+        read_document(things / "long.json")
+
+
+def test_what_lies_where_a_profile_is_kept_is_not_waited_for(things: Path) -> None:
+    notes: list[str] = []
+    assert profiling._kept(things / "pipe", limit_s=1.0, notes=notes) is None
+    assert "is a pipe (FIFO)" in notes[0]
 
 
 def test_so_does_that_of_the_account_file(things: Path, monkeypatch: pytest.MonkeyPatch) -> None:

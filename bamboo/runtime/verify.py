@@ -19,6 +19,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import Dataset, load_data
 from bamboo.errors import InputError
 from bamboo.models import build_model
+from bamboo.named_files import read_own
 from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import local_numerics, prepare
 from bamboo.runtime.reference import CalmRun
@@ -149,7 +150,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """A file of the run. Raises InputError when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_own(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}; name the folder of a run that has ended") from error
 

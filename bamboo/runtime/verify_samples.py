@@ -22,6 +22,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.data.coverage import Addressing, check_coverage
 from bamboo.data.order import SampleOrder
 from bamboo.errors import InputError
+from bamboo.named_files import read_own
 from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.telemetry.samples import read_samples
 from bamboo.topology.strategy import Strategy
@@ -133,7 +134,7 @@ def _same_order(run: Path, job: JobConfig) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_own(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}; name the folder of a run that has ended") from error
 
