@@ -17,6 +17,7 @@ from bamboo.named_files import open_named, read_bounded, what_is_wrong
 from bamboo.runtime import verify, verify_samples
 from bamboo.sim.prices import read_prices
 from bamboo.sim.trace import read_trace
+from bamboo.telemetry.reader import Tail
 from cli import profiling
 from cli.documents import read_document, read_text
 from cli.new_file import refuse_to_overwrite
@@ -100,6 +101,7 @@ OF_A_RUN: list[Callable[[Path], object]] = [
     read_text,
     verify.read_text,
     verify_samples._read,
+    lambda path: Tail(path).lines(),
 ]
 
 

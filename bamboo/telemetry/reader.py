@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bamboo.errors import InputError
+from bamboo.named_files import open_named
 from bamboo.telemetry.schema import EventRecord, MetricRecord
 
 
@@ -18,7 +19,7 @@ class Tail:
         """The complete, non-empty lines that came since the last call. Raises InputError for what
         is there and cannot be read."""
         try:
-            with self._path.open("rb") as file:
+            with open_named(self._path) as file:
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:
