@@ -4,6 +4,7 @@ much, and the command that ends it.
 Rule: it asks the account by tag and the runs of this home for their members; it ends nothing.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -154,8 +155,8 @@ def _end_command(region: str, orphan: Orphan) -> str:
     command = f"bamboo stop {held.run} --region {region}"
     if not own or own == held.stack:
         return command
-    file = f"<that of stack {held.stack}>" if held.stack else "none"
-    return f"BAMBOO_CONFIG={file} {command}"
+    file = f"account file of stack {held.stack}" if held.stack else "none"
+    return f"BAMBOO_CONFIG={shlex.quote(file)} {command}"
 
 
 def _line(region: str, orphan: Orphan, price: float | None) -> str:

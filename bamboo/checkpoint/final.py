@@ -113,6 +113,8 @@ def read_final(folder: Path | str) -> Final:
     Raises InputError when there is no manifest, it has another schema, or a file cannot be read.
     """
     path = Path(folder) / MANIFEST
+    if path.parent.is_symlink():
+        raise InputError(f"{path.parent}: is a link; name the folder that it leads to")
     try:
         with open_named(path, follow=False) as file:
             manifest = json.loads(file.read(_MOST_MANIFEST_BYTES))

@@ -145,7 +145,7 @@ class Ec2Provider:
         refusals: list[Refusal] = []
         for spec in specs:
             try:
-                answer = self._patient(self._ask(spec))
+                answer = self._later_where_new(self._ask(spec))
             except (CloudUnavailable, CloudRefused):
                 if not launched and not refusals:
                     raise
@@ -268,9 +268,10 @@ class Ec2Provider:
             return fleet_answer(self._in_full(answer, spec), spec, self._settings)
         return _answered(spec, answer)
 
-    def _patient(self, answer: LaunchAnswer) -> LaunchAnswer:
+    def _later_where_new(self, answer: LaunchAnswer) -> LaunchAnswer:
         """What was made a moment ago may not be known to EC2 yet: for a while, ask later."""
         if not any(names_what_is_new(one.code, one.message) for one in answer.refusals):
+            self._unknown_since_s = None
             return answer
         if self._unknown_since_s is None:
             self._unknown_since_s = self._now()

@@ -37,6 +37,9 @@ VISIBLE_S = 30.0
 """So long may IAM take to know what it has just made."""
 ASK_AGAIN_S = 1.0
 _MISSING = ("NoSuchEntity", "InvalidLaunchTemplateName.NotFoundException")
+_NOT_YET = (*_MISSING, "AccessDenied")
+"""What IAM may say of a role that it does not know yet: a launcher's rights are by path, and it
+knows no path of such a one. Who lacks the right is told so by the call that made it."""
 _THERE = ("EntityAlreadyExists", "InvalidLaunchTemplateName.AlreadyExistsException")
 _IN_USE = ("LimitExceeded",)
 """What IAM says of a profile that has its one role already."""
@@ -234,10 +237,10 @@ class Ec2RunRoles:
     def _once_visible(
         self, action: str, call: Callable[[], object], *, also: Collection[str] = ()
     ) -> None:
-        """Of what was made a moment ago IAM may say that it is not there."""
+        """Of what was made a moment ago IAM may say that it is not there, or nobody's to change."""
         end_s = self._now() + VISIBLE_S
         while self._now() < end_s:
-            if _unless(_MISSING, "IAM", action, call, also=also):
+            if _unless(_NOT_YET, "IAM", action, call, also=also):
                 return
             self._sleep(ASK_AGAIN_S)
         with translated(action, service="IAM"):

@@ -58,8 +58,8 @@ class ForkedWorker:
         while (status := self.poll()) is None:
             tells = [] if self._server_went else [self._connection.fileno()]
             if self._pidfd is not None and self._alive():
-                select.select([*tells, self._pidfd], [], [])
-            elif tells and not any(select.select(tells, [], [], TOLD_DEADLINE_S)):
+                _readable([*tells, self._pidfd], None)
+            elif tells and not _readable(tells, TOLD_DEADLINE_S):
                 self._status = _LOST
         return status
 
@@ -79,10 +79,7 @@ class ForkedWorker:
             self._pidfd = None
 
     def _alive(self) -> bool:
-        if self._pidfd is None:
-            return False
-        readable, _, _ = select.select([self._pidfd], [], [], 0)
-        return not readable
+        return self._pidfd is not None and not _readable([self._pidfd], 0.0)
 
 
 class ForkStarter:
@@ -134,10 +131,19 @@ def _asked(
     except (OSError, ValueError) as error:
         connection.close()
         raise BambooError(
-            f"the fork server at {socket_path} did not {what}: {error!r}; "
-            "see logs/zygote.log in the run's directory"
+            f"the fork server at {socket_path} did not {what}: {error!r}; see logs/zygote.log in "
+            "the run's directory, if there is one yet"
         ) from error
     return connection, answer, rest
+
+
+def _readable(descriptors: Sequence[int], timeout_s: float | None) -> bool:
+    """Whether one of them has something to read, or its other side has ended, within that time
+    (None: whenever that is). Any numbers will do, where `select` takes those below 1024."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else 1e3 * timeout_s))
 
 
 def _first_line(connection: socket.socket) -> tuple[bytes, bytes]:

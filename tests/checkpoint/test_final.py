@@ -40,6 +40,13 @@ def _write(folder: Path, step: int = 7) -> None:
     write_manifest(folder, stages=2, step=step)
 
 
+def test_a_folder_behind_a_link_is_not_read(tmp_path: Path) -> None:
+    _write(tmp_path / "elsewhere")
+    (tmp_path / "final").symlink_to("elsewhere")
+    with pytest.raises(InputError, match="final: is a link; name the folder that it leads to"):
+        read_final(tmp_path / "final")
+
+
 def test_round_trip(tmp_path: Path) -> None:
     folder = tmp_path / "final"
     _write(folder)

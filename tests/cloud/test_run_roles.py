@@ -184,9 +184,12 @@ def test_what_a_killed_launcher_has_left_is_seen_and_taken_back(
     assert account.left() == NOTHING
 
 
-def test_what_was_made_a_moment_ago_is_waited_for(account: Account) -> None:
-    late = ["NoSuchEntity"] * 3
-    instead(account.iam, "AddRoleToInstanceProfile", lambda: missing() if next_of(late) else None)
+@pytest.mark.parametrize("code", ["NoSuchEntity", "AccessDenied"])
+def test_what_was_made_a_moment_ago_is_waited_for(account: Account, code: str) -> None:
+    late = [code] * 3
+    instead(
+        account.iam, "AddRoleToInstanceProfile", lambda: missing(code) if next_of(late) else None
+    )
     account.make()
     assert account.slept_s == 3.0
     assert account.left() == ALL
@@ -224,9 +227,9 @@ REFUSED = (
 )
 
 
-def missing() -> Any:
+def missing(code: str = "NoSuchEntity") -> Any:
     return answer(
-        "<ErrorResponse><Error><Code>NoSuchEntity</Code><Message>not yet</Message></Error>"
+        f"<ErrorResponse><Error><Code>{code}</Code><Message>not yet</Message></Error>"
         "</ErrorResponse>",
         status=404,
     )
