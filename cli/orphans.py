@@ -155,7 +155,12 @@ def _end_command(region: str, orphan: Orphan) -> str:
     command = f"bamboo stop {held.run} --region {region}"
     if not own or own == held.stack:
         return command
-    file = f"account file of stack {held.stack}" if held.stack else "none"
+    return with_account_of(held.stack, command)
+
+
+def with_account_of(stack: str, command: str) -> str:
+    """A line for a shell: the command with the account file of that stack, or with none ("")."""
+    file = f"account file of stack {stack}" if stack else "none"
     return f"BAMBOO_CONFIG={shlex.quote(file)} {command}"
 
 

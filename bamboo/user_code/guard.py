@@ -301,6 +301,8 @@ class _Guard(importlib.abc.MetaPathFinder):
 def _status_of(mode: int, inode: int, device: int, size: int, changed_ns: int) -> os.stat_result:
     times_s = (changed_ns // 10**9,) * 3
     named_ns = {f"st_{which}time_ns": changed_ns for which in "amc"}
-    named_s = {f"st_{which}time": changed_ns / 1e9 for which in "amc"}
+    # As the interpreter reckons it: a quotient may differ in its last bit.
+    changed_s = changed_ns // 10**9 + 1e-9 * (changed_ns % 10**9)
+    named_s = {f"st_{which}time": changed_s for which in "amc"}
     first = (mode, inode, device, 1, 0, 0, size, *times_s)
     return os.stat_result(first, {**named_ns, **named_s})

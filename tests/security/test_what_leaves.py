@@ -27,6 +27,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId, run_id
 from cli import terraform
 from cli.commands.chaos import _again
+from cli.orphans import with_account_of
 from cli.pictures.canvas import title_of, to_svg
 from cli.printable import printable
 from cli.report import Report
@@ -118,6 +119,8 @@ def a_line_to_type_again(text: str) -> None:
     path = Path(text.replace("\0", ""))
     made = shlex.split(_again(path, 7, 1.5, (text,)))
     assert made == ["bamboo", "chaos", str(path), "--seed", "7", "--minutes", "1.5", "--set", text]
+    made = shlex.split(with_account_of(text or "own", "bamboo stop r"))
+    assert made == [f"BAMBOO_CONFIG=account file of stack {text or 'own'}", "bamboo", "stop", "r"]
 
 
 def a_page(text: str) -> None:
@@ -190,7 +193,9 @@ WAYS = {
     "rights of a role": Way(
         files=("cloud/ec2/run_role.py", "cloud/ec2/run_roles.py"), holds=rights_of_a_role
     ),
-    "a line to type again": Way(files=("cli/commands/chaos.py",), holds=a_line_to_type_again),
+    "a line to type again": Way(
+        files=("cli/commands/chaos.py", "cli/orphans.py"), holds=a_line_to_type_again
+    ),
     "a page": Way(files=("cli/views/report.py",), holds=a_page, examples=40),
     "a picture": Way(
         files=("cli/pictures/canvas.py", "cli/pictures/report.py"), holds=a_picture, examples=8

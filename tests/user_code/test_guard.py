@@ -1,15 +1,19 @@
 """What the user's code looks at is as it was at launch, or refused by name."""
 
+import os
 import py_compile
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bamboo.errors import InputError
 from bamboo.user_code.bundle import check_identity, load_bundle
-from bamboo.user_code.guard import NotTakenAlong
+from bamboo.user_code.guard import NotTakenAlong, _status_of
 from tests.user_code.files import bundled, moved, paths, recorded, write
 
 READS_ENVIRONMENT = """
@@ -227,3 +231,12 @@ def test_folders_that_the_code_makes_are_as_new_on_every_node(tmp_path: Path) ->
         assert (module.FIRST, module.EMPTY, module.OLD) == (True, True, True)
         with pytest.raises(FileExistsError):
             module.again()
+
+
+@given(st.integers(0, 1 << 61))
+def test_a_time_of_a_file_has_the_bits_that_the_interpreter_gives_it(changed_ns: int) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        os.utime(file.name, ns=(changed_ns, changed_ns))
+        there = os.stat(file.name)
+        told = _status_of(there.st_mode, there.st_ino, there.st_dev, 0, there.st_mtime_ns)
+        assert (told.st_mtime, told.st_mtime_ns) == (there.st_mtime, there.st_mtime_ns)
