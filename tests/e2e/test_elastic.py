@@ -151,7 +151,7 @@ def test_two_neighbours_at_one_instant_of_two_pipelines() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "kills"),
-    [(1, 8), *(pytest.param(seed, 20, marks=pytest.mark.full) for seed in (1, 2))],
+    [(1, 4), *(pytest.param(seed, 20, marks=pytest.mark.full) for seed in (1, 2))],
 )
 def test_random_kills_without_replicas(seed: int, kills: int) -> None:
     """Mode peer, two pipelines, a new node for each that is lost."""
