@@ -25,7 +25,7 @@ test: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 4 --dist worksteal --durations=15
+	$(BIN)/pytest -n 3 --dist worksteal --durations=15
 
 chaos: setup
 	$(BIN)/pytest -m full --durations=15

@@ -84,6 +84,7 @@ WITHOUT_CAPACITY = (
 )
 
 
+@pytest.mark.full
 def test_a_refused_wish_is_given_up_and_repeated_and_the_bits_are_those_of_the_calm_run(
     bench: Bench,
 ) -> None:

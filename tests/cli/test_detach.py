@@ -288,6 +288,7 @@ def test_a_lost_local_cloud_ends_a_detached_run_with_a_receipt(bench: Bench) -> 
         run.assert_gone()
 
 
+@pytest.mark.full
 def test_nobody_comes_back_in_time(bench: Bench) -> None:
     hours = 40 / 3600
     with detached(bench, "alone", f"budget.max_hours={hours}", "budget.partial=true") as run:

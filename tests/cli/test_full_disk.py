@@ -98,6 +98,7 @@ def test_a_run_that_ended_on_a_full_disk_says_what_to_do_and_is_settled_then(ben
     assert run.receipt()["outcome"] == "done"
 
 
+@pytest.mark.full
 def test_an_attached_run_that_is_ended_on_a_full_disk_names_it(bench: Bench) -> None:
     with bench.launched("breaks", *SHORT) as run:
         filler = _filled(bench, run)

@@ -1,10 +1,10 @@
 """`bamboo resume` for real: launcher and cloud are killed, another grid goes on from a checkpoint,
 and what comes out is bit for bit the calm run."""
 
-import contextlib
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,11 @@ def lose_everything(launched: Launched) -> None:
     kept(1)
     os.kill(launched.process.pid, signal.SIGSTOP)
     kept(2)
-    launched.process.kill()
+    # The cloud first: once its launcher is gone it ends all by itself, and writes that down.
     for pid in members(launched.cloud_pid):
-        with contextlib.suppress(ProcessLookupError):  # it ended with one that was before it
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    launched.process.kill()
     launched.process.wait(timeout=30)
     wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
     # Nobody was left to say so: there is no receipt, and no instance has an end.
