@@ -37,6 +37,8 @@ COMMANDS: dict[str, str] = {
     "stop": "Stop a run at its next step boundary.",
     "preempt": "Take away the instance that owns a stage of a run.",
     "chaos": "Let a seeded swarm of faults loose on a job.",
+    "rm": "Remove the folder of a run that has ended.",
+    "prune": "Remove the folders of all ended runs but the newest.",
     "resume": "Go on with a run that ended before its last step.",
     "report": "Write a report of a run: one HTML file with its curves, losses and dollars.",
     "doctor": "Check the account and this machine, with a remedy for each fault.",

@@ -4,7 +4,6 @@ stand, then it is asked, then it is done.
 Rule: nothing changes before the answer; nothing is unmade under a run that holds something.
 """
 
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,14 +12,13 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import click
-
 from bamboo.config.account import account_file
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import HOURS_PER_MONTH, Extras, auxiliary_parts
 from cli import terraform, wiring
+from cli.agreement import agreed
 from cli.ending import remove_left, runs_in_account
 from cli.terraform import Planned
 from cli.views.quantities import count, usd
@@ -58,7 +56,7 @@ def make_stack(
             return True
         _show(planned, note)
         note(f"while it stands it bills {standing_costs()}")
-        if not _agreed("Make it?", yes=yes):
+        if not agreed("Make it?", yes=yes):
             return False
         terraform.keep(stack, values)
         terraform.carry_out(stack, file, note=note)
@@ -97,7 +95,7 @@ def unmake_stack(
                 f"with s3://{bucket}: {count(len(held), 'file')} of runs, checkpoints among them, "
                 f"{sum(held.values()) / 1e9:.3g} GB"
             )
-        if not _agreed("Destroy it?", yes=yes):
+        if not agreed("Destroy it?", yes=yes):
             return False
         # Terraform knows none of it; and the bounds of the roles are of the stack, and cannot go
         # before them.
@@ -192,11 +190,3 @@ def _show(planned: Planned, note: Callable[[str], None]) -> None:
         note(f"  + {number} {kind}")
     for address in planned.gone:
         note(f"  - {address}")
-
-
-def _agreed(question: str, *, yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise InputError("nobody is there to be asked; --yes does what is said above unasked")
-    return click.confirm(question, err=True)

@@ -82,7 +82,7 @@ RANGES: dict[str, Range] = {
     "model.context": _COUNT,
     "model.vocabulary": Range(least=2, most=100_000_000),
     "model.dropout": _BELOW_1,
-    "data.max_bytes": Range(least=1, most=1e12),
+    "data.max_bytes": Range(least=0, most=1e12),
     "train.steps": Range(least=1, most=1e9),
     "train.batch": _COUNT,
     "train.microbatch": _COUNT,

@@ -49,7 +49,8 @@ class DataConfig:
 
     source: str = "python-stdlib"
     path: str = ""
-    max_bytes: int = 16_000_000
+    max_bytes: int = 0
+    """Of the text, from its begin; 0: all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

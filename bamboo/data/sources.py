@@ -4,8 +4,9 @@ Rule: the same bytes in the same order on every machine that has the same files.
 """
 
 import os
+import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from bamboo.data.described import Description
 from bamboo.errors import InputError
 from bamboo.named_files import open_named, what_is_wrong
 
+MOST_BYTES = 2_000_000_000
+"""All of a job's text lies in the memory of each node."""
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 )
@@ -22,8 +25,8 @@ LEFT_OUT = frozenset(
 
 
 def read_source(job: JobConfig) -> bytearray:
-    """At most `data.max_bytes` bytes of the job's text. Raises InputError when there is none, or
-    what may not be looked into."""
+    """The first `data.max_bytes` bytes of the job's text, or all of it (0). Raises InputError when
+    there is none, what may not be looked into, or more than MOST_BYTES."""
     return _source(job, None)
 
 
@@ -95,10 +98,21 @@ def _not_looked_at(entry: Path, left_out: frozenset[str]) -> str:
     return "broken link" if entry.is_symlink() else "no regular file"
 
 
-def _read(files: Iterable[Path], job: JobConfig, root: Path, said: Description | None) -> bytearray:
+def _read(files: Sequence[Path], job: JobConfig, root: Path, said: Description | None) -> bytearray:
+    most = job.data.max_bytes or MOST_BYTES
+    wanted = min(sum(map(_size_bytes, files)), job.data.max_bytes or sys.maxsize)
+    if wanted > MOST_BYTES:
+        raise InputError.at(
+            file=job.file,
+            key="data.max_bytes",
+            value=job.data.max_bytes,
+            problem=f"asks for {wanted:,} bytes of {root}, and each node reads them into its "
+            f"memory: {MOST_BYTES:,} are the most until they are read as they are needed",
+            remedy=f"take fewer files, or data.max_bytes = {MOST_BYTES} for the first of them",
+        )
     text = bytearray()
     for path in files:
-        room = job.data.max_bytes - len(text)
+        room = most - len(text)
         if room <= 0:
             if said is None:
                 break

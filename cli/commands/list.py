@@ -7,6 +7,7 @@ import click
 from cli import runs
 from cli.echo import echo_result
 from cli.look import row_of
+from cli.removing import disk_use, total
 from cli.views.status import list_text
 
 
@@ -14,7 +15,10 @@ from cli.views.status import list_text
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def command(as_json: bool) -> None:
     """List the runs."""
-    rows = [row_of(folder) for folder in runs.all_runs(runs.home())]
+    rows = [
+        row_of(folder) | {"disk_bytes": total(disk_use(folder))}
+        for folder in runs.all_runs(runs.home())
+    ]
     if as_json:
         echo_result(json.dumps(rows))
     else:

@@ -7,6 +7,8 @@ import click
 from cli import runs
 from cli.echo import echo_result
 from cli.look import status_of
+from cli.removing import disk_use
+from cli.views.disk import parts_text
 from cli.views.status import status_text
 
 
@@ -19,5 +21,9 @@ def command(run: str, as_json: bool) -> None:
     Slots are pipeline.stage. F and B: forwards and backwards; FR and BR: the redundant ones for the
     stage that the node shadows.
     """
-    body = status_of(runs.find(runs.home(), run))
-    echo_result(json.dumps(body) if as_json else status_text(body))
+    folder = runs.find(runs.home(), run)
+    body, parts = status_of(folder), disk_use(folder)
+    if as_json:
+        echo_result(json.dumps(body | {"disk_bytes": parts}))
+    else:
+        echo_result(f"{status_text(body)}\n  on the disk {parts_text(parts)}")

@@ -46,7 +46,7 @@ def status_text(body: Mapping[str, Any]) -> str:
 
 def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
     """One line per run, newest last; then what is wrong with those that are damaged."""
-    rows = [("run", "started", "state", "step", "cost")]
+    rows = [("run", "started", "state", "step", "cost", "disk")]
     rows += [
         (
             r["run"],
@@ -54,8 +54,9 @@ def list_text(runs: Sequence[Mapping[str, Any]]) -> str:
             r["outcome"] or r["phase"],
             "-" if r["step"] is None else f"{r['step']}/{r['steps']}",
             "-" if r["usd"] is None else usd(r["usd"]),
+            size(r["disk_bytes"]),
         )
         for r in runs
     ]
-    lines = columns(rows, indent=0, right=frozenset({3, 4}))
+    lines = columns(rows, indent=0, right=frozenset({3, 4, 5}))
     return "\n".join([*lines, *(f"{r['run']}: {r['damage']}" for r in runs if r["damage"])])

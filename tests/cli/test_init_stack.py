@@ -15,7 +15,7 @@ import pytest
 from bamboo.config.account import account_defaults
 from bamboo.errors import InputError
 from bamboo.ids import RunId
-from cli import standing, terraform
+from cli import agreement, standing, terraform
 from cli.main import run
 from cli.standing import public_address
 from tests.cli.stack import Stack, stack_on_the_path
@@ -91,8 +91,8 @@ def test_a_second_stack_is_made_only_if_asked(
 def test_an_answer_of_no_makes_nothing_and_keeps_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(standing.sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(standing.click, "confirm", lambda *_, **__: False)
+    monkeypatch.setattr(agreement.sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(agreement.click, "confirm", lambda *_, **__: False)
     assert run(["init", "--apply", "--var", 'zones=["us-east-1a"]']) == 1
     assert "nothing was made" in capsys.readouterr().err
     assert "apply" not in stack.calls()

@@ -164,17 +164,20 @@ def test_status_body_has_the_keys_of_the_interface() -> None:
 def test_list() -> None:
     rows = [
         {"run": "a", "started": "2026-11-20T23:10:00+00:00", "phase": "finished",
-         "outcome": "stopped", "step": 90, "steps": 100, "usd": 1.5, "damage": None},
+         "outcome": "stopped", "step": 90, "steps": 100, "usd": 1.5, "damage": None,
+         "disk_bytes": 5_000_000},
         {"run": "bad", "started": None, "phase": "damaged",
-         "outcome": None, "step": None, "steps": None, "usd": None, "damage": "it is torn"},
+         "outcome": None, "step": None, "steps": None, "usd": None, "damage": "it is torn",
+         "disk_bytes": 512},
         {"run": "long-name", "started": "2026-11-21T00:00:00+00:00", "phase": "lost",
-         "outcome": None, "step": 3, "steps": 20, "usd": 0.00125, "damage": None},
+         "outcome": None, "step": 3, "steps": 20, "usd": 0.00125, "damage": None,
+         "disk_bytes": 0},
     ]  # fmt: skip
     assert list_text(rows).splitlines() == [
-        "run        started                    state      step     cost",
-        "a          2026-11-20T23:10:00+00:00  stopped  90/100    $1.50",
-        "bad        -                          damaged       -        -",
-        "long-name  2026-11-21T00:00:00+00:00  lost       3/20  $0.0013",
+        "run        started                    state      step     cost     disk",
+        "a          2026-11-20T23:10:00+00:00  stopped  90/100    $1.50  4.8 MiB",
+        "bad        -                          damaged       -        -    512 B",
+        "long-name  2026-11-21T00:00:00+00:00  lost       3/20  $0.0013      0 B",
         "bad: it is torn",
     ]
 

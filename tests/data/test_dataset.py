@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bamboo.data.dataset import Dataset, load_data
-from bamboo.data.sources import stdlib_files
+from bamboo.data.sources import MOST_BYTES, stdlib_files
 from bamboo.errors import InputError
 from tests.jobs import TEXT, tiny_job
 
@@ -98,6 +98,21 @@ def test_max_bytes_cuts(tmp_path: Path) -> None:
     data = load_data(tiny_job(tmp_path, ["data.max_bytes=100"]))
     assert data.digest == hashlib.sha256(TEXT.encode()[:100]).hexdigest()
     assert data.samples == 12
+
+
+def test_more_than_a_node_may_hold_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    tiny_job(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for name in "ab":
+        with (tmp_path / "texts" / name).open("wb") as file:
+            file.truncate(MOST_BYTES // 2 + 1)
+    with pytest.raises(InputError, match=r"data.max_bytes = 0.*asks for 2,000,000,002 bytes of"):
+        load_data(tiny_job(tmp_path, ["data.path=texts"]))
+    whole = ["data.path=texts", f"data.max_bytes={MOST_BYTES + 1}"]
+    with pytest.raises(InputError, match="2,000,000,000 are the most"):
+        load_data(tiny_job(tmp_path, whole))
+    data = load_data(tiny_job(tmp_path, ["data.path=texts", "data.max_bytes=100"]))
+    assert data.size_bytes == 100, "of a part nobody asks how much there is"
 
 
 def test_the_standard_library_without_tests_and_packages(tmp_path: Path) -> None:

@@ -1,0 +1,17 @@
+"""The question before something that cannot be taken back."""
+
+import sys
+
+import click
+
+from bamboo.errors import InputError
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether the person at the terminal agrees; `yes`: nobody is asked. Raises InputError where
+    nobody is there."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise InputError("nobody is there to be asked; --yes does what is said above unasked")
+    return click.confirm(question, err=True)

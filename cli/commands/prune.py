@@ -1,0 +1,40 @@
+"""`bamboo prune`: take the oldest ended runs off the disk."""
+
+import json
+
+import click
+
+from bamboo.core.words import size
+from bamboo.errors import InputError
+from cli import removing, runs
+from cli.agreement import agreed
+from cli.echo import echo_result, note
+from cli.views.disk import removed_text
+from cli.views.quantities import count
+
+
+@click.command("prune")
+@click.option("--keep", type=click.IntRange(min=0), required=True, help="Ended runs that stay.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array of what is gone.")
+def command(*, keep: int, yes: bool, as_json: bool) -> None:
+    """Remove the folders of all ended runs but the newest.
+
+    Runs that go on, and those without a receipt, stay and do not count; `bamboo rm` removes one by
+    its name.
+    """
+    old = removing.too_many(runs.own_runs(runs.home()), keep)
+    bytes_of = {folder.id: removing.total(removing.disk_use(folder)) for folder in old}
+    rows = [{"run": run, "bytes": held} for run, held in bytes_of.items()]
+    held = size(sum(bytes_of.values()))
+    if old:
+        note(removed_text(rows))
+        if not agreed(f"Remove {count(len(old), 'run')}, {held}?", yes=yes):
+            raise InputError("all runs stay as they are")
+    for folder in old:
+        removing.remove(folder)
+    if as_json:
+        echo_result(json.dumps(rows))
+    else:
+        done = f"{count(len(old), 'run')} removed, {held}"
+        echo_result(done if old else f"there are no more than {keep} ended runs")

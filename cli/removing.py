@@ -1,0 +1,112 @@
+"""What a run takes on the disk of this home, and taking it away.
+
+Rule: only a run that has ended is removed, by whoever holds its launcher's lock meanwhile. The file
+that makes a folder a run goes last, so what was begun is gone on with by the same command; no link
+is followed.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bamboo.errors import InputError
+from bamboo.user_code.bundle import CODE_FOLDER
+from cli import lock
+from cli.look import job_of, store_is_gone
+from cli.runs import RunFolder
+
+PARTS = ("final", "checkpoints", "store", "logs", "events", CODE_FOLDER, "trace")
+"""Files and folders of a run that are counted by name; all else is `books`."""
+BOOKS = "books"
+
+
+def disk_use(folder: RunFolder) -> dict[str, int]:
+    """Bytes on the disk by part of the run, the largest first; what takes nothing is left out.
+    What goes meanwhile is not counted."""
+    found: dict[str, int] = {}
+    for path, held_bytes in _held(folder.path):
+        part = path.relative_to(folder.path).parts[0]
+        part = part if part in PARTS else BOOKS
+        found[part] = found.get(part, 0) + held_bytes
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _held(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Every file below a folder and what the disk holds of it."""
+    for where, _, names in os.walk(folder):
+        for name in names:
+            path = Path(where) / name
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue
+            yield path, status.st_blocks * 512
+
+
+def why_not(folder: RunFolder) -> str:
+    """Why a run cannot be removed now, with the remedy; "" where it can."""
+    if folder.path.is_symlink():
+        return f"{folder.path} is a link; remove the link, or the folder that it leads to"
+    if not lock.is_free(folder):
+        return f"it is going on; `bamboo stop {folder.id}` ends it"
+    if folder.receipt.exists():
+        return ""
+    if not store_is_gone(folder):
+        return f"it has a store and no receipt; `bamboo attach {folder.id}` gives it a launcher"
+    try:
+        provider = job_of(folder).cloud.provider
+    except InputError:  # a damaged run has nothing that could still run but its launcher
+        return ""
+    if provider != "local":
+        return f"its instances may run; `bamboo stop {folder.id}` ends them and writes its receipt"
+    return ""
+
+
+def remove(folder: RunFolder) -> None:
+    """Take all of an ended run away. Safe to call again after one that was cut off. Raises
+    InputError for one that cannot be removed, or where the disk refuses."""
+    if why := why_not(folder):
+        raise InputError(f"run {folder.id} is not removed: {why}")
+    held = lock.take(folder)
+    if held is None:
+        raise InputError(f"run {folder.id} is not removed: somebody goes on with it just now")
+    try:
+        for path in list(folder.path.iterdir()):
+            if path == folder.resolved:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        folder.resolved.unlink()
+        folder.path.rmdir()
+    except OSError as error:
+        raise InputError(
+            f"run {folder.id} is not removed whole: {error.filename}: {error.strerror}; "
+            f"`bamboo rm {folder.id}` goes on with it"
+        ) from error
+    finally:
+        held.close()
+
+
+def too_many(folders: Sequence[RunFolder], keep: int) -> list[RunFolder]:
+    """Of runs, oldest first, those that have ended, without the newest `keep` of these."""
+    ended = [folder for folder in folders if folder.receipt.exists() and not why_not(folder)]
+    return ended[: max(0, len(ended) - keep)]
+
+
+def in_bucket(folder: RunFolder) -> str:
+    """Where more of a run lies than its folder has; "" where nothing does, or nobody can say."""
+    try:
+        job = job_of(folder)
+    except InputError:
+        return ""
+    if job.cloud.provider != "local":
+        return f"s3://{job.cloud.bucket}/runs/{folder.id}/"
+    return job.checkpoint.url
+
+
+def total(parts: Mapping[str, int]) -> int:
+    """Bytes of all parts."""
+    return sum(parts.values())

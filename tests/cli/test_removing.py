@@ -1,0 +1,139 @@
+"""Runs that are taken off the disk: those that have ended, whole, and nothing beside them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bamboo.errors import InputError
+from cli import lock, main, removing, runs
+from cli.removing import disk_use, remove, too_many, why_not
+from tests.cli.test_damaged_runs import folder_of, truncate
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BAMBOO_HOME", str(tmp_path / "runs"))
+    return tmp_path / "runs"
+
+
+def ended(home: Path, name: str, *, started_s: float = 1000.0) -> runs.RunFolder:
+    """With a final state of a MiB, and a link to what is somebody's."""
+    folder = folder_of(home, name, started_s=started_s)
+    runs.write_json(folder.receipt, {})
+    folder.final.mkdir()
+    (folder.final / "stage-0.safetensors").write_bytes(b"x" * MIB)
+    outside = home.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "kept").write_text("kept")
+    (folder.path / "checkpoints").symlink_to(outside)
+    return folder
+
+
+def test_the_disk_is_counted_by_part_without_following_a_link(home: Path) -> None:
+    parts = disk_use(ended(home, "a"))
+    assert next(iter(parts)) == "final"
+    assert MIB <= parts["final"] < 2 * MIB
+    assert set(parts) == {"final", "books"}
+
+
+def test_a_run_goes_whole_and_takes_nothing_along(home: Path) -> None:
+    folder = ended(home, "a")
+    other = ended(home, "b")
+    remove(folder)
+    assert [path.name for path in home.iterdir()] == ["b"]
+    assert (home.parent / "outside" / "kept").read_text() == "kept"
+    assert other.receipt.exists()
+
+
+def test_one_that_was_cut_off_is_gone_on_with(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ended(home, "a")
+
+    def refuses(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(removing.shutil, "rmtree", refuses)
+    with pytest.raises(InputError, match=r"is not removed whole: .*goes on with it"):
+        remove(folder)
+    monkeypatch.undo()
+    monkeypatch.setenv("BAMBOO_HOME", str(home))
+    assert lock.is_free(folder)
+    assert main.run(["rm", "a", "--yes"]) == 0
+    assert not folder.path.exists()
+
+
+def test_what_may_live_stays(home: Path) -> None:
+    led, lost, account, damaged = (folder_of(home, name) for name in ("led", "lost", "acc", "bad"))
+    held = lock.take(led)
+    assert held is not None
+    assert "`bamboo stop led` ends it" in why_not(led)
+    with pytest.raises(InputError, match="run led is not removed: it is going on"):
+        remove(led)
+    held.close()
+    body = json.loads(account.resolved.read_text())
+    body["job"]["cloud"]["provider"] = "ec2"
+    account.resolved.write_text(json.dumps(body))
+    assert "its instances may run; `bamboo stop acc`" in why_not(account)
+    runs.write_json(led.endpoint, {"store_url": "redis://127.0.0.1:1"})
+    assert "`bamboo attach led`" in why_not(led)
+    truncate(damaged.resolved)
+    for gone in (lost, damaged):
+        remove(gone)
+    assert {path.name for path in home.iterdir()} == {"led", "acc"}
+
+
+def test_a_link_to_a_run_is_not_the_run(home: Path) -> None:
+    folder = ended(home, "a")
+    (home / "b").symlink_to(folder.path)
+    with pytest.raises(InputError, match="b is a link"):
+        remove(runs.find(home, "b"))
+
+
+def test_the_newest_stay_and_so_does_what_has_not_ended(home: Path) -> None:
+    old, middle, new = (
+        ended(home, name, started_s=at_s) for name, at_s in (("c", 1.0), ("b", 2.0), ("a", 3.0))
+    )
+    folder_of(home, "lost", started_s=0.0)
+    there = runs.own_runs(home)
+    assert [folder.id for folder in too_many(there, 1)] == [old.id, middle.id]
+    assert too_many(there, 3) == []
+    assert [folder.id for folder in too_many(there, 0)] == [old.id, middle.id, new.id]
+
+
+def test_prune_says_what_goes_before_it_asks(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, at_s in (("c", 1.0), ("b", 2.0), ("a", 3.0)):
+        ended(home, name, started_s=at_s)
+    assert main.run(["prune", "--keep", "1"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in said[:3]] == ["run", "c", "b"]
+    assert "nobody is there to be asked; --yes" in said[-1]
+    assert main.run(["prune", "--keep", "1", "--yes", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["run"] for row in rows] == ["c", "b"]
+    assert [path.name for path in home.iterdir()] == ["a"]
+    assert main.run(["prune", "--keep", "1"]) == 0
+    assert "there are no more than 1 ended runs" in capsys.readouterr().out
+
+
+def test_rm_names_what_lies_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ended(home, "a")
+    body = json.loads(folder.resolved.read_text())
+    body["job"]["checkpoint"]["url"] = "s3://bucket/mine"
+    folder.resolved.write_text(json.dumps(body))
+    assert main.run(["rm", "a", "--yes"]) == 0
+    out = capsys.readouterr()
+    assert out.out == "a is removed\n"
+    assert "what lies of it at s3://bucket/mine stays there" in out.err
+
+
+def test_a_run_says_what_it_takes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder_of(home, "a")
+    assert main.run(["list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["disk_bytes"] > 0
+    assert main.run(["status", "a"]) == 0
+    assert "  on the disk 4.0 KiB: books 4.0 KiB" in capsys.readouterr().out
