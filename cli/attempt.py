@@ -234,7 +234,7 @@ class _Attempt:
             site,
             catalogue=self._terms.catalogue,
             zones=self._terms.zones,
-            note=self._screen.note,
+            screen=self._screen,
         )
         stack.callback(self._unless_left, lambda: self._save_decisions(store))
         stack.callback(self._close, fleet)

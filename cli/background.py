@@ -103,7 +103,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
     lead: Callable[..., dict[str, Any] | None] = attempt.take_up
     if fresh:
         lead = partial(attempt.launch, begun=begun)
-    screen, interrupts = PlainScreen(), Interrupts(detached=True)
+    screen, interrupts = PlainScreen(verbose=True), Interrupts(detached=True)
     try:
         body = lead(folder, screen, interrupts, ready=lambda: tell({"ok": True}))
     except BambooError as error:
@@ -115,7 +115,7 @@ def live(folder: RunFolder, begun: Begun, *, lock_fd: int, ready_fd: int, fresh:
         held.close()
         return 0
     tell({"error": body["sentence"], "exit_code": body["exit_code"]})
-    screen.note(end_text(body))
+    screen.note(end_text(body, verbose=True))
     held.close()
     return int(body["exit_code"])
 

@@ -18,7 +18,7 @@ from cli.money import Bill
 from cli.progress import Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, parts_before, write_json
 from cli.terms import Terms
-from cli.views.preemption import preemption_line
+from cli.views.preemption import preemption_line, short_preemption_line
 
 
 def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
@@ -160,6 +160,7 @@ def receipt_body(
                 "pause_s": p.pause_s,
                 "parts_s": dict(p.parts_s),
                 "line": preemption_line(p),
+                "short": short_preemption_line(p, progress),
             }
             for p in progress.preemptions
         ],

@@ -89,13 +89,14 @@ class RunFleet:
         close: Callable[[], None] = lambda: None,
         max_usd: float = 0.0,
         dearest_usd_per_hour: float = 0.0,
+        detail: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
         self._site = site
         self._bill = BillLog(journal, on_demand_usd_per_hour=on_demand_usd_per_hour, note=note)
         self._kills = kills
-        self._note = note
+        self._note, self._detail = note, detail or note
         self._nodes = nodes
         self._zones = zones
         self._most = most
@@ -122,6 +123,7 @@ class RunFleet:
         if began_s < self._ask_at_s:
             return
         refused: list[str] = []
+        as_expected = False
         try:
             refused += self._end_waiting(began_s)
             if state.phase is not Phase.FINISHED and state.stop_reason is None:
@@ -146,7 +148,9 @@ class RunFleet:
                     ),
                 )
                 refused += report.reasons
-            self._say("; ".join(refused))
+                replaced = bool(report.launched) and not report.refusals
+                as_expected = replaced and state.assignment is not None
+            self._say("; ".join(refused), detail=as_expected)
             self._unreachable_since_s = math.inf
         except (CloudThrottled, CloudUnavailable, BooksUnwritable) as error:
             self._silent(error, began_s)
@@ -268,10 +272,10 @@ class RunFleet:
         now_s = self._now()
         self._ask_at_s = now_s + QUIET_TIMES * (now_s - began_s)
 
-    def _say(self, text: str) -> None:
-        """Tell it once, however often it is so."""
+    def _say(self, text: str, *, detail: bool = False) -> None:
+        """Tell it once, however often it is so. `detail`: a replacement that came as expected."""
         if text and text != self._noted:
-            self._note(text)
+            (self._detail if detail else self._note)(text)
         self._noted = text
 
 

@@ -54,6 +54,9 @@ class Screen(Protocol):
 
     def note(self, text: str) -> None: ...
 
+    def detail(self, text: str) -> None:
+        """What only who asks for everything wants to read."""
+
 
 class Books(Protocol):
     """Where records are kept while the run goes on."""

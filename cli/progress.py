@@ -48,6 +48,8 @@ class Preemption:
     planned: bool
     sentence: str
     """The decision's own reason."""
+    successors: tuple[NodeId, ...] = ()
+    """Who goes on with its slots, where that is decided with its loss."""
     step: int | None = None
     already_computed: int | None = None
     recomputed: int | None = None
@@ -247,6 +249,9 @@ def with_decision(
                         slots=before.assignment.owned_by(node.id),
                         planned=isinstance(event, events.HandedOver),
                         sentence=reason,
+                        successors=tuple(
+                            sorted({f.successor for f in after.failovers if f.victim == node.id})
+                        ),
                     ),
                 )
         case events.CaughtUp():

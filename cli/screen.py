@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.live import Live
 
@@ -16,21 +17,32 @@ from bamboo.core.events import NodeFailed
 from cli.echo import echo, terminal_width
 from cli.printable import printable
 from cli.progress import Progress
-from cli.views.live import decision_line, screen, step_line, told_of
-from cli.views.preemption import preemption_line
+from cli.views.brief import end_lines
+from cli.views.live import (
+    brief_decision_line,
+    briefly_told_of,
+    decision_line,
+    screen,
+    step_line,
+    told_of,
+)
+from cli.views.preemption import preemption_line, short_preemption_line
 from cli.views.quantities import fold
 from cli.views.receipt import receipt_text, summary_text
 
+verbose_option = click.option(
+    "--verbose", is_flag=True, help="The whole plan, every decision, and the whole receipt."
+)
 PLAIN_STEP_LINES = 20
 """About so many step lines in a whole run."""
 REDRAW_EVERY_S = 0.25
 
 
 class PlainScreen:
-    """One line per event, and one per so many steps."""
+    """One line per preemption and per so many steps; `verbose`: one per event."""
 
-    def __init__(self, *, to_stderr: bool = False) -> None:
-        self._to_stderr = to_stderr
+    def __init__(self, *, to_stderr: bool = False, verbose: bool = False) -> None:
+        self._to_stderr, self._verbose = to_stderr, verbose
         self._told: dict[str, str] = {}
 
     def __enter__(self) -> "PlainScreen":
@@ -45,9 +57,11 @@ class PlainScreen:
         return None
 
     def decided(self, progress: Progress, decision: Decision) -> None:
-        told = told_of(decision.state, decision.event, decision.reason)
-        if told:
-            self.note(decision_line(progress, told))
+        told_by, line_of = briefly_told_of, brief_decision_line
+        if self._verbose:
+            told_by, line_of = told_of, decision_line
+        if told := told_by(decision.state, decision.event, decision.reason):
+            self.note(line_of(progress, told))
 
     def stepped(self, progress: Progress) -> None:
         every = max(1, progress.steps // PLAIN_STEP_LINES)
@@ -59,7 +73,9 @@ class PlainScreen:
         for preemption in progress.preemptions:
             if preemption.seen_pause_s is None or not preemption.parts_s:
                 continue
-            line = preemption_line(preemption)
+            line = short_preemption_line(preemption, progress)
+            if self._verbose:
+                line = preemption_line(preemption)
             if self._told.get(preemption.node) != line:
                 self._told[preemption.node] = line
                 self.note(line)
@@ -67,12 +83,17 @@ class PlainScreen:
     def note(self, text: str) -> None:
         echo(text, err=self._to_stderr)
 
+    def detail(self, text: str) -> None:
+        if self._verbose:
+            self.note(text)
+
 
 class LiveScreen:
     """A rich screen, redrawn a few times a second; notes stay above it. It goes at the end: the
     summary that follows says the same and more."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._verbose = verbose
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn_at_s = 0.0
 
@@ -103,14 +124,20 @@ class LiveScreen:
     def note(self, text: str) -> None:
         self._live.console.print(printable(text), highlight=False, markup=False)
 
+    def detail(self, text: str) -> None:
+        if self._verbose:
+            self.note(text)
+
     def _draw(self, progress: Progress) -> None:
         self._drawn_at_s = progress.now_s
         self._live.update(screen(progress), refresh=True)
 
 
-def end_text(body: Mapping[str, Any]) -> str:
-    """What stands on standard output at the end of a run, from its receipt; folded in a terminal,
-    that it may be read there."""
+def end_text(body: Mapping[str, Any], *, verbose: bool) -> str:
+    """What stands on standard output at the end of a run, from its receipt; all of it is folded in
+    a terminal, that it may be read there."""
+    if not verbose:
+        return "\n".join(end_lines(body))
     text, width = summary_text(body) + "\n" + receipt_text(body), terminal_width()
     return text if width is None else fold(text, width=width)
 
@@ -126,7 +153,9 @@ def detached_text(run: str, *, as_json: bool) -> str:
     )
 
 
-def open_screen(*, terminal: bool, to_stderr: bool) -> PlainScreen | LiveScreen:
+def open_screen(*, terminal: bool, to_stderr: bool, verbose: bool) -> PlainScreen | LiveScreen:
     """The screen for this standard output; a context manager either way. Plain lines go to
     standard error where standard output is kept for one JSON object."""
-    return LiveScreen(Console()) if terminal else PlainScreen(to_stderr=to_stderr)
+    if terminal:
+        return LiveScreen(Console(), verbose=verbose)
+    return PlainScreen(to_stderr=to_stderr, verbose=verbose)

@@ -20,6 +20,7 @@ from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
 from cli.begun import Begun
+from cli.ports import Screen
 from cli.runs import RunFolder, is_detached, part_of
 from cli.site import Site
 from cli.store_reference import named_store, store_of_job, store_url_of
@@ -177,7 +178,7 @@ def run_fleet(
     *,
     catalogue: Catalogue,
     zones: Mapping[str, int],
-    note: Callable[[str], None],
+    screen: Screen,
 ) -> "RunFleet":
     """The run's instances, through the EC2 code: against the endpoint of a local cloud, or in the
     account, whose looks are written down as a local cloud writes down what it does."""
@@ -200,11 +201,11 @@ def run_fleet(
         on_demand_usd_per_hour=on_demand_usd_per_hour,
         speeds=speeds_of(job, catalogue),
         ceilings=catalogue.ceilings(),
-        note=note,
+        note=screen.note,
         endpoint_url=site.endpoint_url if isinstance(site, LocalCloud) else None,
         token=site.token if isinstance(site, LocalCloud) else "",
     )
-    recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=note)
+    recorded = Recorded(ec2, folder.cloud, asks_prices=True, note=screen.note)
     return RunFleet(
         Fleet(
             ec2 if local else recorded,
@@ -227,7 +228,8 @@ def run_fleet(
         dearest_usd_per_hour=max(
             on_demand_usd_per_hour.get(kind, 0.0) for kind in job.cloud.instance_types
         ),
-        note=note,
+        note=screen.note,
+        detail=screen.detail,
     )
 
 

@@ -9,19 +9,20 @@ import click
 from cli import runs, sites
 from cli.attaching import attend
 from cli.echo import echo, echo_result
-from cli.screen import end_text, open_screen
+from cli.screen import end_text, open_screen, verbose_option
 from cli.signals import Interrupts
 
 
 @click.command("attach")
 @click.argument("run")
+@verbose_option
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print one JSON object at the end; progress goes to stderr.",
 )
-def command(run: str, as_json: bool) -> int:
+def command(*, run: str, verbose: bool, as_json: bool) -> int:
     """Watch a run, and give it a launcher if it has lost its own.
 
     Ctrl-C leaves the run as it is: `bamboo stop` ends it. At the end of the run its receipt is
@@ -34,12 +35,13 @@ def command(run: str, as_json: bool) -> int:
         body: dict[str, Any] = folder.read_json(folder.receipt)
     else:
         echo(f"{folder.id}: Ctrl-C leaves it running; `bamboo stop {folder.id}` ends it", err=True)
+        terminal = sys.stdout.isatty() and not as_json
         try:
             with (
-                open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as s,
+                open_screen(terminal=terminal, to_stderr=as_json, verbose=verbose) as screen,
                 Interrupts().listening(),
             ):
-                body = attend(folder, s)
+                body = attend(folder, screen)
         except KeyboardInterrupt:
             where = "in the background" if detached else "with the launcher that started it"
             echo(
@@ -47,5 +49,5 @@ def command(run: str, as_json: bool) -> int:
                 err=True,
             )
             return 130
-    echo_result(json.dumps(body) if as_json else end_text(body))
+    echo_result(json.dumps(body) if as_json else end_text(body, verbose=verbose))
     return int(body["exit_code"])

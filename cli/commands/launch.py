@@ -11,15 +11,27 @@ from cli import background, launching
 from cli.begun import Begun
 from cli.budget_options import limit_options
 from cli.echo import echo, echo_result
-from cli.launching import TraceAsked
+from cli.launching import Prepared, TraceAsked
 from cli.modelled import gpu_option
 from cli.overrides import overrides_option
-from cli.screen import detached_text, end_text, open_screen
+from cli.screen import detached_text, end_text, open_screen, verbose_option
 from cli.strategies import strategy_option
 from cli.trace_options import trace_options
 from cli.views.account import account_body, account_lines
+from cli.views.brief import plan_lines
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
 from cli.views.trace import trace_body, trace_text
+
+
+def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
+    """The plan before a start, a line or several each."""
+    run, planned, played = prepared.run, prepared.planned, prepared.trace
+    cores = launching.cores_of(prepared.job)
+    if not verbose:
+        return plan_lines(run, planned, cores=cores, played=played)
+    said = [quota_text(planned)] if cores is None else []
+    said.append(plan_text(run, planned, cores=cores))
+    return said if played is None else [*said, trace_text(played)]
 
 
 @click.command("launch")
@@ -35,6 +47,7 @@ from cli.views.trace import trace_body, trace_text
 @click.option(
     "--autoscale", is_flag=True, help="Grow while the next nodes are worth it, else shrink."
 )
+@verbose_option
 @click.option("--detach", is_flag=True, help="Return when the run is on; it goes on by itself.")
 @click.option(
     "--json",
@@ -53,6 +66,7 @@ def command(
     check_replicas: bool,
     asked: TraceAsked | None,
     autoscale: bool,
+    verbose: bool,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -80,23 +94,18 @@ def command(
             gpu=gpu,
             begun=begun,
         )
-        cores = launching.cores_of(prepared.job)
         if dry_run and as_json:
             body = plan_body(prepared.run, prepared.planned) | account_body(prepared.job)
             if prepared.trace is not None:
                 body["trace"] = trace_body(prepared.trace)
             echo_result(json.dumps(body))
             return 0
-        said = [plan_text(prepared.run, prepared.planned, cores=cores)]
-        if cores is None:
-            said.insert(0, quota_text(prepared.planned))
-        if prepared.trace is not None:
-            said.append(trace_text(prepared.trace))
         if dry_run:
-            said += account_lines(prepared.job)
+            said = [*plan_said(prepared, verbose=True), *account_lines(prepared.job)]
             said += map(requests_text, prepared.planned.requests)
             echo_result("\n".join([*said, "dry run: nothing was started"]))
             return 0
+        said = plan_said(prepared, verbose=verbose)
         echo("\n".join(said), err=as_json)
         folder, held = launching.claim(prepared, source=job, started_s=time.time(), detached=detach)
         if detach:
@@ -104,8 +113,9 @@ def command(
             background.start(folder, held, begun, fresh=True)
             echo_result(detached_text(folder.id, as_json=as_json))
             return 0
-        with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+        terminal = sys.stdout.isatty() and not as_json
+        with open_screen(terminal=terminal, to_stderr=as_json, verbose=verbose) as screen:
             body = launching.run_attached(folder, screen, begun)
     held.close()
-    echo_result(json.dumps(body) if as_json else end_text(body))
+    echo_result(json.dumps(body) if as_json else end_text(body, verbose=verbose))
     return int(body["exit_code"])

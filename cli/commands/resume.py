@@ -8,9 +8,9 @@ import click
 from cli import launching, resuming, runs
 from cli.begun import Begun
 from cli.budget_options import limit_options
+from cli.commands.launch import plan_said
 from cli.echo import echo, echo_result
-from cli.screen import PlainScreen, end_text, open_screen
-from cli.views.plan import plan_text
+from cli.screen import PlainScreen, end_text, open_screen, verbose_option
 
 
 @click.command("resume")
@@ -23,13 +23,14 @@ from cli.views.plan import plan_text
     help="Another grid, redundancy, cloud or budget.",
 )
 @limit_options
+@verbose_option
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print one JSON object at the end; progress goes to stderr.",
 )
-def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
+def command(*, run: str, overrides: tuple[str, ...], verbose: bool, as_json: bool) -> int:
     """Go on with a run that ended before its last step.
 
     Steps after the newest good checkpoint are done again; the losses and weights are those of a
@@ -45,14 +46,14 @@ def command(run: str, overrides: tuple[str, ...], as_json: bool) -> int:
         where = "the beginning: there is no good checkpoint"
         if resumed.manifest is not None:
             where = f"the checkpoint of step {resumed.manifest.step}"
-        cores = launching.cores_of(resumed.prepared.job)
-        echo(plan_text(folder.id, resumed.prepared.planned, cores=cores), err=as_json)
+        echo("\n".join(plan_said(resumed.prepared, verbose=verbose)), err=as_json)
         echo(f"{folder.id} goes on from {where}", err=as_json)
         if folder.trace.exists():
             echo("its trace is not played on: it gets as many nodes as the job has", err=as_json)
         held = resuming.claim(folder, resumed, ended_s=ended_s)
-        with open_screen(terminal=sys.stdout.isatty() and not as_json, to_stderr=as_json) as screen:
+        terminal = sys.stdout.isatty() and not as_json
+        with open_screen(terminal=terminal, to_stderr=as_json, verbose=verbose) as screen:
             body = launching.run_attached(folder, screen, begun)
     held.close()
-    echo_result(json.dumps(body) if as_json else end_text(body))
+    echo_result(json.dumps(body) if as_json else end_text(body, verbose=verbose))
     return int(body["exit_code"])

@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bamboo.core import events
-from bamboo.core.state import Phase, State
+from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.core.words import size
+from bamboo.ids import NodeId
 from cli.printable import printable
 from cli.progress import OPERATIONS, Progress, node_rows
-from cli.views.preemption import preemption_line
+from cli.views.node_names import with_short_names
+from cli.views.preemption import short_preemption_line
 from cli.views.quantities import clock, rate, usd
 from cli.views.trace import trace_figures
 
@@ -35,7 +37,7 @@ def screen(progress: Progress) -> RenderableType:
     if progress.state.nodes:
         parts.append(_Nodes(progress))
     parts += [
-        Text("! " + printable(preemption_line(p)), style="yellow")
+        Text("! " + printable(short_preemption_line(p, progress)), style="yellow")
         for p in progress.preemptions[-SHOWN_PREEMPTIONS:]
     ]
     return Group(*parts)
@@ -173,3 +175,37 @@ def decision_line(progress: Progress, reason: str) -> str:
     """One plain line for one decision."""
     state = progress.state
     return f"{state.phase.value}, generation {state.generation}: {reason}"
+
+
+_OF_A_PREEMPTION = (
+    events.PeerLost,
+    events.NoticeReceived,
+    events.HandedOver,
+    events.CaughtUp,
+    events.ReplicaJoined,
+    events.Yielded,
+)
+"""Of these a preemption's own line tells, where the run goes on by itself."""
+_GOES_ON = (Phase.RUNNING, Phase.FAILING_OVER, Phase.DEGRADED)
+
+
+def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
+    """What a person is told of a decision; "" for what is on the way to something, and for the
+    parts of a preemption that a failover answers."""
+    if isinstance(event, _OF_A_PREEMPTION) and after.phase in _GOES_ON:
+        stays = isinstance(event, events.NoticeReceived) and not _drains(after, event.node)
+        return reason if stays else ""
+    if isinstance(event, events.NodeJoined) and after.phase in _GOES_ON and "starts" not in reason:
+        return ""
+    return told_of(after, event, reason)
+
+
+def _drains(state: State, node: NodeId) -> bool:
+    found = state.node(node)
+    return found is not None and found.status in (NodeStatus.DRAINING, NodeStatus.LEFT)
+
+
+def brief_decision_line(progress: Progress, reason: str) -> str:
+    """One plain line for one decision, with short names."""
+    nodes = [node.id for node in progress.state.nodes]
+    return f"{progress.state.phase.value}: {with_short_names(reason, nodes)}"

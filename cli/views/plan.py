@@ -229,14 +229,19 @@ def spread_sentence(plan: Plan) -> str:
     )
 
 
+def instances_by_market(planned: Planned) -> tuple[tuple[bool, int], ...]:
+    """(Whether on spot, how many instances)."""
+    job, every = planned.job, planned.plan.instances
+    on_demand = every if job.cloud.market != "spot" else job.cloud.anchors
+    return ((True, every - on_demand), (False, on_demand))
+
+
 def quota_text(planned: Planned) -> str:
     """What the instances need of the account's quotas, spot and on demand apart."""
     job, name = planned.job, planned.pool.instance_type
-    on_demand = planned.plan.instances if job.cloud.market != "spot" else job.cloud.anchors
-    parts = ((True, planned.plan.instances - on_demand), (False, on_demand))
     return "\n".join(
         line
-        for spot, nodes in parts
+        for spot, nodes in instances_by_market(planned)
         for line in quota_lines(
             planned.catalogue, {name: nodes}, spot=spot, region=job.cloud.region
         )

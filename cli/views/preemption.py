@@ -1,6 +1,7 @@
 """A preemption as one line: who went, why the run goes on, what it cost."""
 
-from cli.progress import Preemption
+from cli.progress import Preemption, Progress
+from cli.views.node_names import short_names
 from cli.views.quantities import count, milliseconds
 
 
@@ -25,3 +26,20 @@ def _pause(preemption: Preemption) -> str:
         return ""
     parts = ", ".join(f"{name} {milliseconds(s)}" for name, s in preemption.parts_s.items())
     return f"; pause {milliseconds(preemption.pause_s)}" + (f" ({parts})" if parts else "")
+
+
+def short_preemption_line(preemption: Preemption, progress: Progress) -> str:
+    """One line: who was lost in which step, who goes on, how long that took, what was redone."""
+    names = short_names([node.id for node in progress.state.nodes])
+    who, zone = names.get(preemption.node, preemption.node), preemption.zone
+    several = progress.state.grid.pipelines > 1
+    slots = ", ".join(str(slot) if several else str(slot.stage) for slot in preemption.slots)
+    held = f"{'slot' if several else 'stage'} {slots}, {zone}" if slots else zone
+    step = "" if preemption.step is None else f"step {preemption.step}: "
+    heirs = " and ".join(names.get(node, node) for node in preemption.successors) or "others"
+    if preemption.planned:
+        return f"{step}{who} ({held}) left after a notice, {heirs} went on"
+    if preemption.pause_s is None:
+        return f"{step}{who} ({held}) lost, {heirs} took over"
+    paused = milliseconds(preemption.pause_s)
+    return f"{step}{who} ({held}) lost, {heirs} went on in {paused}, redid {preemption.recomputed}"

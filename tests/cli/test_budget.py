@@ -52,7 +52,7 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     assert steps_of(folder) == list(range(step))
     # The job writes no checkpoints: that of the stop is there all the same.
     assert receipt["newest_checkpoint"] == step
-    assert f"the newest checkpoint is of step {step}" in done.stdout
+    assert f"bamboo resume dear: from step {step}" in done.stdout
     bill = receipt["bill"]
     assert bill["whole_usd"] == pytest.approx(bill["usd"] + bill["beside"]["usd"], abs=1e-6)
     cost = bench.json("cost", "dear")["spent"]
@@ -60,7 +60,7 @@ def test_at_the_limit_it_is_kept_stopped_and_can_go_on(bench: Bench) -> None:
     assert cost["budget"]["left_usd"] == pytest.approx(0.04 - bill["whole_usd"], abs=2e-6)
     assert 0.035 < bill["usd"] < bill["whole_usd"] <= 0.04
     assert f"(${bill['usd']:.4f} for instances, $0.0" in receipt["sentence"]
-    assert "with the instances" in done.stdout
+    assert f", ${bill['whole_usd']:.4f} with disks and bytes" in done.stdout
     ends = [json.loads(line)["kind"] for line in (folder / "cloud.jsonl").read_text().splitlines()]
     assert ends.count("start") == ends.count("end") == 4
     assert not (folder / "endpoint.json").exists()

@@ -37,7 +37,9 @@ def test_redundancy_that_the_job_leaves_open_is_settled_before_the_run(tmp_path:
     bench = Bench(tmp_path)
     (tmp_path / "job.toml").write_text(JOB.replace('redundancy = "eager"\n', ""))
     kill = '[{step=10, stage=2, phase="forward"}]'
-    done = bench.run("launch", "job.toml", "--run", "auto", "--set", f"chaos.kill={kill}")
+    done = bench.run(
+        "launch", "job.toml", "--run", "auto", "--verbose", "--set", f"chaos.kill={kill}"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "redundancy auto is " in done.stdout
     resolved = json.loads((bench.home / "auto" / "resolved.json").read_text())

@@ -22,8 +22,8 @@ POLICY = Policy(cuts=((0, 2, 4),), virtual_nodes=4, pipelines=2, checkpoint_ever
 class Told:
     """A run whose decisions are shown as they are made."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys, self._screen = capsys, PlainScreen()
+    def __init__(self, capsys: pytest.CaptureFixture[str], *, verbose: bool = True) -> None:
+        self._capsys, self._screen = capsys, PlainScreen(verbose=verbose)
         self.state: State = forming(pipelines=2, stages=2, redundancy="peer")
         for node in NODES:
             self.by(joined(node))
@@ -52,6 +52,13 @@ class Told:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Told:
     return Told(capsys)
+
+
+def test_by_itself_a_screen_tells_what_a_run_comes_to(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Told(capsys, verbose=False)
+    assert not run.by(joined("f.1"))
+    (begun,) = run.by(events.NoticeReceived(node=NODES[1], deadline_s=120.0))
+    assert begun.startswith("reconfiguring: the cloud takes b.1 ")
 
 
 def stopped(node: NodeId, since: int, first: int) -> events.Quiesced:

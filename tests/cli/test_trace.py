@@ -40,7 +40,7 @@ def test_a_trace_from_its_begin_to_the_proof(bench: Bench) -> None:
     scale = ("--time-scale", "30", "--restart-seconds", "0", "--max-nodes", "3", "--hours", "0.17")
     done = bench.run("launch", "job.toml", "--run", "t", "--trace", "market.csv", *scale, *sets)
     assert done.returncode == 130, done.stdout + done.stderr
-    assert "nodes as in the trace market.csv, modelled: 3 at the start" in done.stdout
+    assert "as in market.csv, modelled: 3 nodes at first" in done.stdout
     assert "the 0.17 h of the trace that were asked for are over" in done.stdout
     receipt = json.loads((bench.home / "t" / "receipt.json").read_text())
     assert receipt["trace"]["preemptions"] == 4

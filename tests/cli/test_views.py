@@ -65,13 +65,7 @@ def test_the_screen() -> None:
         "i-1.0  us-east-1a  member  0.1 0.2  21  20   8   0  1.5 MiB  i-0.0 nobody",
         "i-3.0  us-east-1a  member  0.3       0   0   0   0      0 B  nobody",
         "i-2.0  us-east-1a  gone              0   0   0   0      0 B",
-        "! preemption in us-east-1a: node i-2.0 (stage 2) is gone: i-1.0 saw its connection end; "
-        "its shadow i-1.0 takes",
-        "over stage 2; new replicas: stage 2 on i-0.0 and stage 3 on i-1.0; the neighbour had "
-        "already computed 3",
-        "microbatches, recomputed 2; pause 259 ms (disconnect 250 ms, decision 7.0 ms, promotion "
-        "2.0 ms, first",
-        "operation 0.3 ms)",
+        "! step 1: i-2.0 (stage 2, us-east-1a) lost, i-1.0 went on in 259 ms, redid 2",
     ]
 
 

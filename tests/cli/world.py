@@ -122,6 +122,9 @@ class FakeScreen:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def detail(self, text: str) -> None:
+        self.notes.append(text)
+
 
 class FakeBooks:
     def __init__(self) -> None:

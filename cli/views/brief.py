@@ -1,0 +1,251 @@
+"""The plan and the end of a launch in few lines of 80 columns; `--verbose` has all of both.
+
+Rule: whatever a person would act on is kept: a warning, what is not survived, what went wrong.
+"""
+
+import textwrap
+from collections.abc import Mapping
+from math import comb
+from typing import Any
+
+from bamboo.core.words import size
+from bamboo.planner.quota import quota_needed, quota_sentence
+from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
+from bamboo.planner.value import MINIMUM_BILLED_S
+from bamboo.topology.strategy import modes_of
+from cli.market import HOUR_S, Replayed
+from cli.planning import Planned
+from cli.views.plan import instances_by_market
+from cli.views.quantities import count, duration, rate, usd
+
+WIDTH = 80
+PLAN_LINES = 12
+END_LINES = 15
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def plan_lines(
+    run: str, planned: Planned, *, cores: int | None, played: Replayed | None = None
+) -> list[str]:
+    """At most PLAN_LINES lines of at most WIDTH columns. `cores`: as of `plan_text`; `played`: the
+    trace that the run's nodes follow."""
+    plan, semantics = planned.plan, planned.strategy.semantics
+    data = planned.data
+    rows = [
+        ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
+        ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}"),
+        ("grid", _grid(planned)),
+        ("instances", _instances(planned)),
+        ("price", _price(planned, modelled=cores is not None)),
+        *_times(planned),
+        ("survives", _survives(planned)),
+    ]
+    if played is not None:
+        rows.append(("trace", _trace(played)))
+    warnings = [*_too_large(planned), *planned.price_warnings()]
+    warnings += _short_quotas(planned) if cores is None else []
+    room, notes = PLAN_LINES - len(rows) - 2, list[str]()
+    while warnings and len(folded := _folded("note", warnings[0], most=3)) + len(notes) <= room:
+        notes += folded
+        del warnings[0]
+    left = f"; {count(len(warnings), 'more note')}" if warnings else ""
+    return [
+        fit(f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}"),
+        *(fit(_row(name, words)) for name, words in rows),
+        *notes,
+        _row("all of it", f"with --verbose{left}"),
+    ]
+
+
+def _grid(planned: Planned) -> str:
+    grid, modes = planned.plan.grid, modes_of(planned.plan.mode)
+    shape = f"{count(grid.pipelines, 'pipeline')} of {count(grid.stages, 'stage')}"
+    most = size(max(stage.total for stage in planned.plan.memory))
+    mode = modes[0] if len(modes) == 1 else "by stage"
+    return f"{shape}, redundancy {mode}; at most {most} a node"
+
+
+def _instances(planned: Planned) -> str:
+    plan, kind = planned.plan, planned.plan.instance_type
+    zones = planned.zones or {planned.pool.zone: plan.instances}
+    where = next(iter(zones)) if len(zones) == 1 else count(len(zones), "zone")
+    spare = plan.instances - plan.largest.size
+    standbys = f", {spare} to stand by" if spare else ""
+    market = planned.pool.market.value
+    return f"{plan.instances} x {kind.name} ({kind.gpu}), {market} in {where}{standbys}"
+
+
+def _price(planned: Planned, *, modelled: bool) -> str:
+    word = "modelled, nothing is paid" if modelled else "real dollars"
+    on_demand = f"; on demand {usd(planned.plan.on_demand_usd_per_hour)}/h"
+    if planned.usd_per_hour == planned.plan.on_demand_usd_per_hour:
+        on_demand = ""
+    return f"{usd(planned.usd_per_hour)}/h, {word}{on_demand}"
+
+
+def _times(planned: Planned) -> list[tuple[str, str]]:
+    full = planned.plan.full
+    if full is None:
+        return []
+    value = planned.plan.samples_per_usd(planned.usd_per_hour)
+    worth = "" if value is None else f", {rate(value)} samples per dollar"
+    seconds = full.step_s * planned.strategy.semantics.steps
+    billed_s = max(seconds, float(MINIMUM_BILLED_S))
+    least = f" ({MINIMUM_BILLED_S} s are billed)" if billed_s > seconds else ""
+    whole = f"{duration(seconds)}, {usd(planned.usd_per_hour * billed_s / 3600)}{least}"
+    return [
+        ("a step", f"{duration(full.step_s)}: {rate(full.samples_per_s)} samples/s{worth}"),
+        ("the run", f"{whole}, if nothing is lost"),
+    ]
+
+
+def _survives(planned: Planned) -> str:
+    plan = planned.plan
+    every = min(planned.job.checkpoint.every_steps, planned.job.train.steps)
+    single = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
+    if single is Outcome.ENDED:
+        return "no loss: any node that goes without a notice ends the run"
+    if single is Outcome.RESTORED:
+        return f"any loss by going back to a checkpoint, at most {count(every, 'step')}"
+    how = "in the step" if single is Outcome.INSIDE else "from another pipeline"
+    nodes = len(plan.assignment.members())
+    _, fatal = broken(copies_of_stages(plan.assignment, plan.mode), nodes)
+    if not fatal:
+        return f"any one loss, {how}, and any two at once"
+    one = fatal == 1
+    becomes = f"need{'s' * one} a checkpoint" if every else f"end{'s' * one} the run"
+    return f"any one loss, {how}; {fatal} of {comb(nodes, 2)} pairs at once {becomes}"
+
+
+def _trace(played: Replayed) -> str:
+    terms = played.terms
+    hours = (played.end_s - terms.begin_s) / HOUR_S
+    lost = count(played.preemptions, "preemption")
+    nodes = f"{played.nodes_at_begin} nodes at first, at most {terms.max_nodes}"
+    return f"as in {terms.name}, modelled: {nodes}, {lost} in {hours:.2f} h"
+
+
+def _short_quotas(planned: Planned) -> list[str]:
+    """What the account is not known to allow; all of its quotas stand in the whole plan."""
+    catalogue, name = planned.catalogue, planned.pool.instance_type
+    return [
+        quota_sentence(need, region=planned.job.cloud.region, today=catalogue.today)
+        for spot, nodes in instances_by_market(planned)
+        for need in quota_needed({name: nodes}, catalogue, spot=spot)
+        if not need.enough
+    ]
+
+
+def _too_large(planned: Planned) -> list[str]:
+    kind = planned.plan.instance_type
+    stages = [s.stage for s in planned.plan.memory if s.total > kind.gpu_memory_bytes]
+    names = ", ".join(map(str, stages))
+    return [f"stage {names} does not fit a {kind.gpu}: take more stages"] if stages else []
+
+
+# ---------------------------------------------------------------- the end
+
+
+def end_lines(body: Mapping[str, Any]) -> list[str]:
+    """The end of a run from its receipt, at most END_LINES lines of at most WIDTH columns."""
+    run, done = body["run"], body["outcome"] == "done"
+    parts = f" in {body['parts']} parts" if body.get("parts", 1) > 1 else ""
+    lines = [
+        f"{run}: {body['outcome']} after step {body['step']}/{body['steps']} "
+        f"in {duration(body['wall_s'])}{parts}"
+    ]
+    if not done:
+        lines += _folded("why", body["sentence"], most=4)
+    if body["final_note"]:
+        lines += _folded("note", body["final_note"], most=2)
+    newest = body.get("newest_checkpoint")
+    if newest is not None and not done:
+        lines.append(_row("go on", f"bamboo resume {run}: from step {newest}"))
+    after = [
+        *_losses(body),
+        *_bill(body["bill"]),
+        *_value(body),
+        *([_row("check it", f"bamboo verify {run}")] if done and not body["final_note"] else []),
+        _row("all of it", f"bamboo report {run}"),
+    ]
+    troubles = [
+        line
+        for sentence in body.get("troubles", ())
+        for line in _folded("trouble", sentence, most=4)
+    ]
+    lost = _lost(body)
+    room = END_LINES - len(lines) - len(after) - 1
+    lines += troubles[: max(0, room)]
+    room -= len(troubles)
+    named = lost[1:]
+    if len(named) > room:
+        hidden = len(named) - max(0, room - 1)
+        named = [*named[: max(0, room - 1)], f"    and {hidden} more"][: max(0, room)]
+    return [fit(line) for line in [*lines, lost[0], *named, *after]]
+
+
+def _row(label: str, words: str) -> str:
+    return f"  {label:<10}  {words}"
+
+
+def _folded(label: str, words: str, *, most: int) -> list[str]:
+    """A row of at most so many lines; what is left out is marked."""
+    return textwrap.wrap(
+        words,
+        WIDTH,
+        initial_indent=_row(label, ""),
+        subsequent_indent=" " * 14,
+        max_lines=most,
+        placeholder=" ...",
+        break_on_hyphens=False,
+    )
+
+
+def _losses(body: Mapping[str, Any]) -> list[str]:
+    first, last, mean = body["first_loss"], body["last_loss"], body["mean_loss_of_last_10"]
+    if first is None or last is None or mean is None:
+        return []
+    steps = count(min(10, body["step"]), "step")
+    return [_row("loss", f"{first:.4f} -> {last:.4f}; mean of the last {steps} {mean:.4f}")]
+
+
+def _lost(body: Mapping[str, Any]) -> list[str]:
+    """A line for all losses, and one for each."""
+    lost, relaid = body["preemptions"], body["reconfigurations"]
+    again = sum(one["steps_again"] for one in relaid)
+    noticed = sum(one["planned"] for one in lost)
+    words = count(len(lost), "node") + " lost" + (f", {noticed} after a notice" if noticed else "")
+    if relaid:
+        words += f"; {count(len(relaid), 'new layout')}"
+    words += f"; {count(again, 'step')} done again" if again else "; no step done again"
+    return [_row("losses", words), *(f"    {one.get('short', one['line'])}" for one in lost)]
+
+
+def _bill(bill: Mapping[str, Any]) -> list[str]:
+    if not bill["instances"]:
+        return [_row("bill", "no instance was started, nothing is to be paid")]
+    words = usd(bill["usd"]) + (" modelled" if bill["modelled"] else "")
+    if "whole_usd" in bill:
+        words += f", {usd(bill['whole_usd'])} with disks and bytes"
+    if bill["on_demand_usd"]:
+        words += f"; {bill['usd'] / bill['on_demand_usd']:.0%} of on demand"
+    return [_row("bill", words)]
+
+
+def _value(body: Mapping[str, Any]) -> list[str]:
+    if not body["samples_per_usd"]:
+        return []
+    words = f"{rate(body['samples_per_s'])} samples/s, {rate(body['samples_per_usd'])} per dollar"
+    planned = body.get("planned") or {}
+    if planned.get("samples_per_s"):
+        worth = planned.get("samples_per_usd")
+        words += f" (planned {rate(planned['samples_per_s'])}"
+        words += f", {rate(worth)})" if worth else ")"
+    return [_row("value", words)]
+
+
+def fit(line: str) -> str:
+    """The line, cut where it is wider than WIDTH."""
+    return line if len(line) <= WIDTH else line[: WIDTH - 4].rstrip() + " ..."

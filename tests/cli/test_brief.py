@@ -1,0 +1,112 @@
+"""The plan and the end of a launch in few lines, and a preemption in one."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bamboo.ids import NodeId
+from cli.finish import receipt_body
+from cli.progress import Preemption
+from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
+from cli.views.node_names import short_names, with_short_names
+from cli.views.preemption import short_preemption_line
+from tests.cli.test_planning import JOB, plan
+from tests.cli.test_views import START_S, bill, in_the_middle
+
+BODY = receipt_body(
+    in_the_middle(),
+    bill([], now_s=START_S, modelled=True),
+    samples_per_step=16,
+    unigram_entropy_nats=None,
+    final_note="",
+)
+
+
+@pytest.mark.parametrize("redundancy", ["off", "stash", "eager", "peer"])
+@pytest.mark.parametrize("cores", [2, None])
+@pytest.mark.parametrize("every", [0, 5])
+def test_a_plan_has_few_lines(redundancy: str, cores: int | None, every: int) -> None:
+    job = replace(
+        JOB,
+        cluster=replace(JOB.cluster, redundancy=redundancy),
+        checkpoint=replace(JOB.checkpoint, every_steps=every),
+    )
+    lines = plan_lines("a-run-1126-0931-qx", plan(job), cores=cores)
+    assert len(lines) <= PLAN_LINES
+    assert max(map(len, lines)) <= WIDTH
+    text = "\n".join(lines)
+    assert f"redundancy {redundancy}" in text
+    survived = redundancy in ("stash", "eager")
+    assert ("any one loss, in the step" in text) == survived
+    assert ("ends the run" in text or "end the run" in text) == (every == 0)
+    assert ("real dollars" in text) == (cores is None)
+
+
+receipts = st.fixed_dictionaries(
+    {
+        "outcome": st.sampled_from(["done", "stopped", "budget", "unrecoverable", "fault"]),
+        "sentence": st.text("abc de", max_size=900),
+        "final_note": st.text("abc de", max_size=400),
+        "troubles": st.lists(st.text("abc de", max_size=200), max_size=9),
+        "newest_checkpoint": st.none() | st.integers(0, 99),
+        "preemptions": st.lists(
+            st.fixed_dictionaries({"planned": st.booleans(), "line": st.text("xy ", max_size=150)}),
+            max_size=40,
+        ),
+    }
+)
+
+
+@settings(max_examples=200)
+@given(drawn=receipts)
+def test_an_end_has_few_lines_whatever_happened(drawn: dict[str, Any]) -> None:
+    lines = end_lines({**BODY, **drawn})
+    assert len(lines) <= END_LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert not any("\n" in line for line in lines)
+    text = "\n".join(lines)
+    assert drawn["outcome"] in lines[0]
+    assert "bamboo report r" in text
+    resumable = drawn["newest_checkpoint"] is not None and drawn["outcome"] != "done"
+    assert ("bamboo resume r" in text) == resumable
+
+
+def test_a_receipt_of_an_older_release_has_an_end_too() -> None:
+    body = json.loads(json.dumps(BODY))
+    for one in body["preemptions"]:
+        del one["short"]
+    for later in ("planned", "troubles"):
+        body.pop(later, None)
+    assert len(end_lines(body)) <= END_LINES
+
+
+def test_a_preemption_is_one_line_with_short_names() -> None:
+    progress = in_the_middle()
+    (lost,) = progress.preemptions
+    assert short_preemption_line(lost, progress) == (
+        "step 1: i-2.0 (stage 2, us-east-1a) lost, i-1.0 went on in 259 ms, redid 2"
+    )
+    noticed = replace(lost, planned=True)
+    assert short_preemption_line(noticed, progress) == (
+        "step 1: i-2.0 (stage 2, us-east-1a) left after a notice, i-1.0 went on"
+    )
+    early = Preemption(
+        at_s=0.0, node=NodeId("i-2.0"), zone="a", slots=(), planned=False, sentence="s"
+    )
+    assert short_preemption_line(early, progress) == "i-2.0 (a) lost, others took over"
+
+
+def test_short_names_tell_all_nodes_apart() -> None:
+    ids = [NodeId(f"i-{start}{'0' * 12}.0") for start in ("51cfe", "51cfd", "a1", "a2")]
+    names = short_names(ids)
+    assert list(names.values()) == ["i-51cfe", "i-51cfd", "i-a1000", "i-a2000"]
+    assert with_short_names(f"node {ids[0]} is gone, says {ids[2]}", ids) == (
+        "i-51cfe is gone, says i-a1000"
+    )
+    again = [NodeId("i-51cfe.0"), NodeId("i-51cfe.1")]
+    assert short_names(again) == {node: node for node in again}
+    assert short_names([]) == {}
