@@ -1,13 +1,16 @@
 """A SIGKILL every few seconds: Bamboo, torchft and torchrun elastic side by side, and the oracle.
 
-    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--systems A,B] [--rounds 1]
+    python -m benchmarks.failover_vs_peers [--seconds 90] [--every 10] [--quiet-seconds 180]
+        [--systems A,B] [--rounds 1]
 
-The same GPT and global batch, five processes each (four train, one is a warm spare), the same kills
-at the same instants, and a killed process is followed at once by a new one. Ours run on the virtual
-device: four stages, eight microbatches, 20 ms forward and 40 ms backward, so that a step takes
-660 ms at best; a step of the others' replicas sleeps to these 660 ms. What each protects is not the
-same: ours is one pipeline of a model that needs four nodes, of which any may go; a replica of the
-others is a whole model on one node. Where it needs a pipeline of P nodes, one loss takes all P.
+Every system is played at both rates: a kill every few seconds, and one a minute. The same GPT and
+global batch, five processes each (four train, one is a warm spare), the same kills at the same
+instants, and a killed process is followed at once by a new one. Ours run on the virtual device:
+four stages, eight microbatches, 20 ms forward and 40 ms backward, so that a step takes 660 ms at
+best; a step of the others' replicas sleeps to these 660 ms. What each protects is not the same:
+torchft protects replicas, Bamboo protects stages. Ours is one pipeline of a model that needs four
+nodes, of which any may go; a replica of the others is a whole model on one node. Where it needs a
+pipeline of P nodes, one loss takes all P.
 
 Stall: from the kill to the next new step, less a step of the same system that nothing hit. Goodput:
 new samples by time, as a share of the same system's own when nothing hit it, and of the oracle's
@@ -29,7 +32,7 @@ from typing import Any
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from benchmarks import failover_ours as ours
-from benchmarks.failover_claims import HEAD, SMALLER, Row, claims, pooled, row
+from benchmarks.failover_claims import A_MINUTE, HEAD, SMALLER, Row, claims, pooled, row
 from benchmarks.failover_figures import Kill, Play, kills_every, never_ended, step_s
 from benchmarks.failover_oracle import Device, Oracle, oracle
 from benchmarks.options import at_least, chosen, more_than_zero, parsed, selected
@@ -50,12 +53,12 @@ shorter time to join a step takes twice as long when nothing happens (it was tri
 THEIR_BEST = "torchft 1 s"
 """By goodput, in the plays so far; by its median stall "tight" has been ahead of it too."""
 SYSTEMS = ("bamboo", *TORCHFT, "torchrun")
+OURS = ("bamboo", "bamboo" + A_MINUTE)
 PLAYED_BADLY = (RuntimeError, AssertionError, OSError, ValueError, subprocess.TimeoutExpired)
 """What one play may end with; the others are played and written all the same."""
 WARM_STEPS = 4
 LEAST_CALM_STEPS = 6
 QUIET_EVERY_S = 60.0
-QUIET = "bamboo, a minute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,23 +118,27 @@ class Bench:
         bound = self.best.goodput(_stages(kills), for_s=for_s)
         return self._row(name, found.play, calm_s=self._calm_s, bits=bits, bound=bound)
 
-    def torchft(self, name: str) -> Row:
+    def torchft(self, system: str, kills: Sequence[Kill], for_s: float, name: str) -> Row:
         """With one of the settings."""
-        settings = TORCHFT[name]
+        settings = TORCHFT[system]
         work = self._work if settings.fixed else replace(self._work, active=0)
         count = ours.STAGES + ours.STANDBYS * settings.fixed
-        killed = torchft_group.killed(
-            work, settings, self.kills, self._for_s, count=count, warm=WARM_STEPS
-        )
+        killed = torchft_group.killed(work, settings, kills, for_s, count=count, warm=WARM_STEPS)
+        bound = self.best.goodput(_stages(kills), for_s=for_s)
         return self._theirs(
-            name, killed, work, lambda work: torchft_group.calm(work, settings, count=count)
+            name,
+            killed,
+            work,
+            lambda work: torchft_group.calm(work, settings, count=count),
+            bound=bound,
         )
 
-    def torchrun(self, name: str) -> Row:
+    def torchrun(self, kills: Sequence[Kill], for_s: float, name: str) -> Row:
         """With checkpoints."""
         killed = torchrun_agents.played(
-            self._work, self.kills, self._for_s, spares=ours.STANDBYS, warm=WARM_STEPS
+            self._work, kills, for_s, spares=ours.STANDBYS, warm=WARM_STEPS
         )
+        bound = self.best.goodput(_stages(kills), for_s=for_s)
         return self._theirs(
             name,
             killed,
@@ -139,13 +146,23 @@ class Bench:
             lambda work: torchrun_agents.played(
                 work, (), 120.0 + work.steps, spares=ours.STANDBYS, warm=WARM_STEPS
             ),
+            bound=bound,
         )
 
-    def _theirs(self, name: str, killed: Theirs, work: Work, calm: Callable[[Work], Theirs]) -> Row:
-        """Beside a calm run of as many steps."""
+    def _theirs(
+        self,
+        name: str,
+        killed: Theirs,
+        work: Work,
+        calm: Callable[[Work], Theirs],
+        *,
+        bound: float,
+    ) -> Row:
+        """Beside a calm run of as many steps; `bound` is the oracle's goodput."""
         detail: dict[str, Any] = {"play": asdict(killed.play), "processes_unlike": killed.unlike}
         self.details.setdefault(name, []).append(detail)
-        beside = self._beside(name, max(killed.digests) + 1, work, calm)
+        system = name.removesuffix(A_MINUTE)
+        beside = self._beside(system, max(killed.digests) + 1, work, calm)
         detail["two_calm_runs"] = beside.control
         unlike = unlike_from(killed.digests, beside.digests)
         bits = "equal" if unlike is None else f"differ from step {unlike} on"
@@ -155,9 +172,8 @@ class Bench:
             bits = "no step after a kill"
         if killed.unlike:
             bits += f", {killed.unlike} unlike between processes"
-        if name == SMALLER:
+        if system == SMALLER:
             bits = "another training"
-        bound = self.best.goodput(_stages(self.kills), for_s=self._for_s)
         return self._row(name, killed.play, calm_s=beside.step_s, bits=bits, bound=bound)
 
     def _beside(self, name: str, steps: int, work: Work, calm: Callable[[Work], Theirs]) -> Calm:
@@ -186,12 +202,15 @@ class Bench:
         return row(name, play, calm_s=calm_s, bits=bits, bound=bound, oracle_step_s=step_s)
 
     def play(self, system: str) -> Row:
-        """One of SYSTEMS, or QUIET."""
-        if system == QUIET:
-            return self.bamboo(self._quiet_kills, self._quiet_s, system)
+        """One of SYSTEMS; with A_MINUTE behind its name the play with a kill a minute."""
+        name, kills, for_s = system, self.kills, self._for_s
+        if name.endswith(A_MINUTE):
+            system, kills, for_s = name.removesuffix(A_MINUTE), self._quiet_kills, self._quiet_s
         if system == "bamboo":
-            return self.bamboo(self.kills, self._for_s, system)
-        return self.torchft(system) if system in TORCHFT else self.torchrun(system)
+            return self.bamboo(kills, for_s, name)
+        if system in TORCHFT:
+            return self.torchft(system, kills, for_s, name)
+        return self.torchrun(kills, for_s, name)
 
 
 def unlike_from(digests: Mapping[int, str], others: Mapping[int, str]) -> int | None:
@@ -271,7 +290,7 @@ def main() -> int:
         "--quiet-seconds",
         type=at_least(0),
         default=180,
-        help="ours with a kill a minute; 0: not played",
+        help="of each play with a kill a minute; 0: not played",
     )
     parser.add_argument("--calm-steps", type=at_least(LEAST_CALM_STEPS), default=20)
     parser.add_argument("--rounds", type=at_least(1), default=1)
@@ -290,13 +309,13 @@ def main() -> int:
             return 2
     bench = Bench(arguments)
     print(said_of(bench.best, bench, arguments), flush=True)
-    with_quiet = [QUIET] if "bamboo" in systems and arguments.quiet_seconds else []
-    rows, failed = played(bench, [*systems, *with_quiet], arguments.rounds)
+    every_minute = [name + A_MINUTE for name in systems] if arguments.quiet_seconds else []
+    rows, failed = played(bench, [*systems, *every_minute], arguments.rounds)
     every = f"a kill every {arguments.every:g} s for {arguments.seconds:g} s"
     print(f"\n{every}, rounds of them: {arguments.rounds}\n{HEAD}")
     for name, found in rows.items():
         print(found.line())
-        if name in ("bamboo", QUIET):
+        if name in OURS:
             print(f"{'':21} {of_first_operation(bench.details[name])}")
     first_ms = first_operations_ms(bench.details.get("bamboo", ()))
     made = claims(rows, first_operation_ms=first_ms, failed=failed)
@@ -314,7 +333,7 @@ def main() -> int:
     command = command_of("failover_vs_peers", arguments)
     part = selected(parser, arguments, "systems")
     print(f"written: {write_result('failover-vs-peers', command, body, *part).name}")
-    bits = any(rows[name].bits != "equal" for name in ("bamboo", QUIET) if name in rows)
+    bits = any(rows[name].bits != "equal" for name in OURS if name in rows)
     return int(bool(failed) or bits)
 
 

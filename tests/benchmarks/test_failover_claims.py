@@ -38,6 +38,13 @@ def test_all_is_reached_by_a_good_play_beside_worse_ones() -> None:
     assert all(found.values())
 
 
+def test_a_play_with_a_kill_a_minute_is_not_held_against_one_with_many() -> None:
+    rare = played("torchft 1 s, a minute", 0.01)
+    assert verdicts(played("bamboo", 0.1), played("torchft 1 s", 0.9), rare) == verdicts(
+        played("bamboo", 0.1), played("torchft 1 s", 0.9)
+    )
+
+
 def test_an_interval_is_that_of_its_own_figure() -> None:
     mine = replace(played("bamboo", 0.1), hit_step_s=(1.7, 1.7, 1.7))
     rows = {one.system: one for one in (mine, played("torchft 1 s", 0.9), played("torchft", 0.8))}
