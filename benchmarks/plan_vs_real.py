@@ -9,7 +9,6 @@ prediction. Bytes: of the node that holds most of what the plan gives it, its te
 """
 
 import argparse
-import os
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.ids import RunId
-from bamboo.planner.cost import shared_step_s
 from benchmarks.local_run import step_times_s
 from benchmarks.options import at_least, chosen, parsed, selected
 from benchmarks.report import command_of, median_and_quartiles, write_result
@@ -93,10 +91,7 @@ def predicted(job: JobConfig) -> tuple[float, int]:
     planned = plan_job(job, wiring.run_preflight(job), run=RunId("plan"), now_s=0.0)
     expected = planned.plan.expected
     assert expected is not None, "both devices have times"
-    step_s = expected.step_s
-    if job.cluster.device == "cpu":
-        step_s = shared_step_s(expected, cores=os.cpu_count() or 1)
-    return step_s, max(one.total for one in planned.plan.memory)
+    return expected.step_s, max(one.total for one in planned.plan.memory)
 
 
 def measured(job: JobConfig) -> tuple[float, int]:

@@ -73,9 +73,7 @@ def _refuse_beyond_start(job: JobConfig, planned: Planned, *, spent_usd: float) 
 def _refuse_beyond_time(
     budget: BudgetConfig, job: JobConfig, planned: Planned, *, from_step: int, spent_usd: float
 ) -> None:
-    expected = planned.plan.expected
-    assert expected is not None, "asked only where there is a step time"
-    step_s = min([expected.step_s, *(grid.step_s for grid in planned.grids)])
+    step_s = planned.least_step_s()
     steps = job.train.steps - from_step
     seconds = steps * step_s
     rate = planned.usd_per_hour

@@ -353,9 +353,10 @@ def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> I
 
     def slower(option: Option) -> float:
         offer = offers[option.line.instance_type]
-        work = replace(offer.workload, bytes_per_s=offer.workload.bytes_per_s / SLOWER)
-        slow = replace(offer, workload=work, node_bytes_per_s=offer.node_bytes_per_s / SLOWER)
-        return again(option, slow, question).value
+        work = offer.workload
+        rates = (work.bytes_per_s / SLOWER, work.node_bytes_per_s / SLOWER)
+        slow = replace(work, bytes_per_s=rates[0], node_bytes_per_s=rates[1])
+        return again(option, replace(offer, workload=slow), question).value
 
     yield case("as asked, by the planner", lambda one: one.value)
     for hazard in LOW_HAZARDS:

@@ -7,7 +7,6 @@ Rule: nothing is started before everything that can be known is known, but for w
 model: a process, or a local cloud that has begun and is no run's yet (`begun`).
 """
 
-import os
 import random
 import shutil
 import time
@@ -179,11 +178,6 @@ def check_place(job: JobConfig, run: RunId) -> None:
         check_account(job, run)
     elif url := store_of_job(job):
         wiring.check_external_store(url, run)
-
-
-def cores_of(job: JobConfig) -> int | None:
-    """Of this machine, where the nodes are processes of it; None: real instances, real dollars."""
-    return len(os.sched_getaffinity(0)) if job.cloud.provider == "local" else None
 
 
 def claim(

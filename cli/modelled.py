@@ -108,7 +108,9 @@ def look_at(
         for index, layer in enumerate(work.layers)
     ]
     modelled = Modelled(
-        workload=work, gpu=gpu_of(kind).name, node_bytes_per_s=node_bytes_per_s(kind), why=why
+        workload=work,
+        gpu=gpu_of(kind).name,
+        why=why,
     )
     return {**seen, "layers": layers, MODELLED: modelled}
 
@@ -168,6 +170,7 @@ def on_type(kind: InstanceType, counted: Profile, *, job: JobConfig) -> Workload
         whole,
         source=f"modelled for {profile.device} by published figures, from {counted_words(counted)}",
         bytes_per_s=flow,
+        node_bytes_per_s=node_bytes_per_s(kind),
         state_bytes_per_s=flow,
         store_bytes_per_s=node_bytes_per_s(kind),
     )

@@ -30,7 +30,7 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.bar import Bar, Told, no_bar
 from cli.modelled import look_at
-from cli.planning import Planned, cheapest_pool, plan_job, stakes_of, timing_for
+from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.settling import grid_of
 from cli.strategies import Given
 from cli.workload import (
@@ -125,9 +125,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
     return Shown(
         name=Path(job.file).name,
         planned=planned,
-        nodes=node_shares(
-            plan, planned.workload, timing_for(planned.workload, plan.cut, planned.modelled)
-        ),
+        nodes=node_shares(plan, planned.workload),
         taken=taken,
         others=tuple((one, against(taken, one)) for one in others),
         resized=sizes,
@@ -161,7 +159,7 @@ def _best(
     workload = _with_cuts(workload, job, modelled, nodes=nodes, cut=named)
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
     lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
-    room = _room(workload, kind, modelled, nodes=nodes, modes=lasting)
+    room = _room(workload, kind, nodes=nodes, modes=lasting)
     played: Played = {}
     try:
         best, why = _first(workload, room, hazard, job, played), ""
@@ -206,7 +204,6 @@ def _with_cuts(
 def _room(
     workload: Workload,
     kind: InstanceType,
-    modelled: Modelled | None,
     *,
     nodes: range,
     modes: tuple[str, ...],
@@ -217,7 +214,6 @@ def _room(
         nodes=nodes,
         modes=modes,
         microbatches=(workload.microbatch,),
-        node_bytes_per_s=0.0 if modelled is None else modelled.node_bytes_per_s,
     )
 
 
@@ -235,15 +231,14 @@ def _compared(
     """The plan as the ranking sees it, with the grid that its instances fill, and the best others
     of so many nodes in the job's own microbatches."""
     job, plan = planned.job, planned.plan
-    modelled = planned.modelled
-    workload = _with_cuts(planned.workload, job, modelled, nodes=nodes, cut=plan.cut)
+    workload = _with_cuts(planned.workload, job, planned.modelled, nodes=nodes, cut=plan.cut)
     cluster, kind = job.cluster, plan.instance_type
     grid = plan.largest
     here = range(grid.size, grid.size + 1)
     # It is the plan, whatever its grid needs: what the run begins with was settled to fit.
     limit = max(kind.gpu_memory_bytes, _most_bytes(workload, grid, plan.mode))
     alone = replace(
-        _room(workload, kind, modelled, nodes=here, modes=(plan.mode,)),
+        _room(workload, kind, nodes=here, modes=(plan.mode,)),
         grids=(grid,),
         memory_bytes=limit,
     )
@@ -252,7 +247,7 @@ def _compared(
     (taken,) = ranked(
         workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys, played=played
     )
-    room = _room(workload, kind, modelled, nodes=nodes, modes=lasting_modes(hazard.stakes))
+    room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
     try:
         found = ranked(
             workload,
@@ -276,12 +271,10 @@ def _resized(
     plan, size = planned.plan, taken.choice.grid.size
     workload = replace(planned.workload, cuts={plan.grid.stages: plan.cut})
     given = planned.job.cluster.device == "virtual"
-    modelled = planned.modelled
     room = Room(
         memory_bytes=plan.instance_type.gpu_memory_bytes,
         nodes=range(size, size + 1),
         operation_s=least_operation_s(workload, given=given),
-        node_bytes_per_s=0.0 if modelled is None else modelled.node_bytes_per_s,
     )
     return resized(workload, taken, room, hazard, told=told)
 

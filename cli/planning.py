@@ -15,14 +15,15 @@ from bamboo.core.policy import GridTime
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue, InstanceType
-from bamboo.planner.cost import Timing
 from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profile import LayerFacts
+from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
 from bamboo.topology.grid import Grid
+from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
 from cli.instances import run_settings
@@ -35,7 +36,7 @@ from cli.workload import (
     cuts_of,
     grids_of,
     most_bytes,
-    timing_of,
+    on_cores,
     workload_of,
 )
 from cloud.ec2.pricing import cheapest_first
@@ -65,12 +66,14 @@ class Planned:
     """The calls that ask for the instances, a zone and a market each, as they may be shown."""
     catalogue: Catalogue
     workload: Workload
+    """With the cores of this machine counted, where nodes share them."""
     modelled: Modelled | None
     """Of times that are none of this machine."""
     cuts: tuple[tuple[int, ...], ...]
     """For each smaller number of stages that fits, and for the job's."""
     grids: tuple[GridTime, ...]
-    """Every grid that the run may have, each within an instance's memory."""
+    """Every grid that the run may have, each within an instance's memory; times with a core for
+    every node, by which the run decides."""
     too_large: tuple[tuple[Grid, int], ...]
     """Grids that the job would allow, with the bytes of the node that needs most: more than an
     instance has, so that the run never has them."""
@@ -89,6 +92,16 @@ class Planned:
         cloud = self.job.cloud
         spot = Market(cloud.market) is Market.SPOT
         return price_warnings(self.catalogue, cloud.instance_types, cloud.zones, spot=spot)
+
+    def least_step_s(self) -> float:
+        """Of a calm step on the fastest grid that the run may have."""
+        times = StepTimes(self.workload, self.plan.mode)
+        leaves = self.workload.shape.virtual_nodes
+        grids = {Grid(pipelines=one.pipelines, stages=one.stages) for one in self.grids}
+        return min(
+            times.calm_s(grid, equal_shares(leaves, grid.pipelines))
+            for grid in {*grids, self.plan.grid, self.plan.largest}
+        )
 
     def promised(self) -> dict[str, Any]:
         """What the plan says that calm steps take and are worth, with the largest grid that the
@@ -134,12 +147,13 @@ def plan_job(
     cuts = cuts_of(facts, cut, costs=settled.costs, job=job, kind=kind)
     workload = workload_of(job, seen, cuts=cuts, kind=kind)
     modelled: Modelled | None = seen.get(MODELLED)
+    here = on_cores(workload, job, seen, nodes=pipelines * job.cluster.stages)
     plan = make_plan(
         facts,
         grid=grid_of(job),
         mode=job.cluster.redundancy,
         shape=batch_shape(job),
-        batch=job.train.batch,
+        timed=here,
         instance_type=kind,
         zone_spot_usd_per_hour=zone_prices(job, catalogue, pool.instance_type),
         standbys=standbys,
@@ -148,7 +162,6 @@ def plan_job(
         spread=job.cluster.spread,
         losses_per_node_hour=losses_per_node_hour,
         cut=cut[:-1],
-        timing=timing_for(workload, cut, modelled),
     )
     chosen = plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
@@ -163,7 +176,7 @@ def plan_job(
         usd_per_hour=dearer + (chosen.instances_usd_per_hour if chosen else price * plan.instances),
         requests=_requests(run, job, catalogue, plan.instances, apart, now_s=now_s),
         catalogue=catalogue,
-        workload=workload,
+        workload=here,
         modelled=modelled,
         cuts=cuts,
         grids=_grids(job, facts, workload, cuts=cuts, kind=kind),
@@ -174,12 +187,6 @@ def plan_job(
         samples=int(seen["samples"]),
         code=code_of(seen),
     )
-
-
-def timing_for(workload: Workload, cut: Sequence[int], modelled: Modelled | None) -> Timing:
-    """What the stages of a cut take, and what a node can send where that is known."""
-    rate = 0.0 if modelled is None else modelled.node_bytes_per_s
-    return timing_of(workload, cut, node_bytes_per_s=rate)
 
 
 def _filled(job: JobConfig, nodes: int | None) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
 from cli.bar import Told
-from cli.modelled import counted_words, node_bytes_per_s, on_type, shaped_work
+from cli.modelled import counted_words, on_type, shaped_work
 from cli.planning import plan_job, zone_prices
 from cli.profiling import Wanted, profile_job, seen_of
 from cli.settling import grid_of
@@ -105,7 +105,6 @@ def offers_of(
                 gpu=kind.gpu,
                 memory_bytes=kind.gpu_memory_bytes,
                 workload=replace(found[kind.name], cuts=cuts),
-                node_bytes_per_s=0.0 if alike else node_bytes_per_s(kind),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
             )
@@ -127,8 +126,10 @@ def _profile(job: JobConfig, path: Path, progress: Progress) -> Profile:
 
 
 def _as_planned(job: JobConfig) -> Workload:
-    """With the times that a launch on this machine plans with."""
-    return plan_job(job, seen_of(job), run=RunId("cost"), now_s=0.0).workload
+    """With the times that a launch on this machine plans with, and a core for every node: what is
+    compared are instances."""
+    seen = {name: what for name, what in seen_of(job).items() if name != "cores"}
+    return plan_job(job, seen, run=RunId("cost"), now_s=0.0).workload
 
 
 def _as_given(job: JobConfig, samples_per_s: float) -> Workload:

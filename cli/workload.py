@@ -15,7 +15,6 @@ from bamboo.config.resolve import batch_shape, semantics, shape_facts
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime
 from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.cost import Timing
 from bamboo.planner.memory import memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
@@ -26,6 +25,7 @@ from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.manifest import Manifest
 
+OWN_CORES = ", with a core for every node"
 PROFILED = "profiled"
 """In what was seen of a job: its times are those of a profile, which this says in words."""
 MODELLED = "modelled"
@@ -39,8 +39,6 @@ class Modelled:
     workload: Workload
     """Its cuts are left open."""
     gpu: str
-    node_bytes_per_s: float
-    """Of all that an instance sends together."""
     why: str
     """One sentence; empty where it was asked for."""
 
@@ -156,8 +154,7 @@ def workload_of(
         backward_s = by_layer(cluster.virtual_backward_ms, cuts[-1])
         optimizer_s: tuple[float, ...] = ()
     else:
-        source = "measured on this machine's CPU, with a core for every node"
-        source += seen.get(PROFILED, "")
+        source = f"measured on this machine's CPU{seen.get(PROFILED, '')}{OWN_CORES}"
         forward_s = tuple(float(layer["forward_ms"]) / 1e3 for layer in layers)
         backward_s = tuple(float(layer["backward_ms"]) / 1e3 for layer in layers)
         optimizer_s = tuple(float(layer["optimizer_ms"]) / 1e3 for layer in layers)
@@ -178,17 +175,22 @@ def workload_of(
     )
 
 
-def timing_of(workload: Workload, cut: Sequence[int], *, node_bytes_per_s: float = 0.0) -> Timing:
-    """What the stages of a cut take."""
-    return Timing(
-        source=workload.source,
-        forward_s=workload.sums(workload.forward_s, cut),
-        backward_s=workload.sums(workload.backward_s, cut),
-        step_s=workload.sums(workload.optimizer_s, cut),
-        latency_s=workload.latency_s,
-        bytes_per_s=workload.bytes_per_s,
-        node_bytes_per_s=node_bytes_per_s,
-    )
+def on_cores(
+    workload: Workload, job: JobConfig, seen: Mapping[str, Any], *, nodes: int
+) -> Workload:
+    """With the cores of this machine counted where the nodes are processes of it that share them;
+    what a run decides is decided as if each node had its own. A virtual device needs one while it
+    computes, and sleeps for the rest of its time."""
+    cores = seen.get("cores", 0) / job.cluster.threads
+    if job.cloud.provider != "local" or MODELLED in seen or not 0 < cores < nodes:
+        return workload
+    share, whose = 1.0, ""
+    if job.cluster.device == "virtual":
+        computed_s = sum(x["forward_ms"] + x["backward_ms"] for x in seen["layers"]) / 1e3
+        share, whose = min(1.0, computed_s / sum(workload.both_s)), "what it computes on "
+    source = workload.source.removesuffix(OWN_CORES)
+    source += f", {whose}{cores:.3g} cores that {nodes} nodes share"
+    return replace(workload, source=source, cores=cores, core_share=share)
 
 
 def grids_of(

@@ -66,8 +66,6 @@ class Room:
     operation_s: float = 0.0
     """Of a forward or backward of a layer however small it is: what makes small microbatches slow.
     With 0 they only have smaller bubbles."""
-    node_bytes_per_s: float = 0.0
-    """Of all that a node sends together; 0: only each link has a rate, that of the workload."""
 
 
 class JobFitsNowhere(FitsNowhere):

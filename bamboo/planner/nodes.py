@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from bamboo.ids import NodeId
-from bamboo.planner.cost import Timing, costs_for, layout_for
+from bamboo.planner.cost import costs_for, layout_for
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.workload import Workload
@@ -34,14 +34,12 @@ class NodeShare:
     """Of a calm step."""
 
 
-def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeShare, ...]:
-    """Of every node of the grid, pipeline by pipeline. `timing` is that of the plan's stages."""
+def node_shares(plan: Plan, workload: Workload) -> tuple[NodeShare, ...]:
+    """Of every node of the grid, pipeline by pipeline."""
+    workload = replace(workload, cuts={plan.grid.stages: plan.cut})
     layout = layout_for(plan.grid, shape=workload.shape, mode=plan.mode)
-    costs = costs_for(
-        workload.layers, cut=plan.cut, grid=plan.grid, shape=workload.shape, timing=timing
-    )
-    figures = node_figures(plan_run(layout, costs))
-    if timing.node_bytes_per_s and plan.expected is not None:
+    figures = node_figures(plan_run(layout, costs_for(workload, plan.grid)))
+    if plan.expected is not None:
         figures = {node: _until(one, plan.expected.step_s) for node, one in figures.items()}
     stages = [range(first, stop) for first, stop in pairwise(plan.cut)]
     return tuple(
@@ -58,9 +56,9 @@ def node_shares(plan: Plan, workload: Workload, timing: Timing) -> tuple[NodeSha
 
 
 def _until(figures: NodeFigures, step_s: float) -> NodeFigures:
-    """Of a step that ends when all is sent: until then a node waits."""
-    spent_s = figures.useful_s + figures.redundant_s + figures.idle_s
-    return replace(figures, idle_s=figures.idle_s + max(0.0, step_s - spent_s))
+    """Of a step of that time: what is left of it a node waits."""
+    spent_s = figures.useful_s + figures.redundant_s
+    return replace(figures, idle_s=max(0.0, step_s - spent_s))
 
 
 def tightest(nodes: Sequence[NodeShare]) -> tuple[NodeShare, NodeShare]:

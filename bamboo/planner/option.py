@@ -29,8 +29,6 @@ class Offer:
     memory_bytes: int
     """Of a node."""
     workload: Workload
-    node_bytes_per_s: float
-    """Of all that a node sends together; 0: sizes do not matter."""
     on_demand_usd_per_hour: float
     spot_usd_per_hour: Mapping[str, float]
     """By zone; empty: it is not to be had."""

@@ -271,7 +271,6 @@ class _Table:
             nodes=self._question.nodes,
             modes=modes,
             microbatches=(offer.workload.microbatch,),
-            node_bytes_per_s=offer.node_bytes_per_s,
         )
 
     def _nearest(self) -> Misfits:
@@ -352,7 +351,10 @@ def _same_steps(one: Offer, other: Offer) -> bool:
     """Whether plans fit and steps take the same on both, but for what a node sends in all."""
     if _size(one) != _size(other):
         return False
-    works = (replace(offer.workload, store_bytes_per_s=0.0) for offer in (one, other))
+    works = (
+        replace(offer.workload, store_bytes_per_s=0.0, node_bytes_per_s=0.0)
+        for offer in (one, other)
+    )
     return next(works) == next(works)
 
 

@@ -5,25 +5,18 @@ Rule: plain arguments in, one frozen value out; every figure says what it was ma
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.cost import (
-    Expected,
-    Timing,
-    costs_for,
-    expected,
-    layout_for,
-    sent_bytes,
-)
+from bamboo.planner.cost import Expected, costs_for, expected, layout_for
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
 from bamboo.planner.survival import Outcome, single_loss, survival
 from bamboo.planner.value import samples_per_usd, usd_per_hour
+from bamboo.planner.workload import Workload
 from bamboo.planner.zones import (
     LOSSES_PER_NODE_HOUR,
     Spread,
@@ -33,8 +26,6 @@ from bamboo.planner.zones import (
     nodes_by_zone,
     price_spreads,
 )
-from bamboo.schedule.layout import Costs, Layout, at_stage
-from bamboo.schedule.redundancy import has_replica
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import BARE_MODES, SPREADS
@@ -96,11 +87,10 @@ def make_plan(
     grid: Grid,
     mode: str,
     shape: BatchShape,
-    batch: int,
+    timed: Workload | None = None,
     instance_type: InstanceType,
     zone_spot_usd_per_hour: Mapping[str, float],
     cut: Sequence[int] = (),
-    timing: Timing | None = None,
     standbys: int = 0,
     max_pipelines: int = 0,
     stakes: Stakes,
@@ -110,9 +100,10 @@ def make_plan(
     """Plan a job on one instance type, one node an instance.
 
     `cut` names the first layer of each stage; empty: balanced by flops. `shape` is the batch in
-    virtual nodes, `batch` its samples. `zone_spot_usd_per_hour` is per instance; `standbys` are
-    instances beyond the grid of `max_pipelines` (0: of `grid`), paid like the others. `spread` is
-    one of SPREADS, or `auto` for the cheapest where nodes are lost so often.
+    virtual nodes; `timed` the same layers with their times, None: nobody knows them.
+    `zone_spot_usd_per_hour` is per instance; `standbys` are instances beyond the grid of
+    `max_pipelines` (0: of `grid`), paid like the others. `spread` is one of SPREADS, or `auto` for
+    the cheapest where nodes are lost so often.
     Raises InputError when there are more stages than layers, or cut or spread do not fit.
     """
     whole = whole_cut(facts, grid, cut)
@@ -121,13 +112,13 @@ def make_plan(
     count = largest.size + standbys
     step = full = None
     spreads: tuple[Spread, ...] = ()
-    if timing is not None:
-        calm = partial(_calm, facts, cut=whole, mode=mode, shape=shape, timing=timing)
-        layout, costs, full = calm(largest, batch=batch)
-        step = full if largest == grid else calm(grid, batch=batch)[2]
+    if timed is not None:
+        timed = replace(timed, cuts={**timed.cuts, grid.stages: whole})
+        full = expected(timed, largest, mode)
+        step = full if largest == grid else expected(timed, grid, mode)
         spreads = price_spreads(
-            layout,
-            costs,
+            layout_for(largest, shape=shape, mode=mode),
+            costs_for(timed, largest),
             step_s=full.step_s,
             nodes=count,
             stakes=stakes,
@@ -175,40 +166,6 @@ def whole_cut(
             "give the first layer of each stage, growing from 0, or leave it empty"
         )
     return whole
-
-
-def _calm(
-    facts: Sequence[LayerFacts],
-    grid: Grid,
-    *,
-    cut: Sequence[int],
-    mode: str,
-    shape: BatchShape,
-    batch: int,
-    timing: Timing,
-) -> tuple[Layout, Costs, Expected]:
-    """A calm step with a grid: who runs what, what it costs, and how long all of it takes."""
-    layout = layout_for(grid, shape=shape, mode=mode)
-    costs = costs_for(facts, cut=cut, grid=grid, shape=shape, timing=timing)
-    sent_s = _sent_s(layout, costs, timing)
-    return layout, costs, expected(layout, costs, batch=batch, source=timing.source, least_s=sent_s)
-
-
-def _sent_s(layout: Layout, costs: Costs, timing: Timing) -> float:
-    """What the busiest node takes to send all that a calm step has it send; 0: only each link has a
-    rate."""
-    if not timing.node_bytes_per_s:
-        return 0.0
-    stages = range(layout.assignment.grid.stages)
-    exchanged = at_stage(costs.exchange_bytes, 0) / (at_stage(costs.gradient_bytes, 0) or 1.0)
-    peers = layout.assignment.grid.pipelines - 1
-    sent = sent_bytes(
-        [at_stage(costs.boundary_bytes, stage) for stage in stages],
-        [at_stage(costs.gradient_bytes, stage) for stage in stages],
-        microbatches=max(row[0].microbatches for row in layout.programs),
-        copies=(1.0 if has_replica(layout.mode) else 0.0) + exchanged * peers,
-    )
-    return max(sent) / timing.node_bytes_per_s
 
 
 def _choose(spread: str, spreads: Sequence[Spread]) -> str:

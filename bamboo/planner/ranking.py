@@ -17,7 +17,7 @@ from typing import TypeVar
 from bamboo.errors import InputError
 from bamboo.planner.candidates import Candidates, Choice, Room
 from bamboo.planner.losses import NO_LOSSES, Hazard, LossBook, Losses
-from bamboo.planner.step_time import DRY_STEPS, SETTLED_STEPS, StepTimes
+from bamboo.planner.step_time import DryRuns, StepTimes
 from bamboo.planner.value import samples_per_s, samples_per_usd, usd_per_hour
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
@@ -25,8 +25,6 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO, SPREADS, how_redundant
 
-SLOW = 0.5
-"""Of a step: where shipping a gradient may take longer than this, more steps are played."""
 WHOLE = 2
 """What is known of a plan: its bound; 1: its calm step; 2: what losses cost it, too."""
 DIGITS = 9
@@ -84,8 +82,8 @@ class Candidate:
 
 
 T = TypeVar("T")
-Played = dict[tuple[int, str, tuple[int, ...], int], StepTimes]
-"""Dry runs of one workload: by samples of a microbatch, mode, cut, and steps."""
+Played = dict[tuple[int, str, tuple[int, ...]], DryRuns]
+"""Of one workload: by samples of a microbatch, mode and cut."""
 
 
 def least_redundant(
@@ -203,22 +201,19 @@ class Judge:
         known = {} if instants is None else instants
         self.book = LossBook(hazard=hazard, spread=spread, standbys=standbys, instants=known)
         self._prices = hazard.stakes.zone_usd_per_hour
-        self._room = room
-        self._times: Played = {} if played is None else played
-        self._least: dict[Choice, tuple[float, float]] = {}
+        self._workload = workload
+        self._played: Played = {} if played is None else played
+        self._times: dict[tuple[int, str, tuple[int, ...]], StepTimes] = {}
         if like:
-            self._times, self._least = like._times, like._least
+            self._played = like._played
+            if like._workload.node_bytes_per_s == workload.node_bytes_per_s:
+                self._times = like._times
 
     def floor_s(self, choice: Choice) -> float:
         """No calm step of the plan takes less."""
-        if choice not in self._least:
-            grid, times = choice.grid, self._times_of(choice, choice.mode)
-            shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-            most_bytes = max(times.sent_bytes(grid, shares))
-            self._least[choice] = times.floor_s(grid, shares), most_bytes
-        least_s, sent_bytes = self._least[choice]
-        rate = self._room.node_bytes_per_s
-        return max(least_s, sent_bytes / rate if rate else 0.0)
+        grid, times = choice.grid, self._times_of(choice, choice.mode)
+        shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
+        return times.floor_s(grid, shares)
 
     def least_usd_per_hour(self, choice: Choice) -> float:
         """What the plan costs in steps of the least time: no plan of longer ones gets more out of
@@ -228,7 +223,7 @@ class Judge:
 
     def bound(self, choice: Choice) -> float:
         """The plan is worth no more."""
-        rate = samples_per_s(self._work(choice).batch, self.floor_s(choice))
+        rate = samples_per_s(self._workload.batch, self.floor_s(choice))
         # Rounded up, for values are rounded to so many digits.
         return samples_per_usd(rate, self.least_usd_per_hour(choice)) * (1 + ROUNDING)
 
@@ -239,16 +234,16 @@ class Judge:
         return replace(
             one,
             losses=self.book.of(work, times, choice.grid, choice.mode),
-            redundancy_overhead=max(0.0, one.step_s / self._step_s(choice, "off") - 1),
+            redundancy_overhead=max(0.0, one.step_s / self._bare_s(choice) - 1),
         )
 
     def calm(self, choice: Choice) -> Candidate:
         """The figures of a plan without losses, and without what redundancy takes of its step."""
         grid, work, times = choice.grid, self._work(choice), self._times_of(choice, choice.mode)
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
-        step_s = self._step_s(choice, choice.mode)
+        step_s = times.calm_s(grid, shares)
         sent = max(times.sent_bytes(grid, shares))
-        rate = self._room.node_bytes_per_s or work.bytes_per_s
+        rate = work.node_bytes_per_s or work.bytes_per_s
         needed_s = sum(work.both_s) * work.shape.total
         return Candidate(
             choice=choice,
@@ -264,17 +259,10 @@ class Judge:
             usd_per_hour=self._nodes_usd_per_hour(grid) + self._moved_usd_per_hour(choice, step_s),
         )
 
-    def _step_s(self, choice: Choice, mode: str) -> float:
-        """Of a calm step, and no less than what its node has to send takes."""
-        grid, times = choice.grid, self._times_of(choice, mode)
-        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
-        sent_s = self._sent_s(times, grid, shares)
-        return max(times.calm_s(grid, shares), times.floor_s(grid, shares), sent_s)
-
-    def _sent_s(self, times: StepTimes, grid: Grid, shares: tuple[int, ...]) -> float:
-        """What the busiest node of a step takes to send all that it has to."""
-        rate = self._room.node_bytes_per_s
-        return max(times.sent_bytes(grid, shares)) / rate if rate else 0.0
+    def _bare_s(self, choice: Choice) -> float:
+        """A calm step of the plan in mode `off`."""
+        shares = equal_shares(self._workload.shape.virtual_nodes, choice.grid.pipelines)
+        return self._times_of(choice, "off").calm_s(choice.grid, shares)
 
     def _nodes_usd_per_hour(self, grid: Grid) -> float:
         zones = self.book.zones(grid)
@@ -286,27 +274,23 @@ class Judge:
         if len(self.book.zones(grid)) < 2:
             return 0.0
         assignment, zone_of = self.book.laid_out(grid, choice.mode)
-        shares = equal_shares(self._work(choice).shape.virtual_nodes, grid.pipelines)
+        shares = equal_shares(self._workload.shape.virtual_nodes, grid.pipelines)
         times = self._times_of(choice, choice.mode)
         crossing = times.crossing_bytes(assignment, shares, zone_of)
         return crossing / 1e9 * USD_PER_GB * 3600 / step_s
 
     def _work(self, choice: Choice) -> Workload:
-        return self.candidates.work(choice.microbatch)
+        return replace(
+            self.candidates.work(choice.microbatch),
+            cuts={choice.grid.stages: choice.cut},
+            node_bytes_per_s=self._workload.node_bytes_per_s,
+        )
 
     def _times_of(self, choice: Choice, mode: str) -> StepTimes:
-        times = self._played(choice, mode, DRY_STEPS)
-        # A gradient that takes longer than a step holds up the step after the next.
-        shares = equal_shares(self._work(choice).shape.virtual_nodes, choice.grid.pipelines)
-        if times.shipped_s(choice.grid) > SLOW * times.floor_s(choice.grid, shares):
-            return self._played(choice, mode, SETTLED_STEPS)
-        return times
-
-    def _played(self, choice: Choice, mode: str, steps: int) -> StepTimes:
-        key = (choice.microbatch, mode, choice.cut, steps)
+        key = (choice.microbatch, mode, choice.cut)
         if key not in self._times:
-            work = replace(self._work(choice), cuts={choice.grid.stages: choice.cut})
-            self._times[key] = StepTimes(work, mode, steps=steps)
+            known = self._played.setdefault(key, DryRuns())
+            self._times[key] = StepTimes(self._work(choice), mode, known=known)
         return self._times[key]
 
 

@@ -37,6 +37,14 @@ class Workload:
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
     """Of a link between two nodes; 0: sizes do not matter."""
+    node_bytes_per_s: float = 0.0
+    """Of all that a node sends together; 0: only each link has a rate."""
+    cores: float = 0.0
+    """For how many nodes at once there is a processor, where all share one machine; 0: each has its
+    own."""
+    core_share: float = 1.0
+    """Of the time of an operation, that for which it needs the processor: the virtual device sleeps
+    for the rest."""
     far: ZoneLinks | None = None
     """Between nodes of different zones; None: as between all others."""
     state_bytes_per_s: float = 0.0

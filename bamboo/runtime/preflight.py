@@ -12,6 +12,7 @@ Times are medians: layers that the same function makes, for an input of the same
 together. Progress goes to standard error.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -130,6 +131,7 @@ def _facts(job: JobConfig, data: Dataset, described: dict[str, Any]) -> dict[str
         "samples": data.samples,
         "unigram_entropy_nats": data.unigram_entropy_nats,
         "numerics": local_numerics(job.cluster),
+        "cores": len(os.sched_getaffinity(0)),
     }
 
 

@@ -62,6 +62,8 @@ class DryRun:
         self._modes = layout.modes
         self._costs = costs
         self._have: set[Key] = set()
+        self._sent: set[tuple[Slot, int]] = set()  # partial sums, of a step
+        self._sends_until_ns: dict[NodeId, int] = {}
         self._parts: dict[tuple[str, Slot, int], int] = {}
         self._acks: dict[int, int] = {}
         self._links: Links[Key | Ran] = Links(
@@ -86,8 +88,7 @@ class DryRun:
             state = SlotState(slot, self._layout.program(slot).instructions)
             self._nodes[owner].owned.append(state)
         for slot in self._grid.slots():
-            shadow = assignment.shadow(slot)
-            if shadow is None:
+            if (shadow := assignment.shadow(slot)) is None:
                 continue
             if shadow not in self._nodes:
                 raise ValueError(f"node {shadow} shadows {slot} and owns nothing: not modelled")
@@ -164,12 +165,11 @@ class DryRun:
             self._links.at(ran.end_ns, ran)
 
     def _pick(self, node: NodeState) -> Ran | None:
-        choice = next_op(self._ready(node))
-        if choice is None:
+        if (choice := next_op(self._ready(node))) is None:
             return None
         instruction = choice.instruction
         duration_ns = self._duration_ns[instruction.kind, instruction.stage]
-        if instruction.kind == "X" and self._has_sent(choice.slot, choice.step):
+        if instruction.kind == "X" and (choice.slot, choice.step) in self._sent:
             duration_ns = 0  # the rest of an exchange takes what came, its work is done
         return Ran(
             node=node.id,
@@ -203,10 +203,6 @@ class DryRun:
         done = state.cursor > len(state.program)
         return Instruction(stage=state.slot.stage, kind="S" if done else "X")
 
-    def _has_sent(self, slot: Slot, step: int) -> bool:
-        """Whether the slot has sent its partial sums of the step."""
-        return ("sent", slot, step, -1) in self._have
-
     def _lacks(self, state: SlotState, instruction: Instruction) -> str | None:
         """What the slot's next operation waits for; None when it is ready."""
         slot, step, microbatch = state.slot, state.step, instruction.microbatch
@@ -218,15 +214,18 @@ class DryRun:
         elif instruction.kind == "B" and slot.stage < self._grid.stages - 1:
             if ("grad", slot, step, microbatch) not in self._have:
                 return f"{slot.stage + 1}B{microbatch}"
-        elif instruction.kind == "X" and self._has_sent(slot, step):
-            count = self._parts.get(("part", slot, step), 0)
-            if count < self._grid.pipelines:
-                return f"the partial sums of {self._grid.pipelines - count} pipelines"
+        elif instruction.kind == "X" and (slot, step) in self._sent:
+            lacking = self._partial_sums(slot) - self._parts.get(("part", slot, step), 0)
+            if lacking > 0:
+                return f"the partial sums of {lacking} pipelines"
         elif instruction.kind == "S":
             count = self._parts.get(("norm", slot, step), 0)
             if count < self._grid.size:
                 return f"the squares of {self._grid.size - count} slots"
         return None
+
+    def _partial_sums(self, slot: Slot) -> int:
+        return self._grid.pipelines + (at_stage(self._costs.peers_s, slot.stage) > 0)
 
     def _is_settled(self, step: int) -> bool:
         return self._acks.get(step, 0) == self._shadow_count
@@ -258,9 +257,8 @@ class DryRun:
         """Its redundant forward is done, and the successor sent the gradient here as well."""
         if len(shadow.forwards) >= len(shadow.backwards):
             return False
-        if shadow.slot.stage == self._grid.stages - 1:
-            return True
-        return ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0) in self._have
+        key = ("regrad", shadow.slot, shadow.step, instruction.microbatch or 0)
+        return shadow.slot.stage == self._grid.stages - 1 or key in self._have
 
     def _fits(self, shadow: ShadowState) -> bool:
         mode, cursor = self._modes[shadow.slot.stage], shadow.host.cursor
@@ -329,21 +327,26 @@ class DryRun:
         """First the partial sums go to the owners of shards, and results come back: two messages'
         latency. Once all are here, or at once in a grid of one pipeline, the gradient is whole."""
         slot = state.slot
-        if not self._has_sent(slot, step):
-            self._have.add(("sent", slot, step, -1))
+        if (slot, step) not in self._sent:
+            self._sent.add((slot, step))
             size = at_stage(self._costs.exchange_bytes, slot.stage)
             for peer in self._grid.column(slot.stage):
                 self._send(node, self._owners[peer], ("part", peer, step, -1), size, hops=2)
-            if self._grid.pipelines > 1:
+            if (peers_s := at_stage(self._costs.peers_s, slot.stage)) > 0:
+                begin_ns = max(self._links.now_ns, self._sends_until_ns.get(node, 0))
+                self._sends_until_ns[node] = begin_ns + round(peers_s * 1e9)
+                self._links.at(self._sends_until_ns[node], ("part", slot, step, -1))
+            if self._partial_sums(slot) > 1:
                 return
         state.cursor += 1
         self._reduced(slot, step)
 
     def _reduced(self, slot: Slot, step: int) -> None:
         """The whole gradient of a slot is there: its squares go to all."""
-        owner = self._owners[slot]
+        owner, peers = self._owners[slot], self._partial_sums(slot) > self._grid.pipelines
         for other in self._grid.slots():
-            self._send(owner, self._owners[other], ("norm", other, step, -1), 0.0)
+            to = NodeId("") if peers else self._owners[other]  # theirs are here no sooner
+            self._send(owner, to, ("norm", other, step, -1), 0.0)
 
     def _ship(self, ran: Ran) -> None:
         """The gradient goes to the shadow when the owner begins to step with it."""
@@ -390,8 +393,7 @@ class DryRun:
         out = []
         for node in self._nodes.values():
             for state in node.owned:
-                instruction = self._next_own(state)
-                if instruction is not None:
+                if (instruction := self._next_own(state)) is not None:
                     lacks = self._lacks(state, instruction)
                     out.append(f"{instruction} of pipeline {state.slot.pipeline} waits for {lacks}")
         return out

@@ -98,7 +98,7 @@ def figures(timeline: Timeline, costs: Costs) -> Figures:
         bound_s=bound_s(timeline.layout, costs),
         bubble=1.0 - useful_ns / capacity_ns if capacity_ns else 0.0,
         redundant=redundant_ns / capacity_ns if capacity_ns else 0.0,
-        busy=_busy(timeline, nodes=nodes),
+        busy=busy(timeline),
         stages=tuple(_stage_figures(timeline, grid.column(s)) for s in range(grid.stages)),
     )
 
@@ -138,8 +138,9 @@ def _spent_ns(timeline: Timeline) -> dict[NodeId, tuple[int, int]]:
     return spent
 
 
-def _busy(timeline: Timeline, *, nodes: int) -> tuple[float, ...]:
-    """`Figures.busy`, in steady state."""
+def busy(timeline: Timeline) -> tuple[float, ...]:
+    """`Figures.busy`, in steady state; empty where no time passes."""
+    nodes = len(set(timeline.layout.assignment.owners))
     start_ns, window_ns = _window_ns(timeline)
     if not window_ns:
         return ()

@@ -43,6 +43,9 @@ class Costs:
     """All parameter gradients of the stage: what is shipped to the shadow."""
     exchange_bytes: tuple[float, ...] = ()
     """Sent by one owner to each peer of its column; 0 in a grid of one pipeline."""
+    peers_s: tuple[float, ...] = ()
+    """What the exchange with pipelines that are not played takes, of which a node does one after
+    the other; 0: all pipelines are played."""
     far: Far | None = None
     """Links between zones; None: they are like all others."""
 
@@ -60,6 +63,7 @@ class Costs:
         boundary_bytes: Sequence[float] = (),
         gradient_bytes: Sequence[float] = (),
         exchange_bytes: Sequence[float] = (),
+        peers_s: Sequence[float] = (),
         far: Far | None = None,
     ) -> "Costs":
         """Costs with one figure per stage; a single figure stands for all stages.
@@ -76,6 +80,7 @@ class Costs:
             boundary_bytes=per_stage("boundary_bytes", boundary_bytes, stages),
             gradient_bytes=per_stage("gradient_bytes", gradient_bytes, stages),
             exchange_bytes=per_stage("exchange_bytes", exchange_bytes, stages),
+            peers_s=per_stage("peers_s", peers_s, stages),
             far=far,
         )
 

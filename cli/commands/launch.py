@@ -26,11 +26,10 @@ from cli.views.trace import trace_body, trace_text
 def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     """The plan before a start, a line or several each."""
     run, planned, played = prepared.run, prepared.planned, prepared.trace
-    cores = launching.cores_of(prepared.job)
     if not verbose:
-        return plan_lines(run, planned, cores=cores, played=played)
-    said = [quota_text(planned)] if cores is None else []
-    said.append(plan_text(run, planned, cores=cores))
+        return plan_lines(run, planned, played=played)
+    said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
+    said.append(plan_text(run, planned))
     return said if played is None else [*said, trace_text(played)]
 
 

@@ -7,7 +7,6 @@ import click
 
 from cli.bar import bar
 from cli.echo import echo, echo_result, progress_is_hidden
-from cli.launching import cores_of
 from cli.modelled import gpu_option
 from cli.overrides import overrides_option
 from cli.paper import Asked, plan_on_paper
@@ -45,5 +44,4 @@ def command(
         echo("looking at model, data and other plans", err=True)
     asked = Asked(overrides=overrides, nodes=nodes, max_nodes=max_nodes, hazard=hazard, gpu=gpu)
     shown = plan_on_paper(job, asked, bar=bar)
-    body, cores = paper_body(shown), cores_of(shown.planned.job)
-    echo_result(json.dumps(body) if as_json else paper_text(shown, cores=cores))
+    echo_result(json.dumps(paper_body(shown)) if as_json else paper_text(shown))

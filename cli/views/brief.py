@@ -26,11 +26,10 @@ END_LINES = 15
 # ---------------------------------------------------------------- the plan
 
 
-def plan_lines(
-    run: str, planned: Planned, *, cores: int | None, played: Replayed | None = None
-) -> list[str]:
-    """At most PLAN_LINES lines of at most WIDTH columns. `cores`: as of `plan_text`; `played`: the
-    trace that the run's nodes follow."""
+def plan_lines(run: str, planned: Planned, *, played: Replayed | None = None) -> list[str]:
+    """At most PLAN_LINES lines of at most WIDTH columns. `played`: the trace that the run's nodes
+    follow."""
+    local = planned.job.cloud.provider == "local"
     plan, semantics = planned.plan, planned.strategy.semantics
     data = planned.data
     rows = [
@@ -38,14 +37,14 @@ def plan_lines(
         ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}"),
         ("grid", _grid(planned)),
         ("instances", _instances(planned)),
-        ("price", _price(planned, modelled=cores is not None)),
+        ("price", _price(planned, modelled=local)),
         *_times(planned),
         ("survives", _survives(planned)),
     ]
     if played is not None:
         rows.append(("trace", _trace(played)))
     warnings = [*_too_large(planned), *planned.price_warnings()]
-    warnings += _short_quotas(planned) if cores is None else []
+    warnings += [] if local else _short_quotas(planned)
     room, notes = PLAN_LINES - len(rows) - 2, list[str]()
     while warnings and len(folded := _folded("note", warnings[0], most=3)) + len(notes) <= room:
         notes += folded

@@ -22,9 +22,9 @@ KEY_OF_SIZE = "train.microbatch"
 NEXT = ("plan", "spread", "nodes", "step", "samples/s", "$/h", "overhead", "samples per $")
 
 
-def paper_text(shown: Shown, *, cores: int | None) -> str:
+def paper_text(shown: Shown) -> str:
     """The plan as `launch` shows it; below it what each node does, and why it is this plan."""
-    head = plan_text(shown.name, shown.planned, cores=cores)
+    head = plan_text(shown.name, shown.planned)
     lines = [
         "  a node of each stage: what it holds at most, and how it spends a calm step:",
         *_nodes(shown.nodes),

@@ -7,7 +7,6 @@ from typing import Any
 
 from bamboo.config.policy import policy_of
 from bamboo.core.words import size
-from bamboo.planner.cost import shared_step_s
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
@@ -27,9 +26,8 @@ APART = ("activations", "stash", "replica", "ahead")
 PURPOSES = (*STATE, *APART)
 
 
-def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
-    """All of the plan but the requests. `cores`: of this machine, where the nodes are processes of
-    it and the dollars modelled; None: real instances."""
+def plan_text(run: str, planned: Planned) -> str:
+    """All of the plan but the requests."""
     plan = planned.plan
     semantics = planned.strategy.semantics
     lines = [
@@ -42,8 +40,8 @@ def plan_text(run: str, planned: Planned, *, cores: int | None) -> str:
         *paragraph(planned.redundancy_why),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
-        *_price(planned, modelled=cores is not None),
-        *_time(planned, cores=cores),
+        *_price(planned),
+        *_time(planned),
         *_spreads(plan),
         *(line for note in (*plan.notes, *size_notes(planned)) for line in paragraph(note)),
     ]
@@ -107,13 +105,14 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _price(planned: Planned, *, modelled: bool) -> list[str]:
+def _price(planned: Planned) -> list[str]:
     plan, catalogue = planned.plan, planned.catalogue
     kind = plan.instance_type
     where = " and ".join(planned.zones or [planned.pool.zone])
     anchors = planned.job.cloud.anchors
     anchored = f", {count(anchors, 'anchor')} of them on demand" if anchors else ""
-    word = "modelled, nothing is paid" if modelled else "real dollars"
+    local = planned.job.cloud.provider == "local"
+    word = "modelled, nothing is paid" if local else "real dollars"
     spot = [
         f"{usd(price)}/h in {zone} ({price / plan.on_demand_usd_per_hour:.0%})"
         for zone, price in sorted(plan.spot_usd_per_hour.items(), key=lambda i: (i[1], i[0]))
@@ -133,7 +132,7 @@ def _price(planned: Planned, *, modelled: bool) -> list[str]:
     ]
 
 
-def _time(planned: Planned, *, cores: int | None) -> list[str]:
+def _time(planned: Planned) -> list[str]:
     plan = planned.plan
     if plan.full is None:
         return []
@@ -144,14 +143,6 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
     if value is not None:
         tokens = value * planned.strategy.semantics.model["context"]
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
-    here = cores is not None and planned.modelled is None
-    fewer = here and (cores or 0) < plan.instances
-    few = f"; this machine has {count(cores or 0, 'core')}" if fewer else ""
-    if few and planned.job.cluster.device == "cpu":
-        here_s = shared_step_s(expected, cores=cores or 1)
-        few += f": about {duration(here_s)} a step on them"
-    elif few:
-        few += ", so steps may take longer"
     grown = plan.largest.pipelines
     of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""
     return [
@@ -159,7 +150,7 @@ def _time(planned: Planned, *, cores: int | None) -> list[str]:
             f"a calm step{of} takes {duration(expected.step_s)}: {rate(expected.samples_per_s)} "
             f"samples/s{worth}"
         ),
-        *paragraph(f"{expected.source}{few}", indent=4),
+        *paragraph(expected.source, indent=4),
         *paragraph(
             f"bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
             + _in_all(expected.step_s * steps, planned.usd_per_hour),

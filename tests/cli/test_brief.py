@@ -27,15 +27,16 @@ BODY = receipt_body(
 
 
 @pytest.mark.parametrize("redundancy", ["off", "stash", "eager", "peer"])
-@pytest.mark.parametrize("cores", [2, None])
+@pytest.mark.parametrize("provider", ["local", "ec2"])
 @pytest.mark.parametrize("every", [0, 5])
-def test_a_plan_has_few_lines(redundancy: str, cores: int | None, every: int) -> None:
+def test_a_plan_has_few_lines(redundancy: str, provider: str, every: int) -> None:
     job = replace(
         JOB,
         cluster=replace(JOB.cluster, redundancy=redundancy),
+        cloud=replace(JOB.cloud, provider=provider),
         checkpoint=replace(JOB.checkpoint, every_steps=every),
     )
-    lines = plan_lines("a-run-1126-0931-qx", plan(job), cores=cores)
+    lines = plan_lines("a-run-1126-0931-qx", plan(job))
     assert len(lines) <= PLAN_LINES
     assert max(map(len, lines)) <= WIDTH
     text = "\n".join(lines)
@@ -43,7 +44,7 @@ def test_a_plan_has_few_lines(redundancy: str, cores: int | None, every: int) ->
     survived = redundancy in ("stash", "eager")
     assert ("any one loss, in the step" in text) == survived
     assert ("ends the run" in text or "end the run" in text) == (every == 0)
-    assert ("real dollars" in text) == (cores is None)
+    assert ("real dollars" in text) == (provider == "ec2")
 
 
 receipts = st.fixed_dictionaries(

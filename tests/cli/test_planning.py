@@ -35,9 +35,9 @@ JOB = JobConfig(
 )
 
 
-def plan(job: JobConfig = JOB) -> Planned:
+def plan(job: JobConfig = JOB, *, cores: int = 64) -> Planned:
     job = resolve(job)
-    return plan_job(job, seen(job), run=RunId("r"), now_s=1000.0)
+    return plan_job(job, {**seen(job), "cores": cores}, run=RunId("r"), now_s=1000.0)
 
 
 def test_the_cheapest_pool_is_taken() -> None:
@@ -109,7 +109,7 @@ def test_a_users_layers_are_balanced_by_their_time() -> None:
 
 
 def test_the_plan_on_paper() -> None:
-    lines = plan_text("r", plan(), cores=2).splitlines()
+    lines = plan_text("r", plan(cores=2)).splitlines()
     assert lines[0] == "r: 10 steps of 8 samples, 1 pipeline of 4 stages, redundancy eager"
     assert lines[1].startswith("  36,000 parameters in 8 layers, 1 virtual node, semantics ")
     assert lines[2] == "  data: 2 files, 97.7 KiB of UTF-8 text"
@@ -131,21 +131,52 @@ def test_the_plan_on_paper() -> None:
     assert "    on-demand $2.10/h; spot $0." in text
     assert "    on-demand as of 2026-07-20 (" in text
     assert "days old); spot is modelled from " in text
-    assert "with a core for every node; this machine has 2 cores: about" in text
+    assert "measured on this machine's CPU, 2 cores that 4 nodes share" in text
     assert max(map(len, lines)) <= 100
     assert "The loss of any one of the 4 nodes is survived" in text
 
 
-def test_a_virtual_device_says_of_few_cores_what_they_are() -> None:
-    job = replace(JOB, cluster=replace(JOB.cluster, device="virtual", redundancy="off"))
-    text = " ".join(plan_text("r", plan(job), cores=2).split())
-    assert "figures; this machine has 2 cores, so steps may take longer" in text
-    assert "this machine has 1 core, so" in " ".join(plan_text("r", plan(job), cores=1).split())
-    assert "this machine has" not in plan_text("r", plan(job), cores=64)
+def test_every_figure_of_a_plan_counts_the_cores_that_its_nodes_share() -> None:
+    """A stage takes 12 ms a layer and microbatch; eight layers for four microbatches."""
+    calm, here = plan(), plan(cores=2)
+    for own, shared in ((calm.plan.expected, here.plan.expected), (calm.plan.full, here.plan.full)):
+        assert own is not None
+        assert shared is not None
+        work_s = 4 * 8 * 0.012
+        assert shared.step_s > own.step_s
+        assert shared.step_s >= work_s / 2
+        assert shared.samples_per_s == pytest.approx(8 / shared.step_s)
+    promised = here.promised()
+    # A fallback of fewer stages has less to wait for.
+    assert calm.least_step_s() < here.least_step_s() <= promised["step_s"]
+    assert promised["samples_per_usd"] < calm.promised()["samples_per_usd"]
+    assert promised["samples_per_s_source"].endswith("CPU, 2 cores that 4 nodes share")
+    assert here.grids == calm.grids, "a run decides as if each node had its own"
+    two_threads = replace(JOB, cluster=replace(JOB.cluster, threads=2))
+    assert plan(two_threads, cores=4).plan.full == here.plan.full
+    alone = replace(JOB, cloud=replace(JOB.cloud, provider="ec2"))
+    assert plan(alone, cores=2).plan.full == plan(alone).plan.full, "instances share nothing"
+
+
+def test_a_virtual_device_needs_a_core_only_while_it_computes() -> None:
+    """12 ms of the 15 ms that a layer is given; then 12 of 60."""
+    tight = replace(JOB.cluster, device="virtual", redundancy="off",
+                    virtual_forward_ms=(10.0,), virtual_backward_ms=(20.0,))  # fmt: skip
+    job = replace(JOB, cluster=tight)
+    calm, here, alone = plan(job), plan(job, cores=2), plan(job, cores=1)
+    times_s = [one.promised()["step_s"] for one in (calm, here, alone)]
+    assert times_s[0] == pytest.approx((4 + 3) * 0.030)
+    assert times_s[0] < times_s[1] < times_s[2]
+    assert "what it computes on 2 cores that 4 nodes share" in " ".join(
+        plan_text("r", here).split()
+    )
+    roomy = replace(job, cluster=replace(tight, virtual_forward_ms=(200.0,),
+                                         virtual_backward_ms=(400.0,)))  # fmt: skip
+    assert plan(roomy, cores=2).promised()["step_s"] == plan(roomy).promised()["step_s"]
 
 
 def test_the_prices_of_the_spreads_on_paper() -> None:
-    text = plan_text("r", plan(), cores=2)
+    text = plan_text("r", plan())
     assert "  expected price per hour of each spread over the zones of us-east-1:" in text
     assert "\n    one, taken  4 in a " in text
     assert "\n    neighbours  2 in a, 2 in b " in text
@@ -163,7 +194,7 @@ def test_a_spread_over_zones_is_asked_for_zone_by_zone() -> None:
     asked = [request["arguments"] for request in planned.requests]
     assert {r["Placement"]["AvailabilityZone"]: r["MaxCount"] for r in asked} == planned.zones
     assert [r["ClientToken"] for r in asked] == ["r-1", "r-2"]
-    text = plan_text("r", planned, cores=2)
+    text = plan_text("r", planned)
     assert f"spot in {low} and {high}" in " ".join(text.split())
     assert "neighbours is taken, as the job says, at $" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 100
@@ -172,7 +203,7 @@ def test_a_spread_over_zones_is_asked_for_zone_by_zone() -> None:
 
 def test_without_redundancy_nobody_shadows_and_the_plan_says_so() -> None:
     planned = plan(replace(JOB, cluster=replace(JOB.cluster, redundancy="off")))
-    text = plan_text("r", planned, cores=2)
+    text = plan_text("r", planned)
     assert "nobody" in text
     assert "The loss of any one of the 4 nodes ends the run. Redundancy is 'off'" in text
 
@@ -208,7 +239,7 @@ def test_anchors_are_asked_for_on_demand_and_priced_so() -> None:
     assert (fixed["MaxCount"], rest["MaxCount"]) == (2, 2)
     assert "InstanceMarketOptions" not in fixed
     assert rest["InstanceMarketOptions"]["MarketType"] == "spot"
-    assert "2 anchors of them on demand" in " ".join(plan_text("r", mixed, cores=2).split())
+    assert "2 anchors of them on demand" in " ".join(plan_text("r", mixed).split())
 
 
 def test_a_dry_run_of_ec2_shows_each_call_and_no_user_data(tmp_path: Path) -> None:
@@ -272,7 +303,7 @@ def test_a_pool_above_on_demand_is_not_planned_with_and_the_plan_says_so() -> No
         "0.526 USD"
     )
     assert plan_body("r", planned)["price_warnings"] == [sentence]
-    assert sentence in " ".join(plan_text("r", planned, cores=2).split())
+    assert sentence in " ".join(plan_text("r", planned).split())
     alone = resolve(replace(JOB, cloud=replace(JOB.cloud, instance_types=("g4dn.xlarge",))))
     with pytest.raises(
         InputError, match=r"none has a spot price in the catalogue; g4dn\.xlarge on"

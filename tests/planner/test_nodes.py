@@ -4,7 +4,6 @@ and times that make up a step."""
 import pytest
 
 from bamboo.planner.catalogue import InstanceType
-from bamboo.planner.cost import Timing
 from bamboo.planner.nodes import node_shares
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.workload import Workload
@@ -22,34 +21,25 @@ KIND = InstanceType(
 )
 
 
-def planned(work: Workload, grid: Grid, mode: str) -> tuple[Plan, Timing]:
-    cut = work.cut(grid.stages)
-    timing = Timing(
-        source="given",
-        forward_s=work.sums(work.forward_s, cut),
-        backward_s=work.sums(work.backward_s, cut),
-    )
-    plan = make_plan(
+def planned(work: Workload, grid: Grid, mode: str) -> Plan:
+    return make_plan(
         work.layers,
         grid=grid,
         mode=mode,
         shape=work.shape,
-        batch=work.batch,
+        timed=work,
         instance_type=KIND,
         zone_spot_usd_per_hour={"a": 0.5, "b": 0.6},
-        cut=cut[:-1],
-        timing=timing,
         stakes=stakes(),
         spread="one",
     )
-    return plan, timing
 
 
 @pytest.mark.parametrize("mode", ["off", "stash", "full"])
 def test_each_node_of_two_pipelines(mode: str) -> None:
     work = workload(virtual_nodes=3, microbatches=2)
-    plan, timing = planned(work, Grid(pipelines=2, stages=4), mode)
-    found = node_shares(plan, work, timing)
+    plan = planned(work, Grid(pipelines=2, stages=4), mode)
+    found = node_shares(plan, work)
     assert [node.slot for node in found] == list(plan.grid.slots())
     assert plan.expected is not None
     for node in found:

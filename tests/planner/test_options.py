@@ -36,10 +36,13 @@ def offer(name: str = "t", price: float = 1.0, *, spot: float = 0.4, memory: int
         gpu="G",
         memory_bytes=memory,
         workload=replace(workload(layers=4, microbatches=2), bytes_per_s=1e6),
-        node_bytes_per_s=0.0,
         on_demand_usd_per_hour=price,
         spot_usd_per_hour={"a": spot, "b": spot * 1.1} if spot else {},
     )
+
+
+def sending(one: Offer, node_bytes_per_s: float) -> Offer:
+    return replace(one, workload=replace(one.workload, node_bytes_per_s=node_bytes_per_s))
 
 
 def found(*offers: Offer, most: int = 0, question: Question = QUESTION) -> Options:
@@ -129,8 +132,8 @@ def test_of_one_gpu_all_are_in_one_part() -> None:
 def test_offers_that_share_their_dry_runs_are_worth_what_they_are_alone() -> None:
     several = [
         offer("a"),
-        replace(offer("sends slowly", 1.1), node_bytes_per_s=2e3),
-        replace(offer("fast", 1.2), node_bytes_per_s=1e7),
+        sending(offer("sends slowly", 1.1), 2e3),
+        sending(offer("fast", 1.2), 1e7),
         on_links_of(3e4),
     ]
     several[3] = replace(several[3], name="far", on_demand_usd_per_hour=1.3)

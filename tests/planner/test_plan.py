@@ -1,12 +1,17 @@
 """A plan holds together: cut, price, step time, what is survived, and the notes."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.errors import InputError
-from bamboo.planner.cost import Timing, costs_for
+from bamboo.planner.cost import costs_for
+from bamboo.planner.partition import partition
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.profile import LayerFacts, gpt_facts
+from bamboo.planner.workload import Workload
 from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.virtual_nodes import BatchShape
@@ -14,7 +19,21 @@ from bamboo.topology.virtual_nodes import BatchShape
 FOUR = Grid(pipelines=1, stages=4)
 SHAPE = BatchShape(virtual_nodes=2, microbatches=4)
 FACTS = gpt_facts(layers=8, width=256, context=128, vocabulary=256, microbatch=2, dropout=0.1)
-TIMING = Timing(source="given", forward_s=(0.02,), backward_s=(0.04,))
+
+
+def timed_by(stage_s: float, facts: tuple[LayerFacts, ...] = FACTS, *, stages: int = 4) -> Workload:
+    """Each of so many stages takes as long, a third of it forward, however it is cut."""
+    cut = partition([layer.cost for layer in facts], stages)
+    each = [stage_s / (b - a) for a, b in pairwise(cut) for _ in range(a, b)]
+    return Workload(
+        name="test",
+        source="given",
+        layers=facts,
+        forward_s=tuple(layer_s / 3 for layer_s in each),
+        backward_s=tuple(layer_s * 2 / 3 for layer_s in each),
+        shape=SHAPE,
+        batch=16,
+    )
 
 
 def plan(
@@ -22,7 +41,7 @@ def plan(
     *,
     facts: tuple[LayerFacts, ...] = FACTS,
     cut: tuple[int, ...] = (),
-    timing: Timing | None = TIMING,
+    stage_s: float | None = 0.06,
     kind: str = "g4dn.xlarge",
     grid: Grid = FOUR,
     standbys: int = 0,
@@ -37,11 +56,10 @@ def plan(
         grid=grid,
         mode=mode,
         shape=SHAPE,
-        batch=16,
+        timed=None if stage_s is None else timed_by(stage_s, facts, stages=grid.stages),
         instance_type=load_catalogue().find(kind),
         zone_spot_usd_per_hour=prices,
         cut=cut,
-        timing=timing,
         standbys=standbys,
         max_pipelines=max_pipelines,
         stakes=Stakes(
@@ -69,7 +87,7 @@ def test_the_figures_of_a_plan() -> None:
 
 
 def test_a_plan_without_timing_has_no_value() -> None:
-    found = plan(timing=None)
+    found = plan(stage_s=None)
     assert found.expected is None
     assert found.samples_per_usd(1.0) is None
 
@@ -118,14 +136,13 @@ def test_the_cheapest_spread_is_taken_unless_the_job_says_another() -> None:
     found = plan()
     assert [one.name for one in found.spreads] == ["one", "neighbours"]
     assert found.spread == min(found.spreads, key=lambda one: one.total_usd_per_hour).name == "one"
-    slow = Timing(source="given", forward_s=(200.0,), backward_s=(400.0,))
     # A step of two hours moves little per hour, and has much to lose.
-    assert plan(timing=slow).spread == "neighbours"
-    assert plan(timing=slow, spread="one").spread == "one"
+    assert plan(stage_s=600.0).spread == "neighbours"
+    assert plan(stage_s=600.0, spread="one").spread == "one"
     with pytest.raises(InputError, match="'pipelines' is not possible here; take one of one, nei"):
         plan(spread="pipelines")
-    assert plan(timing=None).spread == "one"
-    assert plan(timing=None).spreads == ()
+    assert plan(stage_s=None).spread == "one"
+    assert plan(stage_s=None).spreads == ()
 
 
 def test_nodes_of_further_pipelines_are_no_standbys() -> None:
@@ -154,14 +171,13 @@ def test_what_does_not_fit_and_idle_gpus_are_said() -> None:
 def test_sizes_of_messages_come_from_the_layers() -> None:
     grid = Grid(pipelines=2, stages=2)
     shape = BatchShape(virtual_nodes=2, microbatches=2)
-    costs = costs_for(FACTS, cut=(0, 5, 10), grid=grid, shape=shape, timing=TIMING)
+    work = replace(timed_by(0.06), shape=shape, cuts={2: (0, 5, 10)})
+    costs = costs_for(work, grid)
     own = 4 * sum(fact.parameters for fact in FACTS[:5])
     assert costs.boundary_bytes[0] == FACTS[4].output_bytes
     assert costs.gradient_bytes[0] == own
     assert costs.exchange_bytes[0] == own  # one partial and one result, half of each
-    alone = costs_for(
-        FACTS, cut=(0, 5, 10), grid=Grid(pipelines=1, stages=2), shape=shape, timing=TIMING
-    )
+    alone = costs_for(work, Grid(pipelines=1, stages=2))
     assert alone.exchange_bytes == (0.0, 0.0)
 
 

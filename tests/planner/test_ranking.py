@@ -42,10 +42,10 @@ def test_what_was_played_for_one_ranking_is_not_played_again_for_the_next() -> N
     work, played = workload(bytes_per_s=1e5), Played()
     roomy = replace(ROOM, memory_bytes=2**41, grids=(Grid(pipelines=1, stages=4),))
     first = ranked(work, roomy, STORMY, played=played)
-    before = sum(times.dry_runs for times in played.values())
+    before = sum(len(runs.step_s) for runs in played.values())
     assert before > 0
     again = ranked(work, replace(roomy, memory_bytes=2**40), STORMY, played=played)
-    assert sum(times.dry_runs for times in played.values()) == before
+    assert sum(len(runs.step_s) for runs in played.values()) == before
     assert again == first == ranked(work, roomy, STORMY)
 
 
@@ -75,8 +75,8 @@ def test_a_node_sends_no_more_than_its_rate_allows() -> None:
     work = workload(bytes_per_s=1e6)
     room = replace(ROOM, microbatches=(2,), modes=("off",), nodes=range(4, 5))
     (free,) = [c for c in ranked(work, room, CALM) if c.choice.grid.stages == 4]
-    slow = replace(room, node_bytes_per_s=1000.0)
-    (held,) = [c for c in ranked(work, slow, CALM) if c.choice.grid.stages == 4]
+    slow = replace(work, node_bytes_per_s=1000.0)
+    (held,) = [c for c in ranked(slow, room, CALM) if c.choice.grid.stages == 4]
     assert free.step_s < held.step_s
     assert held.step_s == pytest.approx(2048 / 1000)
     assert held.wire_share == pytest.approx(1.0)

@@ -1,0 +1,146 @@
+"""One figure everywhere: plan, price list, policy and a simulation without losses have one calm
+step, on whatever grid, links, cores and redundancy; it is no shorter than what is sent takes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from bamboo.config.catalogue import load_catalogue
+from bamboo.core.policy import GridTime, Policy
+from bamboo.planner.candidates import Room
+from bamboo.planner.cost import costs_for, layout_for
+from bamboo.planner.losses import Hazard
+from bamboo.planner.plan import Plan, make_plan
+from bamboo.planner.ranking import Candidate, ranked
+from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.planner.zones import Stakes
+from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.sim.run import Figures, simulate
+from bamboo.topology.grid import Grid
+from bamboo.topology.strategy import REDUNDANCY_MODES
+from bamboo.topology.virtual_nodes import BatchShape
+from cli.workload import grids_of
+from tests.sim.worlds import asked, trace
+
+LEAVES = 6
+STEPS = 20
+WITHIN = 1e-3
+PRICES = {"us-east-1a": 0.5}
+STAKES = Stakes(zone_usd_per_hour=PRICES, preemptible=False, steps=STEPS)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Eight layers whose bytes take from none to many times their time to send."""
+    link = draw(st.sampled_from([0.0, 2e5, 1e6, 1e8]))
+    base = uniform_workload(
+        name="test",
+        source="given",
+        layers=8,
+        forward_s=draw(st.sampled_from([0.01, 0.03])),
+        backward_s=0.06,
+        parameters=draw(st.sampled_from([1_000, 50_000])),
+        output_bytes=draw(st.sampled_from([64, 20_000])),
+        shape=BatchShape(virtual_nodes=LEAVES, microbatches=draw(st.integers(1, 3))),
+        batch=36,
+        bytes_per_s=link,
+    )
+    return replace(
+        base,
+        optimizer_s=draw(st.sampled_from([(), (0.005,) * 8])),
+        latency_s=draw(st.sampled_from([0.0, 0.002])),
+        node_bytes_per_s=link * draw(st.sampled_from([0.0, 1.0, 2.5])),
+        cores=draw(st.sampled_from([0.0, 2.0, 5.0])),
+        core_share=draw(st.sampled_from([0.2, 1.0])),
+    )
+
+
+grids = st.builds(Grid, pipelines=st.integers(1, 4), stages=st.integers(2, 6))
+
+
+def planned(work: Workload, grid: Grid, mode: str) -> Plan:
+    return make_plan(
+        work.layers,
+        grid=grid,
+        mode=mode,
+        shape=work.shape,
+        timed=work,
+        instance_type=load_catalogue().find("g5.xlarge"),
+        zone_spot_usd_per_hour=PRICES,
+        cut=work.cut(grid.stages)[:-1],
+        stakes=STAKES,
+        spread="one",
+    )
+
+
+def listed(work: Workload, grid: Grid, mode: str) -> Candidate:
+    """As the price list has it."""
+    room = Room(
+        memory_bytes=2**50,
+        nodes=range(grid.size, grid.size + 1),
+        grids=(grid,),
+        modes=(mode,),
+        microbatches=(work.microbatch,),
+    )
+    (found,) = ranked(work, room, Hazard(stakes=STAKES))
+    return found
+
+
+def played(work: Workload, grid: Grid, mode: str, table: tuple[GridTime, ...]) -> Figures:
+    """STEPS of them, on a market that takes nothing."""
+    one = replace(
+        asked(redundancy=mode, last_step=STEPS, horizon_s=1e6),
+        workload=work,
+        grid=grid,
+        policy=Policy(
+            cuts=(work.cut(grid.stages),),
+            virtual_nodes=LEAVES,
+            stages=grid.stages,
+            pipelines=grid.pipelines,
+            grids=table,
+        ),
+    )
+    names = " ".join(f"n{number}" for number in range(grid.size))
+    return simulate(one, trace(f"0 +{names}", length_s=1e6))
+
+
+def have_one_step(work: Workload, grid: Grid, mode: str) -> None:
+    assume(mode != "peer" or grid.pipelines > 1)
+    cut = work.cut(grid.stages)
+    plan = planned(work, grid, mode)
+    assert plan.expected is not None
+    step_s = plan.expected.step_s
+    line = listed(replace(work, cuts={grid.stages: cut}), grid, mode)
+    assert line.step_s == pytest.approx(step_s, rel=WITHIN)
+    assert line.value == pytest.approx(plan.samples_per_usd(0.5 * grid.size), rel=WITHIN)
+    table = grids_of(work, mode=mode, pipelines=grid.pipelines, cuts=(cut,))
+    assert table[-1].step_s == pytest.approx(step_s, rel=WITHIN)
+    figures = played(work, grid, mode, table)
+    assert figures.steps == STEPS
+    assert figures.trained_s / STEPS == pytest.approx(step_s, rel=WITHIN)
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.full)])
+def test_plan_price_list_policy_and_simulation_have_one_step(count: int) -> None:
+    property_ = given(workloads(), grids, st.sampled_from(REDUNDANCY_MODES))(have_one_step)
+    settings(max_examples=count, deadline=None)(property_)()
+
+
+@given(workloads(), grids, st.sampled_from(["off", "stash", "peer"]))
+@settings(max_examples=20, deadline=None)
+def test_no_step_is_shorter_than_all_its_messages_take(
+    work: Workload, grid: Grid, mode: str
+) -> None:
+    """All pipelines played together, each pair of nodes on a link of its own; and what the busiest
+    node has to send."""
+    work = replace(work, cores=0.0)
+    plan = planned(work, grid, mode)
+    assert plan.expected is not None
+    work = replace(work, cuts={grid.stages: plan.cut})
+    layout = layout_for(grid, shape=work.shape, mode=mode)
+    whole_s = step_time_s(plan_run(layout, costs_for(work, grid)))
+    assert plan.expected.step_s >= whole_s * (1 - WITHIN)
+    if not work.node_bytes_per_s:
+        assert plan.expected.step_s == pytest.approx(whole_s, rel=0.02)
