@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.warm import close_warm
+
 # No deadline per example and no health check on speed: two busy cores are not a failure; the
 # timeout of each test (pyproject.toml) is.
 settings.register_profile(
@@ -53,3 +55,9 @@ def _a_home_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             del os.environ[name]
         else:
             os.environ[name] = value
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process() -> Iterator[None]:
+    yield
+    close_warm()

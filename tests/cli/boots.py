@@ -1,18 +1,24 @@
 """Plays `infra/boot.sh` on an instance of a mock account: fetches the run's settings from the
 bucket with the role's credentials, compares the wheel with its digest, and becomes the agent with
-these settings alone in its environment."""
+these settings alone in its environment.
+
+Where FORKS is set, its workers are forks of the fork server beside it, in the same environment: an
+interpreter that imports torch takes longer than all the rest."""
 
 import hashlib
 import json
 import os
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
 import boto3
 
 BUCKET = "stack-bucket"
+FORKS = "TEST_FORKS_WORKERS"
+OF_AGENT = "agent.json"
 METADATA, ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_ENDPOINT_URL"
 
 
@@ -56,8 +62,21 @@ def main() -> None:
     kept = {name: os.environ[name] for name in (METADATA, ENDPOINT, "PATH")}
     nobody = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     of_unit = {"BAMBOO_SOCKET_DIR": str(etc), "BAMBOO_LIFELINE_FD": "0"}
-    command = [sys.executable, "-I", "-m", "cli.main", "agent"]
-    os.execve(sys.executable, command, settings | kept | nobody | of_unit)
+    environment = settings | kept | nobody | of_unit
+    (etc / OF_AGENT).write_text(json.dumps(environment))
+    if os.environ.get(FORKS):
+        forks = {name: os.environ[name] for name in ("BAMBOO_ZYGOTE", "BAMBOO_LOG")}
+        environment |= forks | {"BAMBOO_WORKER_ENTRY": "tests.cli.boots:worker"}
+    os.execve(sys.executable, [sys.executable, "-I", "-m", "cli.main", "agent"], environment)
+
+
+def worker(config: Mapping[str, str]) -> int:
+    """A worker in its agent's environment, as a new interpreter would have it."""
+    os.environ.clear()
+    os.environ.update(json.loads((Path(config["socket_dir"]) / OF_AGENT).read_text()))
+    from cli.worker import run
+
+    return run(config)
 
 
 if __name__ == "__main__":

@@ -5,22 +5,23 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from bamboo.coord.acl import user_name
 from bamboo.ids import RunId
 from cli.account_ready import BOOT_FILES
 from cli.instances import LAUNCH_TEMPLATE
 from cloud.local.start import LocalCloud, start_local_cloud
-from tests.cli.boots import BUCKET
+from tests.cli.boots import BUCKET, FORKS
 from tests.cli.stack import Stack
 from tests.jobs import SMALL, TEXT
 from tests.mock_account import ACCOUNT_CALLS, client_at, variables_of
 from tests.store_server import AdminStore, start_admin_store
 from tests.tls_store import MUST_BE_THERE, SERVER, TlsStore, free_port, start_tls_store
+from tests.warm import Process, begun_warm, warm
 
 LONGEST_S = 200.0
 REGION, ZONE = "us-east-1", "us-east-1a"
@@ -76,15 +77,16 @@ class Account:
         if isinstance(store, TlsStore):
             self.environment["BAMBOO_REDIS_CA"] = str(store.authority)
 
-    def begin(self, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def begin(self, *arguments: str) -> Process:
+        with NamedTemporaryFile(dir=self.folder, prefix="said-", delete=False) as said:
+            return warm().begin(
+                ["cli.main", *arguments],
+                folder=self.folder,
+                environment=self.environment,
+                output=said.fileno(),
+                errors=said.fileno(),
+                said=Path(said.name),
+            )
 
     def stack(self) -> None:
         """What `terraform apply` makes and says, as far as a mock needs it."""
@@ -147,7 +149,7 @@ class Account:
         assert found is not None, text
         return found[1]
 
-    def under_way(self, process: "subprocess.Popen[str]", run: str) -> bool:
+    def under_way(self, process: Process, run: str) -> bool:
         assert process.poll() is None, process.communicate()[0]
         return self.steps(run) > 5
 
@@ -179,21 +181,23 @@ def a_store(folder: Path) -> TlsStore | AdminStore:
     return start_admin_store(port=free_port())
 
 
-def an_account(tmp_path: Path) -> Iterator[Account]:
-    """A fixture's body: an account with its store, for as long as a test lasts."""
+def an_account(tmp_path: Path, *, forks: bool = True) -> Iterator[Account]:
+    """A fixture's body: an account with its store, for as long as a test lasts. `forks`: its
+    workers are no interpreters of their own."""
     store = a_store(tmp_path / "store")
     (tmp_path / "account").mkdir()
     (tmp_path / "user").mkdir()
     try:
-        cloud = start_local_cloud(
-            run="account",
-            run_dir=tmp_path / "account",
-            preload=(),
-            agent_command=(sys.executable, "-m", "tests.cli.boots"),
-            agent_environment={"PYTHONPATH": str(ROOT)},
-            spot_usd_per_hour={"g4dn.xlarge": {ZONE: 0.2}},
-            calls=ACCOUNT_CALLS,
-        )
+        with begun_warm():
+            cloud = start_local_cloud(
+                run="account",
+                run_dir=tmp_path / "account",
+                preload=("tests.cli.boots",),
+                agent_command=(sys.executable, "-m", "tests.cli.boots"),
+                agent_environment={"PYTHONPATH": str(ROOT), FORKS: "1" if forks else ""},
+                spot_usd_per_hour={"g4dn.xlarge": {ZONE: 0.2}},
+                calls=ACCOUNT_CALLS,
+            )
         try:
             yield Account(tmp_path / "user", cloud, store)
         finally:

@@ -27,13 +27,18 @@ def account(tmp_path: Path) -> Iterator[Account]:
     yield from an_account(tmp_path)
 
 
+@pytest.fixture
+def real_account(tmp_path: Path) -> Iterator[Account]:
+    yield from an_account(tmp_path, forks=False)
+
+
 def told_by_the_cloud(account: Account) -> list[dict[str, Any]]:
     path = account.folder.parent / "account" / "cloud.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_from_the_account_to_the_receipt(account: Account) -> None:
-    run = "afar"
+def test_from_the_account_to_the_receipt(real_account: Account) -> None:
+    account, run = real_account, "afar"
     process = account.begin("launch", "job.toml", "--run", run)
     wait_until(lambda: account.under_way(process, run), what="some steps", timeout_s=60.0)
     password = account.password(run)

@@ -19,6 +19,7 @@ from cloud.local.session import is_member, members
 from tests.cli.test_launch import LONG, Bench
 from tests.store_server import start_store
 from tests.support import wait_until
+from tests.warm import Process, warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -102,16 +103,15 @@ def detached(
 
 
 @contextmanager
-def attached(bench: Bench, run: str, name: str) -> Iterator["subprocess.Popen[str]"]:
+def attached(bench: Bench, run: str, name: str) -> Iterator[Process]:
     """`bamboo attach`, its output in a file of that name."""
     with (bench.folder / name).open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "attach", run],
-            cwd=bench.folder,
-            env=bench.environment | {"PYTHONPATH": os.getcwd()},
-            stdout=out,
-            stderr=out,
-            text=True,
+        process = warm().begin(
+            ["cli.main", "attach", run],
+            folder=bench.folder,
+            environment=bench.environment,
+            output=out.fileno(),
+            errors=out.fileno(),
         )
     try:
         yield process

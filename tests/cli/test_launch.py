@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.jobs import SMALL, TEXT
 from tests.security.open_files import done_by_another, open_to_others
 from tests.store_server import start_store
 from tests.support import wait_until
+from tests.warm import Process, warm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -48,20 +48,17 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "runs"
-        self.environment = {**os.environ, "BAMBOO_HOME": str(self.home)}
+        self.environment = {**os.environ, "BAMBOO_HOME": str(self.home), "PYTHONPATH": os.getcwd()}
         self.environment.pop("BAMBOO_REDIS_URL", None)
         (folder / "text.txt").write_text(TEXT, encoding="utf-8")
         (folder / "job.toml").write_text(JOB, encoding="utf-8")
 
     def run(self, *arguments: str, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            cwd=self.folder,
-            env=self.environment | {"PYTHONPATH": os.getcwd()},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+        return warm().run(
+            ["cli.main", *arguments],
+            folder=self.folder,
+            environment=self.environment,
+            timeout_s=timeout_s,
             umask=0,
         )
 
@@ -75,12 +72,12 @@ class Bench:
         """A launch that has finished its first step; ended by force if the test does not."""
         sets = [part for override in (*LONG, *overrides) for part in ("--set", override)]
         with (self.folder / f"{run}.out").open("w") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "launch", "job.toml", "--run", run, *sets],
-                cwd=self.folder,
-                env=self.environment | {"PYTHONPATH": os.getcwd()},
-                stdout=out,
-                stderr=out,
+            process = warm().begin(
+                ["cli.main", "launch", "job.toml", "--run", run, *sets],
+                folder=self.folder,
+                environment=self.environment,
+                output=out.fileno(),
+                errors=out.fileno(),
                 umask=0,
             )
         launched = Launched(self, run, process)
@@ -99,7 +96,7 @@ class Bench:
 class Launched:
     """A launch in another process, and what of it must be gone afterwards."""
 
-    def __init__(self, bench: Bench, run: str, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, bench: Bench, run: str, process: Process) -> None:
         self.bench, self.run, self.process = bench, run, process
         self.folder = bench.home / run
         self.out = bench.folder / f"{run}.out"

@@ -227,8 +227,18 @@ def test_what_an_instance_was_writing_goes_with_it(cloud: LocalCloud, tmp_path: 
     assert (stays / "stage-00").exists()
 
 
-@pytest.mark.parametrize("length", [1, 40])
-@pytest.mark.parametrize("how", ["stop", "kill", "kill the reaper"])
+@pytest.mark.parametrize(
+    ("how", "length"),
+    [
+        ("stop", 1),
+        ("kill", 40),
+        ("kill the reaper", 40),
+        *(
+            pytest.param(how, length, marks=pytest.mark.full)
+            for how, length in (("stop", 40), ("kill", 1), ("kill the reaper", 1))
+        ),
+    ],
+)
 def test_scratch_lies_in_tmpdir_and_nothing_of_it_is_left(
     tmp_path: Path, temporary_root: Path, monkeypatch: pytest.MonkeyPatch, how: str, length: int
 ) -> None:

@@ -207,7 +207,7 @@ def test_three_of_four_at_once() -> None:
         ("stash", 1, 4),
         pytest.param("eager", 2, 2, marks=pytest.mark.full),
         pytest.param("off", 1, 4, marks=pytest.mark.full),
-        ("peer", 2, 2),
+        pytest.param("peer", 2, 2, marks=pytest.mark.full),
     ],
 )
 def test_all_at_once_and_others_come(mode: str, pipelines: int, stages: int) -> None:

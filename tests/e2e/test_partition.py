@@ -37,8 +37,19 @@ def gone(run: Cluster) -> list[str]:
     return [n.id for n in run.state().nodes if n.status is NodeStatus.GONE]
 
 
-@pytest.mark.parametrize("mode", ["stash", "eager"])
-@pytest.mark.parametrize("pair", [(1, 2), (0, 2), (0, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("pair", "mode"),
+    [
+        ((1, 2), "eager"),
+        ((0, 2), "stash"),
+        ((0, 3), "eager"),
+        *(
+            pytest.param(pair, mode, marks=pytest.mark.full)
+            for pair, mode in (((1, 2), "stash"), ((0, 2), "eager"), ((0, 3), "stash"))
+        ),
+    ],
+    ids=str,
+)
 def test_of_two_that_do_not_reach_each_other_one_goes(pair: tuple[int, int], mode: str) -> None:
     with cluster(job(steps=12, redundancy=mode, **SLOW)) as run:
         begun(run, pair)

@@ -40,7 +40,7 @@ def assert_each_once(run: Cluster) -> None:
     assert (body["epochs"], body["samples_of_last_epoch"]) == divmod(used, each)
 
 
-@pytest.mark.parametrize("mode", ["stash", "full"])
+@pytest.mark.parametrize("mode", ["stash", pytest.param("full", marks=pytest.mark.full)])
 def test_each_sample_once_though_the_last_stage_is_killed_twice(mode: str) -> None:
     """The last stage is where the losses are known: its successor goes on with the record."""
     with cluster(job(steps=STEPS, redundancy=mode)) as run:

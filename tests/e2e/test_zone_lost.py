@@ -22,7 +22,11 @@ STEPS = 60
 @pytest.mark.parametrize(
     ("mode", "stages", "owned"),
     # Five stages over two zones: two neighbours lie in one, and one node keeps two replicas.
-    [("stash", 4, "abab"), ("eager", 4, "abab"), ("eager", 5, "ababa")],
+    [
+        ("stash", 4, "abab"),
+        pytest.param("eager", 4, "abab", marks=pytest.mark.full),
+        ("eager", 5, "ababa"),
+    ],
 )
 def test_half_of_all_nodes_go_with_their_zone(mode: str, stages: int, owned: str) -> None:
     settings = job(
