@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.planner.step_time import StepTimes
+from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.rivals import CheckpointRestart, RestartTerms
-from bamboo.sim.run import ORACLE, Asked, TimesBook, simulate
+from bamboo.sim.run import TimesBook, simulate
 from bamboo.sim.trace import Trace
+from bamboo.sim.ways import ORACLE
 from bamboo.sim.world import Terms, World
 from bamboo.topology.model_layout import equal_shares
 from benchmarks.options import more_than_zero, parsed, trace_file

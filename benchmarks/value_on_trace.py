@@ -30,9 +30,10 @@ from bamboo.planner.chosen import on_spot
 from bamboo.planner.option import ON_DEMAND, Option
 from bamboo.sim.nsdi23 import SPOT_USD_PER_HOUR
 from bamboo.sim.prices import constant
-from bamboo.sim.run import CHECKPOINT_RESTART, OURS, Figures, simulate
+from bamboo.sim.run import Figures, simulate
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import Trace, TraceEvent, read_trace
+from bamboo.sim.ways import CHECKPOINT_RESTART, OURS
 from bamboo.sim.world import Terms
 from benchmarks.options import at_least, chosen, parsed, selected, trace_file
 from benchmarks.report import command_of, write_result

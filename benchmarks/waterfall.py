@@ -18,22 +18,15 @@ from typing import Any
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
+from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.nsdi23 import MODELS, ON_DEMAND_USD_PER_HOUR, SPOT_USD_PER_HOUR
 from bamboo.sim.presets import STAGES, bert_large
 from bamboo.sim.prices import constant
 from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.run import (
-    CHECKPOINT_RESTART,
-    ORACLE,
-    OURS,
-    REROUTING,
-    Asked,
-    Figures,
-    figures_of,
-    simulate,
-)
+from bamboo.sim.run import Figures, figures_of, simulate
 from bamboo.sim.trace import Trace, read_trace
+from bamboo.sim.ways import CHECKPOINT_RESTART, ORACLE, OURS, REROUTING
 from bamboo.sim.world import Terms, World
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares

@@ -32,9 +32,9 @@ from bamboo.planner.options import again, options, shared_out, together
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, REPLACE_S, RESTART_S
 from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.processes import cores, in_order
-from bamboo.sim.run import CHECKPOINT_RESTART
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import read_trace
+from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
 from cli.bar import Bar, Told
 from cli.outcomes import MarketTerms, Row, outcomes, row_of

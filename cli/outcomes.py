@@ -17,13 +17,15 @@ from bamboo.ids import ZoneId
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
+from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.report import quantile
-from bamboo.sim.run import OURS, Asked, Figures, TimesBook, simulate
+from bamboo.sim.run import Figures, TimesBook, simulate
 from bamboo.sim.synth import Bulk, Market, ZoneNodes, synthesise
 from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.ways import OURS
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid
 from cli.workload import grids_of

@@ -16,13 +16,15 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.policy import Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
+from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant, read_prices
-from bamboo.sim.run import OURS, SYSTEMS, Asked, Figures, simulate, simulate_seeds
+from bamboo.sim.run import Figures, simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
 from bamboo.sim.synth import Market
 from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
+from bamboo.sim.ways import OURS, SYSTEMS
 from cli.autoscaling import terms_of
 from cli.market import check_time_scale
 from cli.market_options import MarketAsked

@@ -7,7 +7,7 @@ once all go on.
 from collections.abc import Iterable, Mapping
 
 from bamboo.core.state import Feed, Holding
-from bamboo.ids import NodeId
+from bamboo.ids import NodeId, ZoneId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.model_layout import ModelLayout
 from bamboo.topology.roles import Roles
@@ -63,6 +63,25 @@ class Holdings:
                 known[key] = wanted - have
             out[node] = known[key]
         return out
+
+    def from_afar(
+        self,
+        lacking: Mapping[NodeId, frozenset[int]],
+        zone_of: Mapping[NodeId, ZoneId],
+        *,
+        step: int,
+    ) -> list[int]:
+        """Of the layers that nodes lack, once for each node, those that nobody in its zone has as
+        they are before `step`."""
+        if len({*zone_of.values()}) < 2:
+            return []
+        near: dict[ZoneId, set[int]] = {}
+        for node, held in self._held.items():
+            if node in zone_of:
+                layers = (x for h in held if h.step == step for x in range(h.first, h.stop))
+                near.setdefault(zone_of[node], set()).update(layers)
+        wanted = ((x, zone_of[node]) for node, layers in lacking.items() for x in layers)
+        return [layer for layer, zone in wanted if layer not in near.get(zone, ())]
 
     def built(self, node: NodeId, layers: frozenset[int], *, step: int) -> None:
         """A node has been given all of these."""

@@ -34,7 +34,7 @@ In one thing ours is more than the source, which ends with an error where more p
 manned than it has step times for: there are at most as many as it is told.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -105,6 +105,8 @@ class PaperRules:
         self.pipelines = 0
         self.places: dict[NodeId, list[Place]] = {}
         """Of the nodes that have one; the second is that of a lost successor."""
+        self.zones: Mapping[NodeId, ZoneId] = {}
+        """Of all nodes that ever joined."""
         self._nodes: list[NodeId] = []
         """That are up, in the order in which they joined."""
         self._gathered: list[NodeId] = []
@@ -125,19 +127,31 @@ class PaperRules:
         step_s: Callable[[int], float],
         terms: PaperTerms | None = None,
         standbys: int = 0,
+        crossing_bytes: Callable[["PaperRules"], float] = lambda _: 0.0,
     ) -> "PaperRules":
-        """The rules as a system of `world`, which rents, bills and counts."""
-        return cls(
+        """The rules as a system of `world`, which rents, bills and counts. `crossing_bytes`: what a
+        step sends from zone to zone with the places of now."""
+
+        def happened(kind: str) -> None:
+            trains = rules.phase is Phase.TRAINING
+            world.crosses(crossing_bytes(rules) if trains else 0.0)
+            if kind:
+                world.happened(kind)
+            else:
+                world.note()
+
+        rules = cls(
             world.kernel,
             world.progress,
             world.boundaries,
             stages=stages,
             pipelines=pipelines,
             step_s=step_s,
-            happened=lambda kind: world.happened(kind) if kind else world.note(),
+            happened=happened,
             terms=terms,
             standbys=standbys,
         )
+        return rules
 
     def wanted(self) -> int:
         return self._most * self._stages + self._standbys
@@ -150,7 +164,7 @@ class PaperRules:
 
     def joined(self, node: NodeId, zone: ZoneId) -> None:
         """A node is up; unless all gather, it waits for the end of a step."""
-        del zone
+        self.zones = {**self.zones, node: zone}
         self._nodes.append(node)
         if self.phase is Phase.IDLE:
             self._gather(Phase.GATHERING)

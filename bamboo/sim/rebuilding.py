@@ -89,6 +89,9 @@ class Rebuilding:
         lacking = self._holdings.lacking(wants, step=base)
         bytes_of = {layers: work.state_bytes(sorted(layers)) for layers in set(lacking.values())}
         sizes = {node: bytes_of[layers] for node, layers in lacking.items()}
+        if not reform.checkpoint:  # the object store is in no zone
+            afar = self._holdings.from_afar(lacking, run.state.roll.zones, step=base)
+            run.world.sends(sum(work.state_bytes([layer]) for layer in afar))
         rate = work.store_bytes_per_s if reform.checkpoint else work.state_bytes_per_s
         took_s = pauses.restore_s if reform.checkpoint else pauses.reform_s
         took_s += max(sizes.values()) / rate if rate else 0.0

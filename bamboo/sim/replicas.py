@@ -44,11 +44,13 @@ class Replicas:
     def _send(self, item: Transfer | Feed, layers: range, then: Callable[[], None]) -> None:
         """Send these layers once both ends are free; `then` at the boundary after that."""
         run, ends = self._run, (item.source, item.receiver)
-        zones = (run.state.roll.zones[node] for node in ends)
+        zones = [run.state.roll.zones[node] for node in ends]
         size, rate = self._bytes_of(layers), run.workload.copy_bytes_per_s(*zones)
         free_s = max(run.world.kernel.now_s, *(self._link_free_s.get(node, 0.0) for node in ends))
         done_s = free_s + (size / rate if rate else 0.0)
         self._link_free_s |= dict.fromkeys(ends, done_s)
+        if len({*zones}) > 1:
+            run.world.sends(size)
         run.world.kernel.at(done_s, lambda: run.world.boundaries.when_next(then))
 
     def _bytes_of(self, layers: range) -> int:

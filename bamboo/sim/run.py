@@ -4,15 +4,12 @@ Rule: a run is a function of what was asked and of one seed; how many processes 
 changes nothing.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bamboo.core.policy import Policy
 from bamboo.core.state import initial_state
-from bamboo.errors import InputError
 from bamboo.ids import ZoneId, run_id
 from bamboo.planner.autoscale import Resize
 from bamboo.planner.step_time import StepTimes
@@ -24,14 +21,14 @@ from bamboo.planner.value import (
 )
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import USD_PER_GB
-from bamboo.sim.members import Pauses, Run
+from bamboo.sim.asked import Asked
+from bamboo.sim.members import Run
 from bamboo.sim.ours import Ours
 from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
-from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
 from bamboo.sim.sizing import Sizes, Sizing
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.trace import Trace
+from bamboo.sim.ways import ON_DEMAND, OURS, always_there, renting, rival
 from bamboo.sim.world import (
     FAILOVER,
     HAND_OVER,
@@ -42,68 +39,14 @@ from bamboo.sim.world import (
     Moment,
     Rental,
     System,
-    Terms,
     World,
 )
-from bamboo.topology.grid import Grid
-from bamboo.topology.model_layout import equal_shares
 
 HOUR_S = 3600.0
 MICRO = 1_000_000
 DOLLAR_POINTS = 200
 PORTION = 4
 """Seeds that a process is given at once: the last ones are not waited for long."""
-OURS = "bamboo"
-ORACLE = "no pauses at all"
-ON_DEMAND = "on-demand"
-CHECKPOINT_RESTART = "checkpoint and restart"
-REROUTING = "rerouting to peers"
-PAPER = "the paper's rules"
-SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, PAPER, ORACLE)
-
-
-def terms_of_rivals() -> dict[str, str]:
-    """What each of the other ways is charged with, in words, and where that is from."""
-    restart, reroute, paper = RestartTerms(), RerouteTerms(), PaperTerms()
-    return {
-        ON_DEMAND: "the nodes of the largest grid, which nobody takes",
-        CHECKPOINT_RESTART: f"{restart.restart_s:g} s a restart (geometric middle of the 76 to "
-        f"701 s published for Varuna), a checkpoint every {restart.checkpoint_every} steps for "
-        "nothing",
-        REROUTING: f"{reroute.pause_s:g} s a change (of the 2 to 10 s published for Oobleck); "
-        f"{reroute.restart_s:g} s where a stage has nobody left, or for a further pipeline",
-        PAPER: f"redundancy that always runs, {paper.start_s:g} s a start, "
-        f"{paper.reconfiguration_s:g} s a reconfiguration, steps x{paper.slow:g} from a loss, "
-        "also of a node that waited, to the next one (Bamboo, NSDI 2023)",
-        ORACLE: "no change costs anything: always the best grid for the same nodes",
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is to be simulated."""
-
-    workload: Workload
-    policy: Policy
-    grid: Grid
-    """To begin with."""
-    redundancy: str
-    standbys: int
-    patience_s: float
-    park_s: float
-    surplus_s: float = math.inf
-    """So long a node beyond what the run can use is kept."""
-    sizes: Sizes | None = None
-    """What an autoscaled run chooses its size by; None: it keeps as many nodes as it may have."""
-    terms: Terms
-    pauses: Pauses
-    prices: Prices
-    """Of a spot instance."""
-    on_demand_usd_per_hour: float
-    interrupted_hour_is_paid: bool = False
-    """EC2 charges nothing for an instance that it takes back within its first hour."""
-    horizon_s: float
-    last_step: float = math.inf
 
 
 class TimesBook:
@@ -168,12 +111,13 @@ def simulate(
     """Play one market with one of SYSTEMS. `times` may be shared by runs of one workload."""
     times = times or TimesBook(asked.workload)
     if system == ON_DEMAND:
-        trace = _always_there(asked)
+        trace = always_there(asked)
     world = World(
         trace=trace,
         terms=asked.terms,
         horizon_s=asked.horizon_s,
         last_step=asked.last_step,
+        renting=renting(system, asked, trace),
         keep_moments=keep_moments,
     )
     player = _system(system, asked, world, times)
@@ -201,21 +145,7 @@ def _system(name: str, asked: Asked, world: World, times: TimesBook) -> System:
             pauses=asked.pauses,
             sizing=None if asked.sizes is None else partial(_sizing, asked, asked.sizes),
         )
-    bare = times.of("off")
-    rival: System
-    if name in (ORACLE, ON_DEMAND):
-        frugal = name == ORACLE and not math.isinf(asked.surplus_s)
-        standbys = asked.standbys if name == ORACLE else 0
-        rival = Oracle(world, bare, asked.policy, standbys=standbys, frugal=frugal)
-    elif name == CHECKPOINT_RESTART:
-        rival = CheckpointRestart(world, bare, asked.policy, standbys=asked.standbys)
-    elif name == REROUTING:
-        rival = Rerouting(world, bare, asked.policy, standbys=asked.standbys)
-    elif name == PAPER:
-        rival = _by_paper(asked, world, times.of("eager"))
-    else:
-        raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
-    return rival
+    return rival(name, asked, world, bare=times.of("off"), ahead=times.of("eager"))
 
 
 def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
@@ -236,33 +166,6 @@ def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
         return sum(_bill(one, asked.prices, free=free) for one in so_far) / MICRO
 
     return Sizing(run, sizes, price=price, spent=spent)
-
-
-def _by_paper(asked: Asked, world: World, times: StepTimes) -> System:
-    """Pipelines of a fixed length, redundancy that always runs, and the published pauses."""
-    stages, leaves = asked.policy.stages, asked.workload.shape.virtual_nodes
-
-    def step_s(pipelines: int) -> float:
-        grid = Grid(pipelines=pipelines, stages=stages)
-        return times.calm_s(grid, equal_shares(leaves, pipelines))
-
-    return PaperRules.in_world(
-        world,
-        stages=stages,
-        pipelines=min(asked.policy.pipelines, leaves),
-        step_s=step_s,
-        standbys=asked.standbys,
-    )
-
-
-def _always_there(asked: Asked) -> Trace:
-    """A market that takes nothing back: the nodes of the largest grid."""
-    count = asked.policy.pipelines * asked.policy.stages
-    return Trace(
-        source="on-demand",
-        events=tuple(TraceEvent(at_s=0.0, node=f"node{n}", comes=True) for n in range(count)),
-        length_s=asked.horizon_s,
-    )
 
 
 def figures_of(

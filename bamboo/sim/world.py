@@ -8,12 +8,13 @@ trace and in one seed.
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.boundaries import Boundaries
+from bamboo.sim.free_nodes import FreeNodes, Renting
 from bamboo.sim.kernel import Kernel
 from bamboo.sim.progress import Progress
 from bamboo.sim.trace import Trace
@@ -90,13 +91,14 @@ class World:
     terms: Terms
     horizon_s: float
     last_step: float = math.inf
+    renting: Renting = field(default_factory=Renting)
     kernel: Kernel = field(default_factory=Kernel)
     counts: Counter[str] = field(default_factory=Counter)
     """What happened, by name; each system counts what it knows."""
     rentals: list[Rental] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     crossed_bytes: float = 0.0
-    """Sent from zone to zone by steps, so far."""
+    """Sent from zone to zone, so far."""
     crossed_by: list[tuple[float, float]] = field(default_factory=list)
     """For the picture: (seconds, bytes until then), whenever that changes its pace."""
     ended: str = ""
@@ -105,10 +107,11 @@ class World:
     progress: Progress = field(init=False)
     boundaries: Boundaries = field(init=False)
     _system: System | None = field(init=False, default=None)
-    _free: OrderedDict[str, ZoneId] = field(init=False, default_factory=OrderedDict)
-    """Of the market, those that nobody rents, the oldest first."""
+    _free: FreeNodes = field(init=False)
     _rented: dict[str, Rental] = field(init=False, default_factory=dict)
     """By the trace's name, those that have not ended."""
+    _rented_in: Counter[ZoneId] = field(init=False, default_factory=Counter)
+    """How many of them each zone has."""
     _name_of: dict[NodeId, str] = field(init=False, default_factory=dict)
     _next: int = field(init=False, default=0)
     _next_notice: int = field(init=False, default=0)
@@ -120,6 +123,7 @@ class World:
     def __post_init__(self) -> None:
         self.progress = Progress(self.kernel, last_step=self.last_step)
         self.boundaries = Boundaries(self.kernel, self.progress)
+        self._free = FreeNodes(self.renting)
         if not math.isinf(self.last_step):
             self.boundaries.when(int(self.last_step), self._all_done)
 
@@ -188,18 +192,24 @@ class World:
     def crosses(self, bytes_per_step: float) -> None:
         """From now on each step sends so much from zone to zone."""
         steps = self.progress.steps
-        self.crossed_bytes += self._crossing * (steps - self._crossing_since)
+        self.crossed_bytes += self._crossing * max(0.0, steps - self._crossing_since)
         self._crossing, self._crossing_since = bytes_per_step, steps
         if self.keep_moments:
             self.crossed_by.append((self.kernel.now_s, self.crossed_bytes))
+
+    def sends(self, size_bytes: float) -> None:
+        """So much goes from zone to zone now, beside what steps send."""
+        self.crosses(self._crossing)
+        self.crossed_bytes += size_bytes
 
     def release(self, node: NodeId) -> None:
         """The system ends an instance; the market may rent it out again."""
         name = self._name_of.pop(node, None)
         if name is not None:
             rental = self._rented.pop(name)
+            self._rented_in[rental.zone] -= 1
             rental.until_s = self.kernel.now_s
-            self._free[name] = rental.zone
+            self._free.add(name, rental.zone)
             self.look()
 
     # ---------------------------------------------------------------- the market
@@ -211,7 +221,7 @@ class World:
             event = events[self._next]
             self._next += 1
             if event.comes:
-                self._free[event.node] = ZoneId(event.zone)
+                self._free.add(event.node, ZoneId(event.zone))
             else:
                 self._take(event.node)
         if self._next < len(events):
@@ -235,8 +245,9 @@ class World:
     def _take(self, name: str) -> None:
         rental = self._rented.pop(name, None)
         if rental is None:
-            self._free.pop(name, None)
+            self._free.drop(name)
             return
+        self._rented_in[rental.zone] -= 1
         rental.until_s, rental.interrupted = self.kernel.now_s, True
         self._name_of.pop(rental.node)
         self.happened(PREEMPTION)
@@ -247,7 +258,7 @@ class World:
         self._look_due = False
         wanted = self.system.wanted()
         while self._free and len(self._rented) < wanted:
-            self._start(*self._free.popitem(last=False))
+            self._start(*self._free.take(self._rented_in, self.kernel.now_s))
         if len(self._rented) > wanted:
             spare = self.system.spare()
             if spare is not None and spare in self._name_of:
@@ -260,6 +271,7 @@ class World:
         rental = Rental(node=node, zone=zone, from_s=now_s)
         self.rentals.append(rental)
         self._rented[name] = rental
+        self._rented_in[zone] += 1
         self._name_of[node] = name
         self.note()
         delay_s = self.terms.boot_s if now_s > 0 else 0.0

@@ -11,7 +11,7 @@ from typing import Any
 from bamboo.core.words import size
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
-from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
+from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
 from cli.views.auxiliary import auxiliary_lines
 from cli.views.options_body import bought, misses

@@ -12,7 +12,7 @@ from typing import Any
 
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import ON_DEMAND, Option
-from bamboo.sim.run import CHECKPOINT_RESTART, terms_of_rivals
+from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
 from cli.printable import printable
 from cli.views.auxiliary import auxiliary_body

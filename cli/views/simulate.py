@@ -10,7 +10,8 @@ from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.sim.report import spread
-from bamboo.sim.run import OURS, Figures, terms_of_rivals
+from bamboo.sim.run import Figures
+from bamboo.sim.ways import OURS, terms_of_rivals
 from cli.simulating import HOUR_S, Simulated, on_demand
 from cli.views.quantities import columns, count, duration, number, paragraph, rate, usd
 
@@ -100,10 +101,6 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
         lines += _rivals(found)
         terms = terms_of_rivals()
         lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
-        if any(one[OURS].transfer_usd for one in found):
-            lines.append(
-                "  bytes between zones are paid by bamboo alone: of the others they are unknown"
-            )
     ended = [one[OURS].ended for one in found if one[OURS].ended]
     for why in sorted(set(ended)):
         some = f"{ended.count(why)} of {len(found)} ended" if len(found) > 1 else "ended"
@@ -220,24 +217,15 @@ def _figures(found: Sequence[Figures], *, resized: bool) -> list[str]:
 
 
 def _rivals(found: Found) -> list[str]:
-    rows: list[tuple[str, ...]] = [
-        (
-            "",
-            "hours",
-            "steps",
-            "samples/s",
-            "nodes",
-            "$/h",
-            "samples per $",
-            "of ours",
-            "done again",
-            "stood still",
-        )
-    ]
-    value = _mean(found, OURS, "samples_per_usd")
-    for name in found[0]:
-        mean = {field: _mean(found, name, field) for field in FIGURES}
+    means = {n: {field: _mean(found, n, field) for field in FIGURES} for n in found[0]}
+    zones = any(mean["transfer_usd"] for mean in means.values())
+    head = ("", "hours", "steps", "samples/s", "nodes", "$/h", "samples per $", "of ours")
+    head = (*head, "done again", "stood still")
+    rows = [(*head[:6], *(["zones $/h"] if zones else []), *head[6:])]
+    value = means[OURS]["samples_per_usd"]
+    for name, mean in means.items():
         share = mean["samples_per_usd"] / value if value else 0.0
+        crossing = mean["transfer_usd"] / max(mean["seconds"], 1e-9) * HOUR_S
         rows.append(
             (
                 name,
@@ -246,6 +234,7 @@ def _rivals(found: Found) -> list[str]:
                 number(mean["samples_per_s"]),
                 number(mean["mean_nodes"]),
                 usd(mean["usd_per_hour"]),
+                *([usd(crossing)] if zones else []),
                 rate(mean["samples_per_usd"]),
                 f"{share:.2f}",
                 number(mean["lost_steps"]),

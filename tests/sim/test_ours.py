@@ -218,6 +218,18 @@ def test_bytes_between_zones_are_paid_for() -> None:
     assert simulate(asked(), near).transfer_usd == 0
 
 
+def test_state_that_is_copied_between_zones_is_paid_for() -> None:
+    """A node that comes from another zone is sent the stages that it is to own and to shadow; the
+    run ends before they have come, and before any step sends anything there."""
+    near = trace(FOUR, "600 -b", "700 +e")
+    events = [replace(e, zone="y" if e.node == "e" else "x") for e in near.events]
+    one = asked(horizon_s=747.5)
+    found = simulate(one, replace(near, events=tuple(events)))
+    assert found.transfer_usd * 1e9 / USD_PER_GB == pytest.approx(
+        2 * one.workload.state_bytes(range(2))
+    )
+
+
 def test_the_dollars_of_the_picture_end_as_the_bill_and_never_fall() -> None:
     near = trace(FOUR, "600 -b", "700 +e")
     events = [replace(e, zone="xy"[n % 2]) for n, e in enumerate(near.events)]

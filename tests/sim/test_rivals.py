@@ -1,20 +1,14 @@
 """Other ways in the same worlds: what each gains and pays."""
 
+from dataclasses import replace
+
 import pytest
 
 from bamboo.errors import CoreMisuse
-from bamboo.sim.run import (
-    CHECKPOINT_RESTART,
-    ON_DEMAND,
-    ORACLE,
-    OURS,
-    PAPER,
-    REROUTING,
-    SYSTEMS,
-    simulate,
-    simulate_seeds,
-)
+from bamboo.planner.zones import USD_PER_GB
+from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.trace import Trace
+from bamboo.sim.ways import CHECKPOINT_RESTART, ON_DEMAND, ORACLE, OURS, PAPER, REROUTING, SYSTEMS
 from tests.sim.worlds import asked, calm_step_s, trace
 
 EIGHT = "0 +a b c d e f g h"
@@ -89,6 +83,44 @@ def test_rivals_without_grids_to_choose_from_say_so() -> None:
     for system in (ORACLE, CHECKPOINT_RESTART, REROUTING, ON_DEMAND):
         with pytest.raises(CoreMisuse, match=r"policy\.grids is empty"):
             simulate(one, trace(EIGHT), system=system)
+
+
+def _zoned(market: Trace, zones: str) -> Trace:
+    """Each node in a zone by its place in the alphabet."""
+    events = (replace(e, zone=zones[ord(e.node) % len(zones)]) for e in market.events)
+    return replace(market, events=tuple(events))
+
+
+def test_every_way_that_has_nodes_in_two_zones_pays_for_the_bytes_between_them() -> None:
+    one, market = asked(pipelines=2, every=10), trace(EIGHT, *LOSSES)
+    for system in SYSTEMS:
+        apart = simulate(one, _zoned(market, "xy"), system=system)
+        near = simulate(one, market, system=system)
+        assert near.transfer_usd == 0
+        assert (apart.transfer_usd > 0) is (system != ON_DEMAND)
+        assert apart.usd - apart.transfer_usd == pytest.approx(near.usd, rel=0.05)
+
+
+def test_steps_that_are_done_again_are_paid_for_both_times() -> None:
+    one = replace(asked(every=10_000), last_step=300.0)
+    whole = simulate(one, _zoned(trace("0 +a b c d"), "xy"), system=CHECKPOINT_RESTART)
+    twice = simulate(
+        one, _zoned(trace("0 +a b c d", "60 -d", "61 +e"), "xy"), system=CHECKPOINT_RESTART
+    )
+    assert twice.lost_steps > 0
+    share = (300 + twice.lost_steps) / 300
+    assert twice.transfer_usd >= whole.transfer_usd * share * 0.99
+
+
+def test_rerouting_sends_its_state_from_another_zone_where_there_is_no_peer_nearer() -> None:
+    """A pipeline in each zone: who takes a place of its own zone is sent the stage's state by the
+    only other node that has it."""
+    one, hours = asked(pipelines=2), ("600 -b", "1000 +i")
+    market = trace(EIGHT, *hours)
+    halves = (replace(e, zone="x" if e.node in "abcdi" else "y") for e in market.events)
+    found = simulate(one, replace(market, events=tuple(halves)), system=REROUTING)
+    assert found.hand_overs == 1
+    assert found.transfer_usd * 1e9 / USD_PER_GB > one.workload.state_bytes(range(2, 4))
 
 
 def _market(seed: int) -> Trace:

@@ -10,7 +10,8 @@ from bamboo.planner.fleet_size import Rule, Situation, best_size
 from bamboo.planner.scaler import SETTLING, ScalerTerms
 from bamboo.planner.scaling_curve import LEAST
 from bamboo.planner.step_time import StepTimes
-from bamboo.sim.run import Asked, simulate, simulate_seeds
+from bamboo.sim.asked import Asked
+from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.sizing import Sizes
 from bamboo.sim.synth import Market, ZoneNodes
 from bamboo.sim.trace import Trace

@@ -5,9 +5,9 @@ import math
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload, uniform_workload
+from bamboo.sim.asked import Asked
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import constant
-from bamboo.sim.run import Asked
 from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid

@@ -1,0 +1,42 @@
+"""What is to be simulated, as one value.
+
+Rule: everything that a run follows from, but for the market and the seed.
+"""
+
+import math
+from dataclasses import dataclass
+
+from bamboo.core.policy import Policy
+from bamboo.planner.workload import Workload
+from bamboo.sim.members import Pauses
+from bamboo.sim.prices import Prices
+from bamboo.sim.sizing import Sizes
+from bamboo.sim.world import Terms
+from bamboo.topology.grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be simulated."""
+
+    workload: Workload
+    policy: Policy
+    grid: Grid
+    """To begin with."""
+    redundancy: str
+    standbys: int
+    patience_s: float
+    park_s: float
+    surplus_s: float = math.inf
+    """So long a node beyond what the run can use is kept."""
+    sizes: Sizes | None = None
+    """What an autoscaled run chooses its size by; None: it keeps as many nodes as it may have."""
+    terms: Terms
+    pauses: Pauses
+    prices: Prices
+    """Of a spot instance."""
+    on_demand_usd_per_hour: float
+    interrupted_hour_is_paid: bool = False
+    """EC2 charges nothing for an instance that it takes back within its first hour."""
+    horizon_s: float
+    last_step: float = math.inf
