@@ -219,9 +219,8 @@ def _figures(found: Sequence[Figures], *, resized: bool) -> list[str]:
 def _rivals(found: Found) -> list[str]:
     means = {n: {field: _mean(found, n, field) for field in FIGURES} for n in found[0]}
     zones = any(mean["transfer_usd"] for mean in means.values())
-    head = ("", "hours", "steps", "samples/s", "nodes", "$/h", "samples per $", "of ours")
-    head = (*head, "done again", "stood still")
-    rows = [(*head[:6], *(["zones $/h"] if zones else []), *head[6:])]
+    head = ("", "hours", "steps", "samples/s", "nodes", "$/h", *(["zones $/h"] if zones else []))
+    rows: list[tuple[str, ...]] = [(*head, "samples per $", "of ours", "done again", "stood still")]
     value = means[OURS]["samples_per_usd"]
     for name, mean in means.items():
         share = mean["samples_per_usd"] / value if value else 0.0

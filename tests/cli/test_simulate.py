@@ -175,29 +175,26 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_way_pays_for_the_bytes_that_it_sends_between_zones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Eight nodes that no zone has by itself; on demand they lie in one."""
     arguments = ["--hazard", "0", "--hours", "1", "--endless", "--rivals", "--nodes", "8"]
     body = body_of([*arguments, "--zones", "a,b"], capsys)
     paid = {name: figure(body, "transfer_usd", name) for name in body["systems"]}
     assert {name for name, dollars in paid.items() if not dollars} == {"on-demand"}
-    for zones, said in (("a,b", True), ("a", False)):
-        assert run(["simulate", JOB, *arguments, "--zones", zones]) == 0
-        assert ("zones $/h" in capsys.readouterr().out) is said
+    assert run(["simulate", JOB, *arguments, "--zones", "a,b"]) == 0
+    assert "zones $/h" in capsys.readouterr().out
 
 
 def test_the_nodes_lie_as_the_job_spreads_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a market whose zones have nodes enough: all in one, or a pipeline in each, or each beside
-    neighbours of another."""
     path = tmp_path / "market.csv"
     nodes = (f"0,add,{zone}{n},us-east-1{zone}" for n in range(9) for zone in "abc")
     path.write_text("\n".join((*nodes, "600000,remove,a0,us-east-1a", "3600000,end")))
     paid = {}
     for spread in ("one", "pipelines", "neighbours"):
-        placed = ["--set", f"cluster.spread={spread}", "--set", "cluster.pipelines=2"]
-        zones = ["--set", 'cloud.zones=["us-east-1a", "us-east-1b", "us-east-1c"]']
-        body = body_of(["--trace", str(path), "--endless", *placed, *zones], capsys)
+        zones = f"cloud.zones={[f'us-east-1{zone}' for zone in 'abc']}".replace("'", '"')
+        keys = (zones, f"cluster.spread={spread}", "cluster.pipelines=2")
+        given = [part for key in keys for part in ("--set", key)]
+        body = body_of(["--trace", str(path), "--endless", *given], capsys)
         paid[spread] = figure(body, "transfer_usd")
     assert paid["one"] == 0 < paid["pipelines"] < paid["neighbours"]
 
