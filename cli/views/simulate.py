@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bamboo.planner.value import MINIMUM_BILLED_S
+from bamboo.sim.compared import no_ratio
 from bamboo.sim.report import spread
 from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
@@ -76,6 +77,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
                 "terms": terms_of_rivals().get(name, ""),
+                "no_ratio": no_ratio(found, name, ours=OURS, last_step=asked.last_step),
             }
             for name in found[0]
         },
@@ -98,7 +100,7 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
     ]
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
-        lines += _rivals(found)
+        lines += _rivals(found, last_step=asked.last_step)
         terms = terms_of_rivals()
         lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
     ended = [one[OURS].ended for one in found if one[OURS].ended]
@@ -216,7 +218,8 @@ def _figures(found: Sequence[Figures], *, resized: bool) -> list[str]:
     return columns(rows, right=frozenset(range(1, len(rows[0]))))
 
 
-def _rivals(found: Found) -> list[str]:
+def _rivals(found: Found, *, last_step: float) -> list[str]:
+    why = {n: no_ratio(found, n, ours=OURS, last_step=last_step) for n in found[0]}
     means = {n: {field: _mean(found, n, field) for field in FIGURES} for n in found[0]}
     zones = any(mean["transfer_usd"] for mean in means.values())
     head = ("", "hours", "steps", "samples/s", "nodes", "$/h", *(["zones $/h"] if zones else []))
@@ -235,12 +238,16 @@ def _rivals(found: Found) -> list[str]:
                 usd(mean["usd_per_hour"]),
                 *([usd(crossing)] if zones else []),
                 rate(mean["samples_per_usd"]),
-                f"{share:.2f}",
+                "-" if why[name] else f"{share:.2f}",
                 number(mean["lost_steps"]),
                 duration(max(0.0, mean["seconds"] - mean["trained_s"])),
             )
         )
-    return columns(rows, right=frozenset(range(1, len(rows[0]))))
+    lines = columns(rows, right=frozenset(range(1, len(rows[0]))))
+    for reason in dict.fromkeys(filter(None, why.values())):
+        names = ", ".join(name for name, one in why.items() if one == reason)
+        lines += paragraph(f"no ratio of {names} to ours: {reason}", indent=4)
+    return lines
 
 
 def _mean(found: Found, name: str, field: str) -> float:
