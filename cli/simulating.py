@@ -65,9 +65,10 @@ def prepare(
     endless: bool,
     strategy: Path | None = None,
     gpu: str | None = None,
+    restart_s: Mapping[str, float] | None = None,
 ) -> Simulated:
     """Plan the job as a launch would, placed by the file `strategy` if there is one; `gpu`: whose
-    times, as `look_at` takes it. Raises InputError."""
+    times, as `look_at` takes it; `restart_s`: of other ways, by name. Raises InputError."""
     if path is None:
         raise InputError("nothing to simulate: give a JOB.toml, or --preset nsdi23")
     check_time_scale(market.time_scale)
@@ -100,6 +101,9 @@ def prepare(
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
         last_step=math.inf if endless else job.train.steps,
+        restart_s=restart_s or {},
+        store=planned.catalogue.auxiliary,
+        keep=job.checkpoint.keep,
     )
     return Simulated(
         asked=asked,

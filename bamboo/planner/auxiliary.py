@@ -18,6 +18,8 @@ HOURS_PER_MONTH = 730.0
 GIB = 2**30
 GB = 1e9
 REQUESTS = 1000
+STORE = "object store"
+"""The name of its part."""
 PART_BYTES = 64 << 20
 """An object that is larger goes up in parts of this size, a request each."""
 DISK_GIB = 120.0
@@ -111,7 +113,7 @@ def auxiliary_parts(prices: Mapping[str, AuxiliaryPrice], extras: Extras) -> tup
             why=f"{addresses} x {_words(address)}",
         ),
         Part(
-            name="object store",
+            name=STORE,
             usd_per_hour=stored_gib * prices["storage"].usd / HOURS_PER_MONTH + requests,
             why=f"{stored_gib:.1f} GiB of {_words(prices['storage'])}, and "
             f"{extras.puts_per_hour:,.0f} writes and {extras.gets_per_hour:,.0f} reads an hour",

@@ -4,9 +4,11 @@ Rule: everything that a run follows from, but for the market and the seed.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bamboo.core.policy import Policy
+from bamboo.planner.auxiliary import AuxiliaryPrice
 from bamboo.planner.workload import Workload
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices
@@ -40,3 +42,9 @@ class Asked:
     """EC2 charges nothing for an instance that it takes back within its first hour."""
     horizon_s: float
     last_step: float = math.inf
+    restart_s: Mapping[str, float] = field(default_factory=dict)
+    """Of other ways by name (`bamboo.sim.ways.RESTART_S`), where it is not their default."""
+    store: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
+    """Prices of the object store; empty: checkpoints are not paid."""
+    keep: int = 2
+    """So many checkpoints are kept."""

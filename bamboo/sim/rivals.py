@@ -8,11 +8,9 @@ them; what it needs beyond the work itself is a stated figure with a source.
                        nodes, or the least one on fewer nodes than it has slots
     CheckpointRestart  all stop at every change and go on from the newest checkpoint, in the best
                        grid for those who are there (Athlur et al., Varuna, EuroSys 2022)
-    Rerouting          a lost node's microbatches go to the same stage of other pipelines (Gandhi et
-                       al., ReCycle, SOSP 2024; Jang et al., Oobleck, SOSP 2023)
 """
 
-from collections import Counter
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,18 +21,15 @@ from bamboo.core.state import Node, NodeStatus
 from bamboo.errors import CoreMisuse
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.step_time import StepTimes
-from bamboo.planner.workload import Workload
 from bamboo.sim.kernel import Entry
-from bamboo.sim.world import FAILOVER, HAND_OVER, RECONFIGURATION, RESTORE, World
+from bamboo.sim.progress import NEARLY
+from bamboo.sim.world import RECONFIGURATION, RESTORE, World
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import ModelLayout, equal_shares
 
-Place = tuple[int, int]
-"""Pipeline and stage."""
 
-
-class _Spot:
+class Spot:
     """What all of them have in common: nodes in the order in which they came, and a grid."""
 
     def __init__(self, world: World, times: StepTimes, policy: Policy, *, standbys: int) -> None:
@@ -112,7 +107,7 @@ def _ready(node: NodeId, zone: ZoneId) -> Node:
     )
 
 
-class Oracle(_Spot):
+class Oracle(Spot):
     """Always the best grid for those who are there, at once and for nothing. `frugal`: what that
     grid has no use for is given back at once, too."""
 
@@ -168,17 +163,26 @@ class Oracle(_Spot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartTerms:
-    """What a restart costs. The default is the geometric middle of the 76 to 701 s that are
-    published for Varuna."""
+    """What a restart costs, beside the boot of a new instance, which the market's terms have."""
 
-    restart_s: float = 231.0
+    restart_s: float = 42.0
+    """Until all processes train again, the load left out: torchrun elastic with a node killed, as
+    it was measured on one machine (`benchmarks.trace_replay`). 76 to 701 s are published for
+    Varuna."""
+    load_s: float = 0.0
+    """To find a checkpoint and read the largest part of it."""
     checkpoint_every: int = 10
-    """Steps; written behind the training, at no cost."""
+    """Steps; written behind the training, as ours are. 0: none."""
+    write_s: float = 0.0
+    """From the step of a checkpoint until it is complete."""
+    between_losses_s: float = math.inf
+    """That are expected on the largest grid: a larger grid has to make up for its restart by
+    then."""
     settle_s: float = 60.0
     """So long after a restart a larger grid is not yet worth another."""
 
 
-class CheckpointRestart(_Spot):
+class CheckpointRestart(Spot):
     """All stop at every loss of a member, and for a better grid; the steps since the newest
     checkpoint are done again."""
 
@@ -195,6 +199,8 @@ class CheckpointRestart(_Spot):
         self._terms = terms or RestartTerms()
         self._layout: ModelLayout | None = None
         self._members: frozenset[NodeId] = frozenset()
+        self._newest = 0
+        """The step of the checkpoint that was read last."""
         self._restarting: Entry | None = None
         self._look_at: Entry | None = None
 
@@ -210,17 +216,38 @@ class CheckpointRestart(_Spot):
         if node in self._members:
             self._stand()
             self._world.happened(RESTORE)
-            every = self._terms.checkpoint_every
-            self._world.progress.back_to(self._world.progress.whole // every * every)
+            self._newest = max(self._newest, self._complete())
+            self._world.progress.back_to(self._newest)
             self._restart()
+
+    def _complete(self) -> int:
+        """The step of the newest checkpoint that is complete by now."""
+        every, progress = self._terms.checkpoint_every, self._world.progress
+        if not every:
+            return 0
+        written = progress.was(self._world.kernel.now_s - self._terms.write_s)
+        return int((min(written, progress.steps) + NEARLY) // every * every)
+
+    def _pays(self, best: ModelLayout, layout: ModelLayout) -> bool:
+        """Whether a larger grid does more until the next loss, its restart counted."""
+        between_s, delay_s = self._terms.between_losses_s, self._delay_s
+        larger_s, now_s = self._calm_s(best), self._calm_s(layout)
+        if math.isinf(between_s):
+            return larger_s < now_s
+        return (between_s - delay_s) / larger_s > between_s / now_s
+
+    @property
+    def _delay_s(self) -> float:
+        return self._terms.restart_s + self._terms.load_s
 
     def _grow(self) -> None:
         self._look_at = None
         best = self._best()
         if best is None or self._layout is None or self._restarting is not None:
             return
-        if self._calm_s(best) < self._calm_s(self._layout):
+        if self._pays(best, self._layout):
             self._stand()
+            self._newest = self._world.progress.whole  # it is written before all stop
             self._world.progress.back_to(self._world.progress.whole)
             self._restart()
 
@@ -233,7 +260,7 @@ class CheckpointRestart(_Spot):
         self._layout, self._members = None, frozenset()
         if best is not None:
             self._members = self._laid(best.grid).members()
-            delay_s = 0.0 if first else self._terms.restart_s
+            delay_s = 0.0 if first else self._delay_s
             self._restarting = self._world.kernel.after(delay_s, self._go_on)
 
     def _go_on(self) -> None:
@@ -245,143 +272,3 @@ class CheckpointRestart(_Spot):
         self._layout, self._members = best, self._train_calm(best).members()
         if self._look_at is None:
             self._look_at = self._world.kernel.after(self._terms.settle_s, self._grow)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerouteTerms:
-    """What a change of membership costs. The default lies within the 2 to 10 s that are published
-    for Oobleck."""
-
-    pause_s: float = 5.0
-    restart_s: float = 231.0
-    """When no pipeline has a stage any more, or the grid changes."""
-    checkpoint_every: int = 10
-
-
-class Rerouting(_Spot):
-    """Without replicas: the microbatches of a lost node go to its peers, and a node that comes
-    fills a hole. A stage that nobody has any more is restored from a checkpoint."""
-
-    def __init__(
-        self,
-        world: World,
-        times: StepTimes,
-        policy: Policy,
-        *,
-        standbys: int,
-        work: Workload,
-        terms: RerouteTerms | None = None,
-    ) -> None:
-        super().__init__(world, times, policy, standbys=standbys)
-        self._terms = terms or RerouteTerms()
-        self._work = work
-        self._grid: Grid | None = None
-        self._owner: dict[Place, NodeId] = {}
-        self._restarting: Entry | None = None
-
-    def joined(self, node: NodeId, zone: ZoneId) -> None:
-        self._came(node, zone)
-        if self._grid is None:
-            if self._restarting is None:
-                self._restart(0.0 if self._world.progress.steps == 0 else self._terms.restart_s)
-        elif (hole := self._hole()) is not None:
-            self._fill(hole, node)
-            self._change(HAND_OVER, hole[0])
-        elif self._pipelines() > self._grid.pipelines:
-            self._restart(self._terms.restart_s)
-
-    def lost(self, node: NodeId) -> None:
-        self._went(node)
-        lost = [place for place, owner in self._owner.items() if owner == node]
-        for place in lost:
-            del self._owner[place]
-        if self._grid is None or not lost:
-            return
-        idle = [n for n in self._nodes if n not in self._owner.values()]
-        if idle:
-            self._fill(lost[0], idle[0])
-        if self._load() is None:
-            self._stand()
-            self._world.happened(RESTORE)
-            every = self._terms.checkpoint_every
-            self._world.progress.back_to(self._world.progress.whole // every * every)
-            self._restart(self._terms.restart_s)
-        else:
-            self._change(FAILOVER, lost[0][0])
-
-    def _fill(self, place: Place, node: NodeId) -> None:
-        """A node takes a place, and is sent its state by a peer in its own zone where there is
-        one."""
-        stage, cut = place[1], self._policy.cut_for(self._policy.stages)
-        peers = {self._zones[owner] for (_, of), owner in self._owner.items() if of == stage}
-        if peers and self._zones[node] not in peers:
-            self._world.sends(self._work.state_bytes(range(cut[stage], cut[stage + 1])))
-        self._owner[place] = node
-
-    def _pipelines(self) -> int:
-        """As many as there are nodes for."""
-        return min(self._policy.pipelines, len(self._nodes) // self._policy.stages)
-
-    def _hole(self) -> Place | None:
-        assert self._grid is not None
-        places = [(slot.pipeline, slot.stage) for slot in self._grid.slots()]
-        holes = [place for place in places if place not in self._owner]
-        count = Counter(stage for _, stage in self._owner)
-        return min(holes, key=lambda place: (count[place[1]], place), default=None)
-
-    def _load(self) -> int | None:
-        """Pipelines' worth of nodes at the stage that has fewest; None: one has none."""
-        assert self._grid is not None
-        count = Counter(stage for _, stage in self._owner)
-        least = min(count[stage] for stage in range(self._grid.stages))
-        return least or None
-
-    def _change(self, what: str, pipeline: int) -> None:
-        self._world.happened(what)
-        self._world.progress.delay(self._terms.pause_s, of=pipeline)
-        self._set_pace()
-
-    def _set_pace(self) -> None:
-        least = self._load()
-        assert self._grid is not None
-        assert least is not None
-        shares = equal_shares(self._policy.virtual_nodes, self._grid.pipelines)
-        self._train(self._rerouted(), shares, self._times.with_peers_s(self._grid, least))
-
-    def _rerouted(self) -> Assignment:
-        """Who does the work of each slot, for what crosses zones: a hole's microbatches go to a
-        peer in the zone that they come from, where there is one."""
-        grid = self._grid
-        assert grid is not None
-        owners: list[NodeId] = []
-        for slot in grid.slots():
-            place = (slot.pipeline, slot.stage)
-            before = owners[-1] if slot.stage else None
-            owners.append(self._owner.get(place) or self._peer(slot.stage, before))
-        return Assignment(grid=grid, owners=tuple(owners), shadows=(None,) * grid.size)
-
-    def _peer(self, stage: int, before: NodeId | None) -> NodeId:
-        peers = [owner for (_, of), owner in self._owner.items() if of == stage]
-        near = None if before is None else self._zones[before]
-        return min(peers, key=lambda node: (self._zones[node] != near, node))
-
-    def _restart(self, delay_s: float) -> None:
-        self._world.kernel.cancel(self._restarting)
-        self._restarting = None
-        self._stand()
-        self._grid = None
-        self._owner.clear()
-        if len(self._nodes) < self._policy.stages:
-            return
-        self._restarting = self._world.kernel.after(delay_s, self._go_on)
-
-    def _go_on(self) -> None:
-        self._restarting = None
-        pipelines = self._pipelines()
-        if not pipelines:
-            return
-        self._grid = Grid(pipelines=pipelines, stages=self._policy.stages)
-        places = [(slot.pipeline, slot.stage) for slot in self._grid.slots()]
-        self._owner = dict(zip(places, self._laid(self._grid).owners, strict=True))
-        self._world.happened(RECONFIGURATION)
-        self._set_pace()

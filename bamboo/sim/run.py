@@ -28,7 +28,7 @@ from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.sizing import Sizes, Sizing
 from bamboo.sim.trace import Trace
-from bamboo.sim.ways import ON_DEMAND, OURS, always_there, renting, rival
+from bamboo.sim.ways import ON_DEMAND, OURS, always_there, every_of, renting, rival, store_usd
 from bamboo.sim.world import (
     FAILOVER,
     HAND_OVER,
@@ -86,6 +86,8 @@ class Figures:
     """Of instances, and of bytes between zones."""
     transfer_usd: float
     """Of the latter."""
+    store_usd: float
+    """Of checkpoints in the object store, which `usd` has not: they stand beside the instances."""
     minimum_usd: float
     """Of `usd`, for seconds that an instance did not run, as a least time is billed."""
     instance_usd_per_hour: float
@@ -125,7 +127,9 @@ def simulate(
     on_demand = constant(asked.on_demand_usd_per_hour)
     prices = on_demand if system == ON_DEMAND else asked.prices
     ours = player if isinstance(player, Ours) else None
-    return figures_of(world, asked, prices=prices, spot=system != ON_DEMAND, ours=ours)
+    every = every_of(system, asked, trace)
+    spot = system != ON_DEMAND
+    return figures_of(world, asked, prices=prices, spot=spot, ours=ours, every=every)
 
 
 def _system(name: str, asked: Asked, world: World, times: TimesBook) -> System:
@@ -169,10 +173,16 @@ def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
 
 
 def figures_of(
-    world: World, asked: Asked, *, prices: Prices, spot: bool, ours: Ours | None = None
+    world: World,
+    asked: Asked,
+    *,
+    prices: Prices,
+    spot: bool,
+    ours: Ours | None = None,
+    every: int = 0,
 ) -> Figures:
     """The figures of a world that has been played; `prices`: of an instance; `ours`: who played it,
-    where that was the core."""
+    where that was the core; `every`: steps between two of its checkpoints."""
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
     free = spot and not asked.interrupted_hour_is_paid
@@ -203,6 +213,12 @@ def figures_of(
         mean_nodes=world.node_seconds() / seconds,
         usd=usd,
         transfer_usd=transfer_usd,
+        store_usd=store_usd(
+            asked,
+            every=every,
+            steps=world.progress.steps + world.progress.lost_steps,
+            seconds=seconds,
+        ),
         minimum_usd=minimum_usd,
         instance_usd_per_hour=sum(listed) / max(world.node_seconds(), 1e-9) * HOUR_S,
         usd_per_hour=per_hour,

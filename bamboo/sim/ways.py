@@ -5,16 +5,21 @@ Rule: ours is told apart from the others here and nowhere else.
 """
 
 import math
+from itertools import pairwise
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
+from bamboo.planner.auxiliary import REQUESTS, STORE, auxiliary_parts, checkpoint_puts, extras_of
+from bamboo.planner.checkpoint_interval import best_interval_steps
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.zones import nodes_by_zone
 from bamboo.sim.asked import Asked
 from bamboo.sim.free_nodes import Renting
 from bamboo.sim.published import PaperRules, PaperTerms
-from bamboo.sim.rivals import CheckpointRestart, Oracle, RerouteTerms, Rerouting, RestartTerms
+from bamboo.sim.rerouting import RerouteTerms, Rerouting
+from bamboo.sim.rivals import CheckpointRestart, Oracle, RestartTerms
 from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.trace_stats import HOUR_S, stats
 from bamboo.sim.world import System, World
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -29,21 +34,112 @@ PAPER = "the paper's rules"
 SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, PAPER, ORACLE)
 
 
-def terms_of_rivals() -> dict[str, str]:
-    """What each of the other ways is charged with, in words, and where that is from."""
-    restart, reroute, paper = RestartTerms(), RerouteTerms(), PaperTerms()
+RESTART_S = {CHECKPOINT_RESTART: 42.0, REROUTING: 5.0, PAPER: 30.0}
+"""Seconds that a way stands still when it has to begin anew, beside boot and load: a restart of all
+processes; a change (whoever has no peer restarts as the first does); a start of the paper's."""
+SHORT = {"checkpoint-restart": CHECKPOINT_RESTART, "rerouting": REROUTING, "paper": PAPER}
+"""The same ways as the command line names them."""
+
+
+def terms_of_rivals(asked: Asked | None = None) -> dict[str, str]:
+    """What each of the other ways is charged with, in words, and where that is from. None: by the
+    defaults."""
+    given = {} if asked is None else asked.restart_s
+    seconds = {name: f"{given.get(name, RESTART_S[name]):g} s" for name in RESTART_S}
+    sources = {
+        CHECKPOINT_RESTART: "torchrun elastic, a node killed, as measured on one machine; 76 to "
+        "701 s are published for Varuna",
+        REROUTING: "of the 2 to 10 s published for Oobleck",
+        PAPER: "Bamboo, NSDI 2023",
+    }
+    said = {n: "as asked" if n in given else source for n, source in sources.items()}
+    every = 0 if asked is None else asked.policy.checkpoint_every
+    own = f"every {every} steps, as the job's" if every else "at its best interval (Daly, 2006)"
+    paper = PaperTerms()
     return {
         ON_DEMAND: "the nodes of the largest grid in one zone, which nobody takes",
-        CHECKPOINT_RESTART: f"{restart.restart_s:g} s a restart (geometric middle of the 76 to "
-        f"701 s published for Varuna), a checkpoint every {restart.checkpoint_every} steps for "
-        "nothing",
-        REROUTING: f"{reroute.pause_s:g} s a change (of the 2 to 10 s published for Oobleck); "
-        f"{reroute.restart_s:g} s where a stage has nobody left, or for a further pipeline",
-        PAPER: f"redundancy that always runs, {paper.start_s:g} s a start, "
+        CHECKPOINT_RESTART: f"{seconds[CHECKPOINT_RESTART]} a restart of all processes "
+        f"({said[CHECKPOINT_RESTART]}), and the load; a checkpoint {own}, written behind the "
+        "training",
+        REROUTING: f"{seconds[REROUTING]} a change ({said[REROUTING]}); "
+        f"{seconds[CHECKPOINT_RESTART]} and the load where a stage has nobody left, or for a "
+        "further pipeline",
+        PAPER: f"redundancy that always runs, {seconds[PAPER]} a start ({said[PAPER]}), "
         f"{paper.reconfiguration_s:g} s a reconfiguration, steps x{paper.slow:g} from a loss, "
-        "also of a node that waited, to the next one (Bamboo, NSDI 2023)",
+        "also of a node that waited, to the next one",
         ORACLE: "no change costs anything: always the best grid for the same nodes",
     }
+
+
+def between_losses_s(trace: Trace, nodes: int) -> float:
+    """Mean seconds between two instants that take some of so many nodes of a market; inf: none
+    does. A job has any of the nodes that are there alike."""
+    if not trace.preemptions:
+        return math.inf
+    known = stats(trace)
+    if not known.node_hours:
+        return math.inf
+    share = min(1.0, nodes / known.mean_nodes)
+    hit: float = 1.0 - (1.0 - share) ** known.bulk_mean
+    return HOUR_S / (known.preemptions_per_node_hour * known.mean_nodes / known.bulk_mean * hit)
+
+
+def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
+    """Of checkpoint and restart in a market: the job's interval, or its best one."""
+    policy, rate = asked.policy, asked.workload.store_bytes_per_s
+    shards = shards_of(asked)
+    write_s = max(shards) / rate if rate else 0.0
+    nodes = policy.pipelines * policy.stages
+    between_s = between_losses_s(trace, nodes)
+    step_s = policy.step_s(policy.pipelines, policy.stages)
+    every = policy.checkpoint_every
+    if not every and step_s is not None and not math.isinf(between_s):
+        # Nobody waits for one that is written behind the training; its requests are paid.
+        put = asked.store.get("put")
+        usd = checkpoint_puts(shards) * put.usd / REQUESTS if put is not None else 0.0
+        price = asked.prices.mean_usd_per_hour(ZoneId(""), 0.0, 0.0) * nodes / HOUR_S
+        cost_s = usd / price if price else 0.0
+        best = best_interval_steps(cost_s=cost_s, between_losses_s=between_s, step_s=step_s)
+        every = max(best, math.ceil(write_s / step_s))
+    return RestartTerms(
+        restart_s=asked.restart_s.get(CHECKPOINT_RESTART, RESTART_S[CHECKPOINT_RESTART]),
+        load_s=asked.pauses.restore_s + write_s,
+        checkpoint_every=every,
+        write_s=write_s,
+        between_losses_s=between_s,
+    )
+
+
+def shards_of(asked: Asked) -> list[int]:
+    """Bytes of each stage's part of a checkpoint."""
+    cut = asked.policy.cut_for(asked.policy.stages)
+    return [asked.workload.state_bytes(range(*ends)) for ends in pairwise(cut)]
+
+
+def every_of(system: str, asked: Asked, trace: Trace) -> int:
+    """Steps between the checkpoints that a way writes; 0: it writes none."""
+    if system == OURS:
+        return asked.policy.checkpoint_every
+    if system in (CHECKPOINT_RESTART, REROUTING):
+        return restart_terms(asked, trace).checkpoint_every
+    return 0
+
+
+def store_usd(asked: Asked, *, every: int, steps: float, seconds: float) -> float:
+    """What the checkpoints of a run cost in the object store: those that are kept, and the
+    requests. `steps`: all that were taken, again or not."""
+    if not every or not asked.store or steps < 1:
+        return 0.0
+    extras = extras_of(
+        instances=0,
+        step_s=seconds / steps,
+        checkpoint_bytes=shards_of(asked),
+        every_steps=every,
+        keep=asked.keep,
+        coordinator=False,
+    )
+    parts = auxiliary_parts(asked.store, extras)
+    return sum(part.usd_per_hour for part in parts if part.name == STORE) * seconds / HOUR_S
 
 
 def rival(name: str, asked: Asked, world: World, *, bare: StepTimes, ahead: StepTimes) -> System:
@@ -55,9 +151,17 @@ def rival(name: str, asked: Asked, world: World, *, bare: StepTimes, ahead: Step
         spare = standbys if name == ORACLE else 0
         return Oracle(world, bare, policy, standbys=spare, frugal=frugal)
     if name == CHECKPOINT_RESTART:
-        return CheckpointRestart(world, bare, policy, standbys=standbys)
+        terms = restart_terms(asked, world.trace)
+        return CheckpointRestart(world, bare, policy, standbys=standbys, terms=terms)
     if name == REROUTING:
-        return Rerouting(world, bare, policy, standbys=standbys, work=asked.workload)
+        restart = restart_terms(asked, world.trace)
+        reroute = RerouteTerms(
+            pause_s=asked.restart_s.get(REROUTING, RESTART_S[REROUTING]),
+            restart_s=restart.restart_s + restart.load_s,
+            checkpoint_every=restart.checkpoint_every,
+        )
+        work = asked.workload
+        return Rerouting(world, bare, policy, standbys=standbys, work=work, terms=reroute)
     if name == PAPER:
         return _by_paper(asked, world, ahead)
     raise InputError(f"{name!r} is no system to simulate; take one of {', '.join(SYSTEMS)}")
@@ -86,6 +190,7 @@ def _by_paper(asked: Asked, world: World, times: StepTimes) -> System:
         step_s=step_s,
         standbys=asked.standbys,
         crossing_bytes=crossing_bytes,
+        terms=PaperTerms(start_s=asked.restart_s.get(PAPER, RESTART_S[PAPER])),
     )
 
 

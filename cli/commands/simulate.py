@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from bamboo.errors import InputError
 from bamboo.sim.nsdi23 import MODELS
+from bamboo.sim.ways import SHORT
 from cli import nsdi23, simulating
 from cli.bar import bar
 from cli.echo import echo_result
@@ -18,6 +19,7 @@ from cli.new_file import refuse_to_overwrite, write_new
 from cli.overrides import overrides_option
 from cli.pictures.canvas import check_name
 from cli.pictures.simulation import simulation_svg
+from cli.restarts import restarts_of
 from cli.strategies import strategy_option
 from cli.views.nsdi23 import nsdi23_text
 from cli.views.simulate import picture_title, simulation_body, simulation_text
@@ -49,6 +51,12 @@ NO_JOB_TAKES = frozenset({"model", "out"})
 )
 @click.option("--first-seed", type=int, default=0, show_default=True)
 @click.option("--rivals", is_flag=True, help="Other ways to use the same market beside it.")
+@click.option(
+    "--restart-s",
+    multiple=True,
+    metavar="KIND=SECONDS",
+    help=f"With --rivals: what a restart takes beside boot and load; of {', '.join(SHORT)}.",
+)
 @click.option("--endless", is_flag=True, help="Do not end at train.steps.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw the first run, as SVG.")
 @click.option("--force", is_flag=True, help="Write over the picture that is there.")
@@ -67,6 +75,7 @@ def command(
     seeds: int,
     first_seed: int,
     rivals: bool,
+    restart_s: tuple[str, ...],
     endless: bool,
     plot: Path | None,
     force: bool,
@@ -100,6 +109,7 @@ def command(
             endless=endless,
             strategy=strategy,
             gpu=gpu,
+            restart_s=restarts_of(restart_s, rivals=rivals),
         )
         for one in simulating.play(simulated, seeds=seeds, first_seed=first_seed, rivals=rivals):
             found.append(one)

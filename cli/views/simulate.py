@@ -35,7 +35,7 @@ FIGURES = {
     "samples_per_usd": "samples per dollar",
 }
 """Field -> what people read."""
-BODY_ALONE = ("minimum_usd", "instance_usd_per_hour")
+BODY_ALONE = ("store_usd", "minimum_usd", "instance_usd_per_hour")
 """Fields that the text has in words, if at all."""
 LEAST_SAID = 0.05
 """Of the dollars: what the least bill adds is said from there on."""
@@ -76,7 +76,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
                     for field in (*FIGURES, *BODY_ALONE)
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
-                "terms": terms_of_rivals().get(name, ""),
+                "terms": terms_of_rivals(asked).get(name, ""),
                 "no_ratio": no_ratio(found, name, ours=OURS, last_step=asked.last_step),
             }
             for name in found[0]
@@ -101,7 +101,9 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
     if len(found[0]) > 1:
         lines += ["  the same market, used in other ways (models, on the same step times):"]
         lines += _rivals(found, last_step=asked.last_step)
-        terms = terms_of_rivals()
+        if any(one[name].store_usd for one in found for name in one):
+            lines.append("    here samples per $ count the object store of checkpoints, too")
+        terms = terms_of_rivals(asked)
         lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
     ended = [one[OURS].ended for one in found if one[OURS].ended]
     for why in sorted(set(ended)):
@@ -220,14 +222,17 @@ def _figures(found: Sequence[Figures], *, resized: bool) -> list[str]:
 
 def _rivals(found: Found, *, last_step: float) -> list[str]:
     why = {n: no_ratio(found, n, ours=OURS, last_step=last_step) for n in found[0]}
-    means = {n: {field: _mean(found, n, field) for field in FIGURES} for n in found[0]}
+    fields = (*FIGURES, "store_usd")
+    means = {n: {field: _mean(found, n, field) for field in fields} for n in found[0]}
     zones = any(mean["transfer_usd"] for mean in means.values())
-    head = ("", "hours", "steps", "samples/s", "nodes", "$/h", *(["zones $/h"] if zones else []))
+    stored = any(mean["store_usd"] for mean in means.values())
+    beside = [*(["zones $/h"] if zones else []), *(["store $/h"] if stored else [])]
+    head = ("", "hours", "steps", "samples/s", "nodes", "$/h", *beside)
     rows: list[tuple[str, ...]] = [(*head, "samples per $", "of ours", "done again", "stood still")]
-    value = means[OURS]["samples_per_usd"]
+    value = _with_store(means[OURS])
     for name, mean in means.items():
-        share = mean["samples_per_usd"] / value if value else 0.0
-        crossing = mean["transfer_usd"] / max(mean["seconds"], 1e-9) * HOUR_S
+        share = _with_store(mean) / value if value else 0.0
+        hours = max(mean["seconds"], 1e-9) / HOUR_S
         rows.append(
             (
                 name,
@@ -236,8 +241,9 @@ def _rivals(found: Found, *, last_step: float) -> list[str]:
                 number(mean["samples_per_s"]),
                 number(mean["mean_nodes"]),
                 usd(mean["usd_per_hour"]),
-                *([usd(crossing)] if zones else []),
-                rate(mean["samples_per_usd"]),
+                *([usd(mean["transfer_usd"] / hours)] if zones else []),
+                *([usd(mean["store_usd"] / hours)] if stored else []),
+                rate(_with_store(mean)),
                 "-" if why[name] else f"{share:.2f}",
                 number(mean["lost_steps"]),
                 duration(max(0.0, mean["seconds"] - mean["trained_s"])),
@@ -248,6 +254,12 @@ def _rivals(found: Found, *, last_step: float) -> list[str]:
         names = ", ".join(name for name, one in why.items() if one == reason)
         lines += paragraph(f"no ratio of {names} to ours: {reason}", indent=4)
     return lines
+
+
+def _with_store(mean: Mapping[str, float]) -> float:
+    """Samples per dollar, those of the checkpoints' store counted, too."""
+    paid = mean["usd"] + mean["store_usd"]
+    return mean["samples_per_usd"] * mean["usd"] / paid if paid else 0.0
 
 
 def _mean(found: Found, name: str, field: str) -> float:

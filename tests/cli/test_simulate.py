@@ -160,7 +160,6 @@ def test_of_many_runs_the_sizes_that_they_came_to_are_counted(
 def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", MARKET, "--endless", "--rivals"]
     body = body_of(arguments, capsys)
-    assert len(body["systems"]) >= 5
     assert figure(body, "usd", "on-demand") > figure(body, "usd")
     assert figure(body, "steps") <= figure(body, "steps", "no pauses at all")
     assert run(["simulate", JOB, *arguments]) == 0
@@ -168,8 +167,7 @@ def test_rivals_stand_beside_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in text for name in body["systems"])
     rivals = {name: one["terms"] for name, one in body["systems"].items() if name != "bamboo"}
     assert all(f"{name}: {terms}" in text for name, terms in rivals.items())
-    assert "231 s a restart" in rivals["checkpoint and restart"]
-    assert "Varuna" in rivals["checkpoint and restart"]
+    assert "42 s a restart" in rivals["checkpoint and restart"]
 
 
 def test_every_way_pays_for_the_bytes_that_it_sends_between_zones(
@@ -379,6 +377,8 @@ def test_counts_are_whole_and_a_run_that_never_began_says_so(
         (["--trace", MARKET, "--far", "a,b=1,-1"], "--far a,b=1,-1: -1 is no link"),
         (["--trace", MARKET, "--far", "a,b=1", "--far", "b,a=2"], "given twice"),
         (["--trace", MARKET, "--model", "bert"], "--model does not go with a JOB"),
+        (["--trace", MARKET, "--restart-s", "paper=5"], "--restart-s paper=5 is of another way"),
+        (["--trace", MARKET, "--rivals", "--restart-s", "x=1"], "is no restart; give one of"),
         (["--trace", MARKET, "--out", "x"], "--out does not go with a JOB"),
         (
             [

@@ -5,11 +5,22 @@ from dataclasses import replace
 import pytest
 
 from bamboo.errors import CoreMisuse
+from bamboo.planner.auxiliary import NEEDED, AuxiliaryPrice
+from bamboo.planner.origin import Origin
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.run import simulate, simulate_seeds
 from bamboo.sim.trace import Trace
-from bamboo.sim.ways import CHECKPOINT_RESTART, ON_DEMAND, ORACLE, OURS, PAPER, REROUTING, SYSTEMS
-from tests.sim.worlds import asked, calm_step_s, trace
+from bamboo.sim.ways import (
+    CHECKPOINT_RESTART,
+    ON_DEMAND,
+    ORACLE,
+    OURS,
+    PAPER,
+    REROUTING,
+    SYSTEMS,
+    restart_terms,
+)
+from tests.sim.worlds import STATE_BYTES_PER_S, asked, calm_step_s, trace
 
 EIGHT = "0 +a b c d e f g h"
 LOSSES = ("600 -b", "1000 +i", "1400 -c", "2000 +j")
@@ -36,7 +47,9 @@ def test_nobody_beats_the_oracle_and_a_restart_costs_what_it_is_charged() -> Non
     assert theirs.restores == 2
     assert theirs.lost_steps < 20
     stood_s = theirs.seconds - theirs.trained_s
-    assert stood_s == pytest.approx((theirs.reconfigurations - 1) * 231, abs=1), "the first is free"
+    load_s = 1 + one.workload.state_bytes(range(2)) / STATE_BYTES_PER_S
+    restarts = theirs.reconfigurations - 1  # the first is free
+    assert stood_s == pytest.approx(restarts * (42 + load_s), abs=1)
     assert found[OURS].steps > theirs.steps
 
 
@@ -83,6 +96,59 @@ def test_rivals_without_grids_to_choose_from_say_so() -> None:
     for system in (ORACLE, CHECKPOINT_RESTART, REROUTING, ON_DEMAND):
         with pytest.raises(CoreMisuse, match=r"policy\.grids is empty"):
             simulate(one, trace(EIGHT), system=system)
+
+
+def test_a_restart_takes_what_is_asked_for_beside_boot_and_load() -> None:
+    one, market = asked(pipelines=2, every=10), trace(EIGHT, "600 -b f")
+    for system in (CHECKPOINT_RESTART, REROUTING):
+        found = []
+        for seconds in (0.0, 300.0):
+            restart_s = {CHECKPOINT_RESTART: seconds, REROUTING: 0.0}
+            found.append(simulate(replace(one, restart_s=restart_s), market, system=system))
+        assert found[0].reconfigurations == found[1].reconfigurations == 2
+        stood_s = [each.seconds - each.trained_s for each in found]
+        assert stood_s[1] - stood_s[0] == pytest.approx(300, abs=0.1)
+        assert stood_s[0] == pytest.approx(1 + 24e6 / STATE_BYTES_PER_S, abs=0.1), "the load"
+
+
+def test_a_job_without_checkpoints_leaves_the_other_way_its_best_interval() -> None:
+    market = trace(EIGHT, *LOSSES)
+    best, own = (restart_terms(asked(pipelines=2, every=n), market) for n in (0, 500))
+    assert own.checkpoint_every == 500
+    assert 1 <= best.checkpoint_every < 10
+    assert restart_terms(asked(pipelines=2), trace(EIGHT)).checkpoint_every == 0
+    lost = [
+        simulate(asked(pipelines=2, every=n), market, system=CHECKPOINT_RESTART).lost_steps
+        for n in (0, 500)
+    ]
+    assert lost[0] < 10 < lost[1]
+
+
+def test_dear_requests_make_checkpoints_rarer_and_are_paid() -> None:
+    one, market = asked(pipelines=2), trace(EIGHT, *LOSSES)
+    origin = Origin(source="a test", seen="2026-11")
+    prices = {n: AuxiliaryPrice(usd=0.0, unit=u, what=n, origin=origin) for n, u in NEEDED.items()}
+    dear = prices | {"put": replace(prices["put"], usd=10.0)}
+    found = [replace(one, store=kept) for kept in (prices, dear)]
+    often, seldom = (restart_terms(each, market).checkpoint_every for each in found)
+    assert often < seldom
+    assert simulate(found[0], market, system=CHECKPOINT_RESTART).store_usd == 0
+    theirs = simulate(found[1], market, system=CHECKPOINT_RESTART)
+    written = (theirs.steps + theirs.lost_steps) / seldom
+    assert theirs.store_usd == pytest.approx(written * 5 * 10 / 1000, rel=0.05)
+    assert simulate(found[1], market, system=ON_DEMAND).store_usd == 0
+
+
+def test_nobody_restarts_for_a_larger_grid_that_is_lost_before_it_pays() -> None:
+    """Half of the nodes are there; the rest comes and goes every ten minutes."""
+    others = [f"{600 * n} {'+' if n % 2 else '-'}e f g h" for n in range(1, 6)]
+    market = trace("0 +a b c d", *others)
+    slow = replace(
+        asked(pipelines=1, max_pipelines=2, every=10), restart_s={CHECKPOINT_RESTART: 900.0}
+    )
+    assert simulate(slow, market, system=CHECKPOINT_RESTART).reconfigurations == 1
+    quick = replace(slow, restart_s={CHECKPOINT_RESTART: 1.0})
+    assert simulate(quick, market, system=CHECKPOINT_RESTART).reconfigurations > 1
 
 
 def _zoned(market: Trace, zones: str) -> Trace:
