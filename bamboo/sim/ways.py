@@ -97,7 +97,9 @@ def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
         # Nobody waits for one that is written behind the training; its requests are paid.
         put = asked.store.get("put")
         usd = checkpoint_puts(shards) * put.usd / REQUESTS if put is not None else 0.0
-        price = asked.prices.mean_usd_per_hour(ZoneId(""), 0.0, 0.0) * nodes / HOUR_S
+        zones = {ZoneId(event.zone) for event in trace.events}
+        least = min(asked.prices.mean_usd_per_hour(zone, 0.0, 0.0) for zone in zones)
+        price = least * nodes / HOUR_S
         cost_s = usd / price if price else 0.0
         best = best_interval_steps(cost_s=cost_s, between_losses_s=between_s, step_s=step_s)
         every = max(best, math.ceil(write_s / step_s))
