@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bamboo.config.load import job_to_json
-from bamboo.config.policy import policy_of
 from bamboo.coord.follow import Follower
 from bamboo.core.state import Outcome, Phase, initial_state
 from bamboo.errors import (
@@ -294,8 +293,7 @@ class _Attempt:
         job, terms = self._job, self._terms
         if not job.autoscale.enabled:
             return None
-        policy = policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread)
-        autoscaler = Autoscaler(job, policy, booked, led_before_s=terms.part.led_before_s)
+        autoscaler = Autoscaler(job, terms.policy, booked, led_before_s=terms.part.led_before_s)
         self._screen.note(autoscaler.sentence)
         return autoscaler
 
@@ -325,7 +323,7 @@ class _Attempt:
                 redundancy=job.cluster.redundancy,
                 checkpoints=terms.checkpoints,
             ),
-            policy=policy_of(job, terms.cuts, grids=terms.grids, spread=terms.spread),
+            policy=terms.policy,
             documents={
                 "job": job_to_json(job),
                 "strategy": terms.strategy.to_json(),

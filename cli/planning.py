@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bamboo.config.catalogue import load_catalogue, load_gpus
+from bamboo.config.policy import policy_of
 from bamboo.config.resolve import batch_shape, nodes_at_begin
 from bamboo.config.tree import JobConfig
-from bamboo.core.policy import GridTime
+from bamboo.core.policy import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue, InstanceType
@@ -86,6 +87,24 @@ class Planned:
     """How many the data hold."""
     code: Manifest | None
     """What the run takes along of the user's code; None: the built-in model needs none."""
+
+    @property
+    def policy(self) -> Policy:
+        """The figures that decisions use."""
+        return policy_of(
+            self.job,
+            self.cuts,
+            grids=self.grids,
+            spread=self.plan.spread,
+            layer_bytes=self.layer_bytes,
+            store_bytes_per_s=self.workload.store_bytes_per_s,
+        )
+
+    @property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Of parameters and moments, by layer."""
+        layers = range(len(self.workload.layers))
+        return tuple(self.workload.state_bytes((layer,)) for layer in layers)
 
     def price_warnings(self) -> tuple[str, ...]:
         """What is to be said of the prices of the job's pools."""

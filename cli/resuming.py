@@ -4,13 +4,13 @@ Rules. (1) The run stays what it was: its semantics are compared and another has
 redundancy, cloud and budget may be others. (2) What earlier parts of the run wrote is kept: books
 and bills go on, the rest is moved to `parts/<n>/`. (3) `budget.max_usd` is of the whole run,
 `budget.max_hours` of each part: time in which nothing ran counts nowhere. (4) A checkpoint that is
-torn, damaged or of other semantics is passed over by name; one of other semantics stays. (5) Steps
-are never done again unasked: where there are checkpoints, a job that reads none is refused.
+torn, damaged or of other semantics is passed over by name; one of other semantics stays. (5) Also a
+run that writes none has one, of its stop or of an emergency, and goes on from it.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
@@ -99,7 +99,7 @@ def prepare(folder: RunFolder, overrides: Sequence[str], begun: Begun | None = N
     InputError when the run is going on, is done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = runs.part_of(folder).number
-    job = _with_checkpoints(folder, job_with(job_of(folder), overrides))
+    job = job_with(job_of(folder), overrides)
     refuse_unfit(job, folder.path)
     strategy = strategy_of(folder)
     _refuse_another_region(folder, job)
@@ -148,11 +148,10 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
         raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
     started_s = runs.started_at_s(folder)
     detached = runs.is_detached(folder)
-    if resumed.prepared.job.checkpoint.every_steps:
-        step = 0 if resumed.manifest is None else resumed.manifest.step
-        objects = wiring.checkpoints_of(folder, resumed.prepared.job)
-        ours = resumed.prepared.planned.strategy.semantics.hash()
-        forget_passed_over(objects, after=step, semantic_hash=ours)
+    step = 0 if resumed.manifest is None else resumed.manifest.step
+    objects = wiring.checkpoints_of(folder, resumed.prepared.job)
+    ours = resumed.prepared.planned.strategy.semantics.hash()
+    forget_passed_over(objects, after=step, semantic_hash=ours)
     if folder.receipt.exists():
         ended_s = parts.ended_at_s(folder)
     parts.end_bill(folder, ended_s=ended_s)
@@ -172,15 +171,6 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
         part=part,
     )
     return held
-
-
-def _with_checkpoints(folder: RunFolder, job: JobConfig) -> JobConfig:
-    """A run that was to write no checkpoints has the one of its stop: it is read, and as before
-    none is written."""
-    never = not job_of(folder).checkpoint.every_steps and not job.checkpoint.every_steps
-    if not never or not steps(wiring.checkpoints_of(folder, job)):
-        return job
-    return replace(job, checkpoint=replace(job.checkpoint, every_steps=job.train.steps))
 
 
 def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
@@ -250,15 +240,6 @@ def _newest(
             "put its checkpoints back, or move that away to begin anew"
         )
     objects = wiring.checkpoints_of(folder, job)
-    if not job.checkpoint.every_steps:
-        there = [s for s in steps(objects) if _semantics_of(objects, s) == semantic_hash]
-        if there:
-            raise InputError(
-                f"checkpoint.every_steps = 0, but run {folder.id} has a checkpoint of step "
-                f"{there[0]}, which could not be read then; leave the setting as it was, or delete "
-                "the checkpoints to begin anew"
-            )
-        return Found(manifest=None, rejected=("checkpoint.every_steps = 0: none was written",))
     return newest_good(objects, run=folder.id, semantic_hash=semantic_hash, layers=layers)
 
 

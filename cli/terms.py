@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bamboo.config.load import job_to_json
+from bamboo.config.policy import policy_of
 from bamboo.config.tree import JobConfig
 from bamboo.core.checkpointing import KEPT
-from bamboo.core.policy import GridTime
+from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import catalogue_json
@@ -43,6 +44,10 @@ class Terms:
     """How the nodes lie over the zones, as planned."""
     crossing_bytes: float
     """Of a step, between zones."""
+    layer_bytes: tuple[int, ...]
+    """Of parameters and moments, by layer."""
+    store_bytes_per_s: float
+    """Between one node and the checkpoints; 0: sizes do not matter."""
     step_s: float
     """Of a calm step, as planned; 0: nobody knows."""
     zones: Mapping[str, int]
@@ -58,6 +63,18 @@ class Terms:
     """It goes on when its launcher is gone."""
     part: Part
     """The newest: the one to be led."""
+
+    @property
+    def policy(self) -> Policy:
+        """The figures that decisions use."""
+        return policy_of(
+            self.job,
+            self.cuts,
+            grids=self.grids,
+            spread=self.spread,
+            layer_bytes=self.layer_bytes,
+            store_bytes_per_s=self.store_bytes_per_s,
+        )
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
@@ -100,6 +117,8 @@ def save_terms(
         "crossing_bytes": 0.0
         if planned.plan.chosen is None
         else planned.plan.chosen.crossing_bytes,
+        "layer_bytes": planned.layer_bytes,
+        "store_bytes_per_s": planned.workload.store_bytes_per_s,
         "zones": dict(planned.zones),
         "trace": None if trace is None else asdict(trace),
         "from_step": from_step,
@@ -133,6 +152,8 @@ def terms_of(folder: RunFolder) -> Terms:
         older=tuple(map(int, body.get("older", ()))),
         spread=str(body.get("spread", "one")),
         crossing_bytes=float(body.get("crossing_bytes") or 0.0),
+        layer_bytes=tuple(map(int, body.get("layer_bytes", ()))),
+        store_bytes_per_s=float(body.get("store_bytes_per_s", 0.0)),
         step_s=float((body.get("planned") or {}).get("step_s") or 0.0),
         zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
         unigram_entropy_nats=None if entropy is None else float(entropy),

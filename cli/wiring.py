@@ -134,10 +134,9 @@ def run_secrets(region: str, stack: str) -> "RunSecrets":
 
 def check_checkpoints(job: JobConfig) -> None:
     """Raises InputError where the directory that the job names for them cannot be written here."""
-    if job.checkpoint.every_steps:
-        from bamboo.checkpoint.open import check_directory
+    from bamboo.checkpoint.open import check_directory
 
-        check_directory(job.checkpoint.url)
+    check_directory(job.checkpoint.url)
 
 
 def bucket(url: str, *, region: str = "") -> ObjectStore:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from bamboo.config.notice import known_notice_s
 from bamboo.config.tree import JobConfig
 from bamboo.core.policy import GridTime, Policy
 
@@ -12,11 +13,15 @@ def policy_of(
     *,
     grids: Iterable[GridTime] = (),
     spread: str = "one",
+    layer_bytes: Iterable[int] = (),
+    store_bytes_per_s: float = 0.0,
 ) -> Policy:
     """The policy of a resolved job. `cuts`: for each number of stages that a pipeline may have
     while there are too few nodes, and for the job's own, the first layer of each stage and the
     layer count; `grids`: those that it may have, where it is known what their steps take. `spread`:
-    what the plan has chosen where the job leaves it open."""
+    what the plan has chosen where the job leaves it open; `layer_bytes`: of parameters and moments,
+    by layer, and `store_bytes_per_s`: between one node and the checkpoints (0: at once); without
+    them no state is kept that notices leave without a home."""
     cluster = job.cluster
     return Policy(
         suspect_s=cluster.suspect_s,
@@ -28,4 +33,7 @@ def policy_of(
         grids=tuple(grids),
         spread=spread if cluster.spread == "auto" else cluster.spread,
         checkpoint_every=job.checkpoint.every_steps,
+        layer_bytes=tuple(layer_bytes),
+        store_bytes_per_s=store_bytes_per_s,
+        notice_s=known_notice_s(job),
     )

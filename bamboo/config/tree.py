@@ -217,7 +217,8 @@ class CheckpointConfig:
     """What is kept beyond the nodes, for the day that too many of them go at once."""
 
     every_steps: int = 0
-    """0: no checkpoints; what no live node holds is lost then, and the run with it."""
+    """0: none but what notices leave without a home; what no live node holds after a loss without
+    a notice is lost then, and the run with it."""
     url: str = ""
     """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder, which in an
     account is one of `cloud.bucket`."""

@@ -1,5 +1,7 @@
 """When a checkpoint is complete: all stages are stored, then one member writes the manifest.
 
+In an emergency (`core.emergency`) all stand still meanwhile, and `core.keep` says who stores what.
+
 Rules. (1) A shard counts only in the era that it was written in; a fenced node's never does. (2) A
 checkpoint that fails ends nothing: training goes on, and the next one is tried. (3) The member that
 was told to complete one is replaced when it goes. (4) What is complete counts until the step is
@@ -15,8 +17,10 @@ from bamboo.core.events import (
     CheckpointFailed,
     ShardSaved,
 )
+from bamboo.core.keep import committer, left_words, without
+from bamboo.core.policy import Policy
 from bamboo.core.reform import begin_reform, void_member
-from bamboo.core.state import Checkpoint, Phase, Saving, State
+from bamboo.core.state import Checkpoint, Keep, Phase, Reform, Saving, State
 from bamboo.core.transition import Transition, away, changed, live_members, stale
 from bamboo.ids import NodeId
 
@@ -29,6 +33,8 @@ is at an earlier one than the others."""
 
 def save_shard(state: State, event: ShardSaved) -> Transition:
     """Note a stage's shard."""
+    if (keep := _keep_of(state, event)) is not None:
+        return _save_part(state, event, keep)
     if (why := _void(state, event.node, event.era)) is not None:
         return stale(state, why)
     if any(done.step >= event.step for done in state.checkpoints):
@@ -55,7 +61,9 @@ def save_shard(state: State, event: ShardSaved) -> Transition:
 def order_completion(decided: Transition) -> Transition:
     """Tell somebody to complete each checkpoint that has all shards, and nobody at work on it."""
     state = decided.state
-    if state.phase is Phase.FINISHED or state.reform is not None:
+    if state.reform is not None:
+        return _order_keep(decided, state.reform)
+    if state.phase is Phase.FINISHED:
         return decided
     whole = [saving for saving in state.saving if len(saving.stages) == state.grid.stages]
     if not whole:
@@ -79,25 +87,25 @@ def order_completion(decided: Transition) -> Transition:
 def complete(state: State, event: CheckpointDone) -> Transition:
     """A checkpoint can be restored from now on. Also while all stop: its manifest stands."""
     reform = state.reform
+    if (keep := _keep_of(state, event)) is not None and reform is not None:
+        made = Checkpoint(step=keep.step, era=keep.era)
+        after = _with_checkpoint(state, made).having(reform=replace(reform, keep=None))
+        return changed(after, (), f"the state before step {keep.step} is stored, nothing is lost")
     undecided = state if reform is None or reform.base is not None else replace(state, reform=None)
     if (why := _void(undecided, event.node, event.era)) is not None:
         return stale(state, why)
     if any(done.step == event.step for done in state.checkpoints):
         return stale(state, f"the checkpoint of step {event.step} is complete already")
-    made = Checkpoint(step=event.step, era=event.era)
-    kept = sorted((*state.checkpoints, made), key=lambda done: done.step)[-KEPT:]
-    after = replace(
-        state,
-        checkpoints=tuple(kept),
-        saving=tuple(s for s in state.saving if s.step > event.step),
-    )
+    after = _with_checkpoint(state, Checkpoint(step=event.step, era=event.era))
     reason = f"the checkpoint of step {event.step} is complete"
     left = [str(s.step) for s in state.saving if s.step < event.step]
     return changed(after, (), f"{reason}; {', '.join(left)} never was" if left else reason)
 
 
-def give_up(state: State, event: CheckpointFailed) -> Transition:
+def give_up(state: State, event: CheckpointFailed, policy: Policy) -> Transition:
     """A checkpoint could not be written; training goes on."""
+    if (keep := _keep_of(state, event)) is not None:
+        return _part_failed(state, event, keep, policy)
     if (why := _void(state, event.node, event.era)) is not None:
         return stale(state, why)
     after = replace(state, saving=tuple(s for s in state.saving if s.step != event.step))
@@ -122,6 +130,67 @@ def reject(state: State, event: CheckpointDamaged) -> Transition:
         after, why=reform.why, planned=False, forced=reform.forced, intact=reform.intact
     )
     return changed(again, orders, reason)
+
+
+# ---------------------------------------------------------------- what is kept in an emergency
+
+
+def _keep_of(state: State, event: ShardSaved | CheckpointDone | CheckpointFailed) -> Keep | None:
+    """What is being stored while all stand still, if a live node speaks of it."""
+    keep = None if state.reform is None else state.reform.keep
+    if keep is None or (event.step, event.era) != (keep.step, keep.era):
+        return None
+    return keep if void_member(state, event.node) is None else None
+
+
+def _save_part(state: State, event: ShardSaved, keep: Keep) -> Transition:
+    if event.stage in keep.stored or event.stage >= len(keep.parts):
+        return stale(state, f"part {event.stage} of step {event.step} is not waited for")
+    noted = replace(keep, stored=tuple(sorted((*keep.stored, event.stage))))
+    return changed(_keeping(state, noted), (), f"node {event.node} is done: {left_words(noted)}")
+
+
+def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Policy) -> Transition:
+    """Another node stores it, if one can; else all go on without."""
+    other = None if keep.whole else without(state, event.node, policy)
+    reason = f"node {event.node} cannot store the state before step {keep.step}: {event.reason}"
+    if other is not None and other.parts != keep.parts:
+        return changed(_keeping(state, other), (), f"{reason}; another node does")
+    if other is not None and event.node not in {part.node for part in keep.parts}:
+        return stale(state, f"{reason}; it is not to")
+    reform, emergency = state.reform, state.emergency
+    assert reform is not None, "something is kept only while all stand still"
+    after = state.having(
+        reform=replace(reform, keep=None, save=False),
+        emergency=None if emergency is None else replace(emergency, failed=True),
+    )
+    return changed(after, (), f"{reason}; what nobody holds who stays will be lost")
+
+
+def _order_keep(decided: Transition, reform: Reform) -> Transition:
+    """Tell who lives longest to write the manifest, once all parts are stored."""
+    state, keep = decided.state, reform.keep
+    if keep is None or not keep.whole or keep.committer in state.roll.live:
+        return decided
+    to = committer(state)
+    if to is None:
+        return decided
+    order = CompleteCheckpoint(to=to, step=keep.step, era=keep.era)
+    after = _keeping(state, replace(keep, committer=to))
+    return replace(decided, state=after, effects=(*decided.effects, order))
+
+
+def _keeping(state: State, keep: Keep) -> State:
+    reform = state.reform
+    assert reform is not None, "something is kept only while all stand still"
+    return state.having(reform=replace(reform, keep=keep))
+
+
+def _with_checkpoint(state: State, made: Checkpoint) -> State:
+    kept = sorted((*state.checkpoints, made), key=lambda done: done.step)[-KEPT:]
+    return state.having(
+        checkpoints=tuple(kept), saving=tuple(s for s in state.saving if s.step > made.step)
+    )
 
 
 def _void(state: State, node: NodeId, era: int) -> str | None:

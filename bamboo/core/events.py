@@ -282,8 +282,21 @@ class SpeedsMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveDue:
+    """A member holds that another step would end too late to store, before the nodes that hold it
+    are taken, the state that has no other home."""
+
+    node: NodeId
+    since: int
+    """The emergency's."""
+    at_once: bool
+    """The step in hand would end too late, too: stop where you are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSaved:
-    """The owner of a stage has stored what it held before `step`."""
+    """A stage's state as it was before `step` is stored, by a node that held it. In an emergency
+    `stage` is the number of the part."""
 
     node: NodeId
     step: int
@@ -351,6 +364,7 @@ Event: TypeAlias = (
     | Stalled
     | PaceMeasured
     | SpeedsMeasured
+    | SaveDue
     | ShardSaved
     | CheckpointDone
     | CheckpointFailed

@@ -48,7 +48,7 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
     without = with_status(state, NodeStatus.GONE, node.id)
     fence = Fence(to=node.id)
     if state.reform is not None:
-        return lose_while_reforming(without, node.id, (fence, terminate), reason)
+        return lose_while_reforming(without, node.id, (fence, terminate), reason, policy)
     if node.status is NodeStatus.READY:
         return changed(without, (fence, terminate), f"{reason}; it had no slot")
     assignment = assigned(state)
@@ -143,7 +143,7 @@ def pass_on(
         effects.append(Resend(to=OTHERS, slot=slot, owner=to))
     words = [f"its shadow {to} takes over {name_slots(state, (s,))}" for s, to in heirs.items()]
     words = words or ["it had replicas only"]
-    after, stays = _take_back_drains(after)
+    after, stays = take_back_drains(after)
     after, stop_effects, stop_words = settle_stop(after)
     return after, (*effects, *stays, *stop_effects), listed(words) + stop_words
 
@@ -182,14 +182,15 @@ def _sure_heir(state: State, assignment: Assignment, slot: Slot) -> NodeId:
     return to
 
 
-def _take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Draining nodes that lost the shadow of something they own go on as members."""
+def take_back_drains(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Draining nodes that have nobody who stays to hand over to go on as members."""
     assignment = assigned(state)
     effects: list[Effect] = []
     for node in state.roll.aside:
-        if node.status is NodeStatus.DRAINING and any(
-            assignment.shadow(slot) is None for slot in assignment.owned_by(node.id)
-        ):
+        if node.status is not NodeStatus.DRAINING:
+            continue
+        to = (assignment.shadow(slot) for slot in assignment.owned_by(node.id))
+        if any(shadow not in state.roll.usable for shadow in to):
             state = with_status(state, NodeStatus.MEMBER, node.id)
             effects.append(Stay(to=node.id))
     return state, tuple(effects)

@@ -20,7 +20,8 @@ from dataclasses import replace
 from bamboo.core.ahead import note_prepared
 from bamboo.core.assignment import assign
 from bamboo.core.checkpointing import complete, give_up, order_completion, reject, save_shard
-from bamboo.core.effects import Drain, End, Start
+from bamboo.core.effects import Drain, Effect, End, Start
+from bamboo.core.emergency import note_emergency, save_due
 from bamboo.core.ending import (
     answer_stop,
     finish_node,
@@ -51,6 +52,7 @@ from bamboo.core.events import (
     Reconsider,
     ReplicaJoined,
     RunFailed,
+    SaveDue,
     ShardSaved,
     SpeedsMeasured,
     Stalled,
@@ -59,7 +61,7 @@ from bamboo.core.events import (
     StoreRefilled,
     Yielded,
 )
-from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose
+from bamboo.core.failover import assigned, catch_up, hand_over, heir, lose, take_back_drains
 from bamboo.core.faults import fail_node, fail_run
 from bamboo.core.pace import rebalance
 from bamboo.core.policy import Policy
@@ -70,10 +72,10 @@ from bamboo.core.reform import (
     begin_reform,
     note_built,
     note_holdings,
-    settle,
 )
 from bamboo.core.relayout import break_stall, improve, reconsider
 from bamboo.core.release import release
+from bamboo.core.settle import settle
 from bamboo.core.state import Node, NodeStatus, Phase, State
 from bamboo.core.straggler import judge_speeds
 from bamboo.core.transition import (
@@ -107,7 +109,8 @@ def transition(state: State, event: Event, *, now_s: float, policy: Policy) -> T
         return stale(state, f"the run is over: {state.sentence}")
     decided = _decide(state, event, now_s=now_s, policy=policy)
     decided = protect(state, settle(state, decided, policy), apart=policy.apart)
-    return numbered(state, order_completion(improve(state, decided, policy)))
+    decided = note_emergency(state, improve(state, decided, policy), policy, now_s=now_s)
+    return numbered(state, order_completion(decided))
 
 
 def _decide(state: State, event: Event, *, now_s: float, policy: Policy) -> Transition:
@@ -168,12 +171,14 @@ def _decide_anew(state: State, event: Event, policy: Policy) -> Transition:
             return rebalance(state, event, policy)
         case SpeedsMeasured():
             return judge_speeds(state, event)
+        case SaveDue():
+            return save_due(state, event)
         case ShardSaved():
             return save_shard(state, event)
         case CheckpointDone():
             return complete(state, event)
         case CheckpointFailed():
-            return give_up(state, event)
+            return give_up(state, event, policy)
         case CheckpointDamaged():
             return reject(state, event)
         case StoreRefilled():
@@ -243,9 +248,16 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
         return stale(state, f"no node {event.node} has joined yet; say it again when it has")
     if not node.status.live:
         return stale(state, f"node {event.node} {away(node)} already")
-    if node.notice_deadline_s is not None:
+    known_s = node.notice_deadline_s
+    if known_s is not None and event.deadline_s >= known_s:
         return stale(state, f"node {event.node} has had its notice already")
     noted = state.with_nodes(replace(node, notice_deadline_s=event.deadline_s))
+    if known_s is not None:
+        sooner = f"{describe(state, node.id)} in {event.deadline_s - now_s:.1f} s, sooner than it"
+        return changed(noted, (), f"the cloud takes {sooner} said")
+    stays: tuple[Effect, ...] = ()
+    if state.assignment is not None and state.reform is None:
+        noted, stays = take_back_drains(noted)
     in_s = event.deadline_s - now_s
     reason = f"the cloud takes {describe(state, node.id)} in {in_s:.1f} s"
     if state.reform is not None:  # who has no slot in the end leaves then
@@ -261,11 +273,11 @@ def _notice(state: State, event: NoticeReceived, *, now_s: float, policy: Policy
     to = [heir(state, assignment, slot) for slot in slots]
     if any(shadow is None or _under_notice(state, shadow) for shadow in to):
         words = f"no shadow stays to hand {name_slots(state, slots)} over to, so it goes on"
-        return changed(noted, (), f"{reason}; {words}")
+        return changed(noted, stays, f"{reason}; {words}")
     after = with_status(noted, NodeStatus.DRAINING, node.id)
     what = name_slots(state, slots) if slots else "its replicas"
     reason = f"{reason}; it hands {what} over at the next step boundary"
-    return changed(after, (Drain(to=node.id),), reason)
+    return changed(after, (*stays, Drain(to=node.id)), reason)
 
 
 def _advise(state: State, event: RebalanceAdvised) -> Transition:

@@ -101,9 +101,15 @@ class Patience:
         return RunFailed(
             reporter="launcher",
             outcome=Outcome.UNRECOVERABLE,
-            reason=f"too few nodes for cluster.park_s = {self._park_s:g} s; what was "
-            "saved is kept, `bamboo resume` goes on from it",
+            reason=f"too few nodes for cluster.park_s = {self._park_s:g} s; {_left_words(state)}",
         )
+
+
+def _left_words(state: State) -> str:
+    """What a run that ends has to go on from."""
+    newest = max((made.step for made in state.checkpoints), default=0)
+    again = f"`bamboo resume {state.run}`"
+    return f"{again} goes on from step {newest}" if newest else f"{again} begins anew"
 
 
 def _moment(state: State) -> tuple[int, bool]:

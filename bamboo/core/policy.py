@@ -46,7 +46,13 @@ class Policy:
     stages: int = 2
     """What each pipeline is to have while there are nodes enough."""
     checkpoint_every: int = 0
-    """Steps between checkpoints; 0: none are written, and none is ever restored."""
+    """Steps between checkpoints; 0: only what notices leave without a home is stored."""
+    layer_bytes: tuple[int, ...] = ()
+    """Of parameters and moments, by layer. Empty: no state is kept in an emergency."""
+    store_bytes_per_s: float = 0.0
+    """Between one node and the checkpoints; 0: sizes do not matter."""
+    notice_s: float = 120.0
+    """What is left of a notice when the members hear of it."""
     grids: tuple[GridTime, ...] = ()
     """Every grid that the run may have. Empty: nobody knows how long steps take, and the rule is as
     many whole pipelines as there are nodes for."""
@@ -73,6 +79,11 @@ class Policy:
     def elastic(self) -> bool:
         """Whether the layout may change."""
         return bool(self.cuts)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether state that notices leave without a home may be stored."""
+        return self.elastic and bool(self.layer_bytes)
 
     def step_s(self, pipelines: int, stages: int) -> float | None:
         """Of a calm step on a grid, where it is known."""

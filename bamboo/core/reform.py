@@ -16,7 +16,6 @@ from itertools import chain
 
 from bamboo.core.ahead import fed_layers, whole_of
 from bamboo.core.answers import answers
-from bamboo.core.base import Base, find_base, held_at
 from bamboo.core.effects import (
     FLEET,
     AgreeBoundary,
@@ -26,17 +25,14 @@ from bamboo.core.effects import (
     HoldForStop,
     Quiesce,
     QuiesceAfter,
-    TerminateAll,
     TerminateInstance,
 )
-from bamboo.core.ending import end
 from bamboo.core.events import BoundaryReady, LayoutBuilt, Quiesced
-from bamboo.core.place import layout_for, place
+from bamboo.core.keep import left_words, without
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Node,
     NodeStatus,
-    Outcome,
     Phase,
     Preparing,
     Rebuilt,
@@ -65,9 +61,11 @@ def begin_reform(
     forced: bool = False,
     intact: bool = False,
     ahead: Preparing | None = None,
+    save: bool = False,
 ) -> tuple[State, tuple[Effect, ...]]:
     """`state` with a new round begun. `intact`: nothing is lost that any node held, as in every
-    planned one. `ahead`: what was sent for it already."""
+    planned one. `ahead`: what was sent for it already. `save`: what nobody holds who stays is
+    stored first, as in every later round of one that was begun so."""
     since = state.version + 1
     if planned and ahead is None and state.preparing is not None:
         ahead = whole_of(state.preparing)  # another reason came first; what was sent counts
@@ -96,6 +94,7 @@ def begin_reform(
             owners=_owners(state),
             forced=forced,
             ahead=ahead,
+            save=save or (state.reform is not None and state.reform.save),
         ),
     )
     kind = AgreeBoundary if planned else Quiesce
@@ -114,16 +113,25 @@ def can_recover(state: State, policy: Policy) -> bool:
     if not policy.elastic:
         return False
     peers = state.grid.pipelines > 1 and state.redundancy != "off"
-    return peers or policy.checkpoint_every > 0
+    return peers or policy.checkpoint_every > 0 or bool(state.checkpoints)
 
 
 def lose_while_reforming(
-    state: State, node: NodeId, effects: tuple[Effect, ...], words: str
+    state: State, node: NodeId, effects: tuple[Effect, ...], words: str, policy: Policy
 ) -> Transition:
     """`node` is gone (its status says so already) in the middle of a reconfiguration."""
     reform = _reform(state)
     needed = state.assignment is not None and state.assignment.roles.has(node)
     report = next((r for r in reform.reports if r.node == node), None)
+    if reform.keep is not None:
+        keep = without(state, node, policy)
+        if keep is not None:
+            held = report is not None and _held_alone(reform, report)
+            reform = replace(reform, keep=keep, intact=reform.intact and not held)
+            return changed(state.having(reform=reform), effects, f"{words}; {left_words(keep)}")
+        reform = replace(reform, keep=None)
+        state = state.having(reform=reform)
+        words += "; nobody else has what it was to store"
     if reform.base is None:
         # Before a planned one who has no slot has only what was sent ahead, which others have too.
         held = needed if report is None or reform.planned else _held_alone(reform, report)
@@ -226,94 +234,7 @@ def note_built(state: State, event: LayoutBuilt) -> Transition:
     return changed(after, effects, reason)
 
 
-# ---------------------------------------------------------------- the decision
-
-
-def settle(before: State, decided: Transition, policy: Policy) -> Transition:
-    """Decide base, layout and places once everybody who is left has said what he holds."""
-    state, reform = decided.state, decided.state.reform
-    if state is before or reform is None or reform.base is not None:
-        return decided
-    live = state.roll.live
-    if waiting := answers(reform.reports).silent(reform.asked, live):
-        return _with(decided, state, f"waiting for {len(waiting)} to stop")
-    reports = tuple(report for report in reform.reports if report.node in live)
-    state = state.having(reform=replace(reform, reports=reports))
-    base = find_base(state, policy)
-    if base is None:
-        words = "no step is left of which every layer is there, and there is no checkpoint"
-        return _end_here(decided, state, Outcome.UNRECOVERABLE, words)
-    nodes = usable_nodes(state)
-    if not nodes or (base.checkpoint and len(nodes) < policy.stages and not reform.forced):
-        if state.stop_reason is not None and state.stop_outcome is not None:
-            words = f"stopped while it waits for nodes: {state.stop_reason}"
-            return _end_here(decided, state, state.stop_outcome, words)
-        # Whoever lost patience did so with those who were there then.
-        forced = reform.forced and bool(nodes)
-        held = replace(_reform(state), checkpoint=base.checkpoint, forced=forced)
-        phase = Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING
-        state = state.having(reform=held, phase=phase)
-        return _with(decided, state, f"waiting for nodes: {len(nodes)} of {policy.stages} are here")
-    after, words = _lay_out(state, base, policy, generation=_next(before))
-    return _with(decided, after, words)
-
-
-def usable_nodes(state: State) -> tuple[Node, ...]:
-    """Who may be given something: live nodes without a notice, else all live ones."""
-    usable = state.roll.usable
-    return tuple(n for n in state.nodes if n.id in usable) or state.live_nodes()
-
-
-def usable_number(state: State) -> int:
-    """How many `usable_nodes` there are."""
-    return len(state.roll.usable) or len(state.roll.live)
-
-
-def _lay_out(state: State, base: Base, policy: Policy, *, generation: int) -> tuple[State, str]:
-    """The state with a new layout, which begins with `generation`; words for it."""
-    reform, nodes = _reform(state), usable_nodes(state)
-    layout = layout_for(len(nodes), policy)
-    if reform.shares and layout.grid == state.grid:
-        layout = replace(layout, shares=reform.shares)
-    held = {r.node: held_at(r, base.step, base.total_square) for r in reform.reports}
-    assignment = place(nodes, layout, held, state.redundancy, apart=policy.apart)
-    roles = assignment.members()
-    # Only where nobody else is left is a node needed after all that was to be given back.
-    needed = (replace(n, released=False) for n in nodes if n.released and n.id in roles)
-    after = replace(
-        with_status(
-            state.with_nodes(*needed), NodeStatus.MEMBER, *(n.id for n in nodes if n.id in roles)
-        ),
-        generation=generation,
-        era=generation,
-        grid=layout.grid,
-        cut=layout.cut,
-        shares=layout.shares,
-        assignment=assignment,
-        slow=(),
-        retiring=None,
-        relieved=(),
-        phase=Phase.RESTORING if base.checkpoint else Phase.RECONFIGURING,
-        reform=replace(
-            reform, base=base.step, checkpoint=base.checkpoint, total_square=base.total_square
-        ),
-    )
-    newest = max((h.step for r in reform.reports for h in r.holdings), default=base.step)
-    words = f"{len(roles)} nodes on {grid_words(after.grid)}, from step {base.step} on"
-    if base.checkpoint:
-        where = f"the checkpoint of step {base.step}" if base.step else "the beginning"
-        words = f"restored from {where} on {grid_words(after.grid)}"
-        if (lost := newest - base.step) > 0:
-            words += f", {lost} {'step is' if lost == 1 else 'steps are'} done again"
-    return after, words
-
-
-def _end_here(decided: Transition, state: State, outcome: Outcome, words: str) -> Transition:
-    """The run is over instead of going on in a new layout."""
-    ended = end(replace(state, reform=None), outcome, f"{decided.reason}; {words}")
-    orders = tuple(e for e in decided.effects if not isinstance(e, Quiesce | TerminateAll))
-    assert ended.effects[-1] == TerminateAll(to=FLEET)
-    return replace(ended, effects=(*orders, *ended.effects))
+# ---------------------------------------------------------------- all go on
 
 
 def _go_on(state: State, base: int) -> tuple[State, tuple[Effect, ...]]:
@@ -369,14 +290,6 @@ def _void(state: State, node: NodeId, since: int) -> str | None:
 def void_member(state: State, node: NodeId) -> str | None:
     """Why a node's word does not count, or None."""
     return None if _is_live(state, node) else f"{node} is away: its report does not count"
-
-
-def _with(decided: Transition, state: State, words: str) -> Transition:
-    return replace(decided, state=state, reason=f"{decided.reason}; {words}")
-
-
-def _next(before: State) -> int:
-    return before.generation + 1
 
 
 def _reform(state: State) -> Reform:

@@ -16,10 +16,9 @@ from bamboo.core.policy import Policy
 from bamboo.core.reform import (
     at_rest,
     begin_reform,
-    usable_nodes,
-    usable_number,
     void_member,
 )
+from bamboo.core.settle import usable_nodes, usable_number
 from bamboo.core.state import Node, NodeStatus, Outcome, Preparing, State
 from bamboo.core.transition import Transition, changed, stale
 from bamboo.core.words import ENOUGH, grid_words, why_words

@@ -3,9 +3,19 @@
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from bamboo.core.answers import answers
 from bamboo.core.feeds import Feed, Feeds
 from bamboo.core.nodes import Node, Nodes, NodeStatus
+from bamboo.core.rounds import (
+    Emergency,
+    Holding,
+    Keep,
+    Norm,
+    Part,
+    Preparing,
+    Rebuilt,
+    Reform,
+    Report,
+)
 from bamboo.ids import NodeId, RunId
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.grid import Grid
@@ -13,16 +23,19 @@ from bamboo.topology.slots import Slot
 
 __all__ = [
     "Checkpoint",
+    "Emergency",
     "Failover",
     "Faults",
     "Feed",
     "Feeds",
     "Holding",
+    "Keep",
     "Move",
     "Node",
     "NodeStatus",
     "Norm",
     "Outcome",
+    "Part",
     "Phase",
     "Preparing",
     "Rebuilt",
@@ -102,117 +115,6 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preparing:
-    """A reconfiguration that will be: it begins once every receiver has all and follows."""
-
-    since: int
-    """Version of the state that decided on it."""
-    why: str
-    forced: bool = False
-    """As the reconfiguration will be."""
-    feeds: tuple[Feed, ...] = ()
-    prepared: tuple[tuple[NodeId, int], ...] = ()
-    """Receivers that have all of theirs, each with the bytes of it."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "prepared", answers(self.prepared))
-        if not isinstance(self.feeds, Feeds):
-            object.__setattr__(self, "feeds", Feeds(self.feeds))
-
-    @property
-    def sent(self) -> Feeds:
-        """`feeds`, with what is known of them."""
-        assert isinstance(self.feeds, Feeds), "any other tuple is made one at once"
-        return self.feeds
-
-    @property
-    def receivers(self) -> frozenset[NodeId]:
-        """Who is sent anything."""
-        return self.sent.receivers
-
-    @property
-    def prepared_bytes(self) -> int:
-        """Sent to those who have all."""
-        return sum(size for _, size in self.prepared)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A node has the state of layers [first, stop) as it is before `step`. It could take the step
-    at once, and so stand at `reach`, if it knew the gradient norm of the whole model."""
-
-    first: int
-    stop: int
-    step: int
-    reach: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
-    """The squared gradient norm of the whole model in `step`."""
-
-    step: int
-    total_square: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a node holds that has stopped for a reconfiguration."""
-
-    node: NodeId
-    holdings: tuple[Holding, ...]
-    norms: tuple[Norm, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
-    """A node that has all that it is to hold; `bytes` were sent to it."""
-
-    node: NodeId
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reform:
-    """A reconfiguration under way: all stop, say what they hold, a new layout is decided, each gets
-    what it lacks, and all go on together from `base`."""
-
-    since: int
-    """Version of the state that began it; tells two rounds apart."""
-    why: str
-    planned: bool
-    """Nothing is lost: the step is finished first."""
-    intact: bool
-    """Nothing is lost that any node held, so what live nodes hold counts without redundancy too."""
-    asked: tuple[NodeId, ...]
-    """Who is to say what it holds."""
-    owners: tuple[NodeId, ...] = ()
-    """Who owned a slot when all stopped first; none: nobody has trained yet."""
-    ready: tuple[tuple[NodeId, int], ...] = ()
-    """While the boundary is being agreed: the last step that each has begun."""
-    boundary: int | None = None
-    """All finish this step, if planned."""
-    reports: tuple[Report, ...] = ()
-    shares: tuple[int, ...] = ()
-    """Virtual nodes of each pipeline, where the grid stays and only they are to change."""
-    forced: bool = False
-    """Go on with however few nodes there are."""
-    ahead: Preparing | None = None
-    """What was sent for it ahead."""
-    base: int | None = None
-    """The step that all go on from; None until it is decided."""
-    checkpoint: bool = False
-    """Whether what no live node holds is read from the checkpoint of step `base`."""
-    total_square: float | None = None
-    """Of the step before `base`, for those who have yet to take it."""
-    rebuilt: tuple[Rebuilt, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("ready", "reports", "rebuilt"):
-            object.__setattr__(self, name, answers(getattr(self, name)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A complete checkpoint: the state before `step`."""
 
@@ -284,6 +186,8 @@ class State:
     checkpoints: tuple[Checkpoint, ...] = ()
     """Complete ones, oldest first."""
     saving: tuple[Saving, ...] = ()
+    emergency: Emergency | None = None
+    """State that has no home after the notices of now."""
     slow: tuple[Slow, ...] = ()
     retiring: NodeId | None = None
     """A slow member whose place a standby takes."""

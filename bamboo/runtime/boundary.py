@@ -18,6 +18,7 @@ from bamboo.ids import NodeId
 from bamboo.runtime.executor import Executor
 from bamboo.runtime.mail import Mail
 from bamboo.runtime.outbox import Outbox
+from bamboo.runtime.save_watch import SaveWatch
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.topology.slots import Slot
 
@@ -35,6 +36,7 @@ class Boundaries:
     def __init__(self, *, me: NodeId, executor: Executor, mail: Mail, outbox: Outbox) -> None:
         self._me, self._executor, self._mail, self._outbox = me, executor, mail, outbox
         self.clock: Callable[[], float] = time.monotonic
+        self.save_watch = SaveWatch(me=me, executor=executor, outbox=outbox)
         self.draining = False
         self._said_handover = False
         self._moves: tuple[Move, ...] = ()
@@ -45,6 +47,11 @@ class Boundaries:
         """Until when each slot stands still for its taker, at the longest."""
         self._waited: set[Slot] = set()
         """Slots that did so. Nobody waits twice: while the store is away no taker comes."""
+
+    @property
+    def holding(self) -> bool:
+        """Whether no step is begun here."""
+        return self.draining or self.save_watch.holding
 
     def drain(self) -> None:
         """Hand everything over at the next boundary."""
@@ -59,6 +66,7 @@ class Boundaries:
         self.stay()
         self.move((), ())
         self._ends_s.clear()
+        self.save_watch.forget()
 
     def move(self, moves: Iterable[Move], awaited: Collection[Slot]) -> None:
         """These slots of this node are to change hands. `awaited`: those that will, and whose
@@ -70,6 +78,7 @@ class Boundaries:
 
     def stepped(self, run: SlotRun, awaited: Collection[Slot]) -> None:
         """A slot has taken a step."""
+        self.save_watch.stepped(run)
         ends_s = self._ends_s.setdefault(run.slot, deque(maxlen=STEPS_SEEN + 1))
         ends_s.append(self.clock())
         known = len(ends_s) > STEPS_SEEN
@@ -84,6 +93,7 @@ class Boundaries:
 
     def serve(self) -> None:
         """Say what can be given away now, once; go on where nobody came."""
+        self.save_watch.serve()
         if self._waiting_s:
             now_s = self.clock()
             self._waiting_s = {s: x for s, x in self._waiting_s.items() if x > now_s}

@@ -116,6 +116,10 @@ class Checkpoints:
         tensors = {name: tensor.clone() for name, tensor in run.tensors().items()}
         self.backlog.put(Save(step=run.step, era=era, stage=slot.stage, tensors=tensors))
 
+    def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
+        """Store what must not be lost, while nobody steps: nothing of it changes meanwhile."""
+        self.backlog.put(Save(step=step, era=era, stage=part, tensors=tensors))
+
     def complete(self, step: int, era: int, stages: int) -> None:
         """All stages are stored: write the manifest."""
         self.backlog.put(Complete(step=step, era=era, stages=stages))

@@ -163,7 +163,14 @@ def follow_log(
             tell(Decided(state=known, effects=(Fence(to=me),), read_s=read_s))
             return
         for decision in decisions:
-            tell(Decided(state=decision.state, effects=decision.effects, read_s=read_s))
+            tell(
+                Decided(
+                    state=decision.state,
+                    effects=decision.effects,
+                    read_s=read_s,
+                    now_s=decision.now_s,
+                )
+            )
             if isinstance(decision.event, StoreRefilled):
                 poster.say_again()
         answered()

@@ -1,5 +1,6 @@
 """What a trainer is told, and how it ends."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,8 @@ class Decided:
     effects: tuple[Effect, ...]
     read_s: float
     """Monotonic time at which it was read here."""
+    now_s: float = -math.inf
+    """The store's time at which it was decided."""
 
 
 class Goodbye(StrEnum):

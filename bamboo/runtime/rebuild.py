@@ -26,7 +26,7 @@ from bamboo.core.events import (
     RunFailed,
 )
 from bamboo.core.faults import fault_of
-from bamboo.core.state import Holding, Norm, Outcome, Reform, State
+from bamboo.core.state import Outcome, Reform, State
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId
 from bamboo.ports import MessageKey, MessageKind
@@ -38,6 +38,7 @@ from bamboo.runtime.outbox import Outbox
 from bamboo.runtime.restore import Reading, Vault, misfit
 from bamboo.runtime.slot_run import SlotRun
 from bamboo.runtime.slots import SlotBuilder
+from bamboo.runtime.stopped import Stopped
 from bamboo.topology.assignment import Assignment
 from bamboo.topology.slots import Slot
 
@@ -79,11 +80,7 @@ class Rebuild:
         self.since = -1
         """The round that this node stops, or has stopped, for."""
         self._stopping = False
-        self._stopped: list[SlotRun] = []
-        self._held: dict[tuple[int, int], Mapping[str, Tensor]] = {}
-        """By (step, layer): what was sent here, ahead or since, or read."""
-        self._views: dict[int, Mapping[str, Tensor]] = {}
-        """By layer, as of the base: tensors of runs that have stopped."""
+        self._stopped = Stopped(me=me, mail=mail, executor=executor)
         self._given: set[int] = set()
         """Layers whose tensors a run of the new layout has taken."""
         self._building = -1
@@ -120,18 +117,15 @@ class Rebuild:
         self._stopping = False
         self._executor.frozen = True
         runs = (*self._executor.owned.values(), *self._executor.shadowed.values())
-        for run in runs:
-            run.recovery = None
-        self._stopped += runs
+        self._stopped.take(runs)
         self._executor.owned, self._executor.shadowed = {}, {}
-        self._held |= self._ahead.take()
-        norms = {s: done.total_square for run in self._stopped for s, done in run.history.items()}
+        self._stopped.held |= self._ahead.take()
         self._outbox.event(
             Quiesced(
                 node=self._me,
                 since=self.since,
-                holdings=self._holdings(),
-                norms=tuple(Norm(step=s, total_square=x) for s, x in sorted(norms.items())),
+                holdings=self._stopped.holdings(),
+                norms=self._stopped.norms(),
             )
         )
 
@@ -142,17 +136,6 @@ class Rebuild:
             return False
         there = all(run.step > boundary and not run.cursor for run in runs)
         return there and (not runs or self._mail.safe_step > boundary)
-
-    def _holdings(self) -> tuple[Holding, ...]:
-        out = []
-        for run in self._stopped:
-            first, last = run.stage.layers[0][0], run.stage.layers[-1][0]
-            reach = run.step + 1 if run.owner and run.exchanged else run.step
-            out.append(Holding(first=first, stop=last + 1, step=run.step, reach=reach))
-        known = {(h.step, layer) for h in out for layer in range(h.first, h.stop)}
-        for step, layer in sorted(self._held.keys() - known):
-            out.append(Holding(first=layer, stop=layer + 1, step=step, reach=step))
-        return tuple(out)
 
     # ------------------------------------------------------------------ the new layout
 
@@ -168,31 +151,22 @@ class Rebuild:
             if self.since >= 0 or self._building >= 0:
                 self._forget(state)
             return
+        if reform.keep is not None and self._vault is not None:
+            self._stopped.keep(reform.keep, self._vault)
         if reform.base is None or self._building == reform.since:
             return
         assert state.assignment is not None, "places are decided with the base"
         self._building, self._state = reform.since, state
-        self._reach(reform)
+        self._stopped.reach(reform.base, reform.total_square)
         self._mail.begin_era(state.era, state.assignment, reform.base)
         self.owned, self.shadowed = {}, {}
-        self._coming, self._views, self._given, self._bytes = {}, {}, set(), 0
+        self._coming, self._given, self._bytes = {}, set(), 0
         self._fetch(reform, state.assignment)
         self._build_if_whole()
 
-    def _reach(self, reform: Reform) -> None:
-        """Take the step that only lacked the norm of the whole model, or waited for shadows."""
-        self._executor.operations.shadows_first.wanted = False
-        if reform.total_square is None or reform.base is None:
-            return
-        for run in self._stopped:
-            if run.owner and run.exchanged and run.step == reform.base - 1:
-                key = MessageKey(kind="norm", to=run.slot, source=run.slot, step=run.step)
-                self._mail.post_to(self._me, key, (), {"total_square": reform.total_square})
-                self._executor.operations.perform(run, run.head)
-
     def _fetch(self, reform: Reform, assignment: Assignment) -> None:
         assert reform.base is not None
-        here = self._layers_here(reform.base)
+        here = self._stopped.layers_at(reform.base)
         missing = sorted(self._needed(assignment) - here)
         found = holders(reform)
         stored = frozenset(layer for layer in missing if layer not in found)
@@ -215,13 +189,6 @@ class Rebuild:
         slots = (*assignment.owned_by(self._me), *assignment.shadowed_by(self._me))
         placement = self.builder.strategy.placement
         return {layer for slot in slots for layer in placement.layers_of(slot.stage)}
-
-    def _layers_here(self, base: int) -> set[int]:
-        here = {layer for step, layer in self._held if step == base}
-        for run in self._stopped:
-            if run.step == base:
-                here.update(index for index, _ in run.stage.layers)
-        return here
 
     def _read(self, base: int, layers: frozenset[int]) -> None:
         """Begin to read what no live node has."""
@@ -261,7 +228,7 @@ class Rebuild:
             for name, tensor in room.items():
                 # As all other state: in memory of torch's own, whatever it was read into.
                 tensor.copy_(outcome[name])
-            self._held[(base, layer)] = room
+            self._stopped.held[(base, layer)] = room
         self._build_if_whole()
 
     def _not_read(self, base: int, why: StorageUnavailable) -> None:
@@ -289,7 +256,7 @@ class Rebuild:
         if self._me not in assignment.members():
             return
         needed = self._needed(assignment)
-        if base > 0 and needed - self._layers_here(base):
+        if base > 0 and needed - self._stopped.layers_at(base):
             return  # a checkpoint that is no good: another round is about to begin
         for slot in assignment.owned_by(self._me):
             self.owned[slot] = self._build(slot, base, owner=True)
@@ -299,28 +266,16 @@ class Rebuild:
 
     def _build(self, slot: Slot, base: int, *, owner: bool) -> SlotRun:
         layers = self.builder.strategy.placement.layers_of(slot.stage)
-        if set(layers) - self._layers_here(base):
+        if set(layers) - self._stopped.layers_at(base):
             return self.builder.build(slot, owner=owner)
         held: dict[str, Tensor] = {}
         for layer in layers:
             # Nothing steps before all go on, and then what stopped is forgotten: so one run may
             # take the tensors themselves.
-            taken, found = layer in self._given, self._state_of(base, layer)
+            taken, found = layer in self._given, self._stopped.state_of(base, layer)
             held |= {n: x.clone() for n, x in found.items()} if taken else found
             self._given.add(layer)
         return self.builder.build(slot, owner=owner, held=held, step=base)
-
-    def _state_of(self, base: int, layer: int) -> Mapping[str, Tensor]:
-        """A layer's parameters and moments, by name, in the order in which they are sent."""
-        found = self._held.get((base, layer), self._views.get(layer))
-        if found is None:
-            run = next(
-                r
-                for r in self._stopped
-                if r.step == base and any(index == layer for index, _ in r.stage.layers)
-            )
-            found = self._views[layer] = run.tensors_of(layer)
-        return found
 
     def finish(self) -> None:
         """All go on: hand the new runs over to the executor."""
@@ -338,8 +293,9 @@ class Rebuild:
         self._executor.frozen, self._executor.boundary = False, None
         self._executor.operations.shadows_first.wanted = False
         self._end_reading()
-        self._stopped, self._held, self._coming, self._state = [], {}, {}, None
-        self._views, self._given, self.owned, self.shadowed = {}, set(), {}, {}
+        self._stopped.clear()
+        self._coming, self._state = {}, None
+        self._given, self.owned, self.shadowed = set(), {}, {}
 
     # ------------------------------------------------------------------ letters
 
@@ -369,7 +325,7 @@ class Rebuild:
         assert self._state.reform is not None
         base = self._state.reform.base
         assert base is not None
-        tensors = self._state_of(base, layer).values()
+        tensors = self._stopped.state_of(base, layer).values()
         elements = sum(tensor.numel() for tensor in tensors)
         bounds = bounds_of(chunk, elements, LARGE_CHUNK)
         if bounds is None:
@@ -390,7 +346,7 @@ class Rebuild:
             assert self._state is not None
             assert self._state.reform is not None
             assert self._state.reform.base is not None
-            self._held[(self._state.reform.base, layer)] = coming.room
+            self._stopped.held[(self._state.reform.base, layer)] = coming.room
             del self._coming[layer]
             self._build_if_whole()
 

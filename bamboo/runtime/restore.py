@@ -21,7 +21,11 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Vault(Protocol):
-    """Where checkpoints are read from."""
+    """Where checkpoints are written to, and read from."""
+
+    def keep(self, step: int, era: int, part: int, tensors: Mapping[str, Tensor]) -> None:
+        """Begin to store a part of the state before `step`, and say how it came out. Does not
+        wait; nothing of it changes before all parts are stored."""
 
     def load(self, step: int, layers: frozenset[int]) -> Mapping[str, Tensor]:
         """Parameters and moments of these layers, named as in the final files, as they were before

@@ -27,6 +27,7 @@ from bamboo.core.effects import (
     StopAt,
 )
 from bamboo.core.events import StopReady
+from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Phase, State
 from bamboo.ids import NodeId
 from bamboo.ports import Transport
@@ -168,6 +169,7 @@ class Trainer:
         self.rebuild.pump()
         self._end_recoveries()
         self._boundaries.serve()
+        self._set_hold()
         return self.transfers.ahead.can_follow
 
     def _attend(self, interrupted: Interrupted) -> None:
@@ -182,7 +184,7 @@ class Trainer:
 
     def _set_hold(self) -> None:
         """No slot begins a step while any of these stands."""
-        ending = self._boundaries.draining or self._stopping or self._trouble.faulted
+        ending = self._boundaries.holding or self._stopping or self._trouble.faulted
         self.executor.hold = ending or self.rebuild.holding
 
     def say_finished(self) -> None:
@@ -210,6 +212,7 @@ class Trainer:
             self._goodbye = Goodbye.ENDED
             return
         self._era = state.era
+        self._boundaries.save_watch.read(decided)
         if state.reform is None and self._checkpoints is not None:
             self._checkpoints.known([made.step for made in state.checkpoints], state.era)
         if state.reform is not None:
@@ -268,8 +271,8 @@ class Trainer:
                     self._at_boundary(run)
                 self._records.promoted()
             case CompleteCheckpoint(step=step, era=era):
-                assert self._checkpoints is not None, "only nodes that store stages are asked"
-                self._checkpoints.complete(step, era, decided.state.grid.stages)
+                if self._checkpoints is not None:
+                    self._checkpoints.complete(step, era, shards_of(decided.state, era))
             case Promote(slot=slot, victim=victim):
                 self._promote(slot, victim, decided)
             case Resend(slot=slot, owner=owner) if owner != self._me:

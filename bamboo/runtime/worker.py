@@ -221,8 +221,7 @@ class _Worker:
             checkpoints=checkpoints,
             speed=speed_of(job, self._config["zone"]),
         )
-        if checkpoints is not None:
-            self._thread("save", lambda: checkpoints.work(self._stop))
+        self._thread("save", lambda: checkpoints.work(self._stop))
         self._thread("follow", lambda: self._follow(follower, poster, trainer))
         self._thread("post", lambda: poster.work(self._stop))
         self._thread(
@@ -278,10 +277,8 @@ class _Worker:
             stop=self._stop,
         )
 
-    def _checkpoints(self, strategy: Strategy, poster: Poster) -> Checkpoints | None:
+    def _checkpoints(self, strategy: Strategy, poster: Poster) -> Checkpoints:
         config = self._job.checkpoint
-        if not config.every_steps:
-            return None
         run = RunId(self._config["run"])
         return Checkpoints(
             me=self._me,

@@ -15,7 +15,7 @@ from bamboo.planner.value import MINIMUM_BILLED_S
 from bamboo.topology.strategy import modes_of
 from cli.market import HOUR_S, Replayed
 from cli.planning import Planned
-from cli.views.plan import instances_by_market
+from cli.views.plan import fits_notice, instances_by_market, notice_words
 from cli.views.quantities import count, duration, rate, usd
 
 WIDTH = 80
@@ -45,10 +45,14 @@ def plan_lines(run: str, planned: Planned, *, played: Replayed | None = None) ->
         rows.append(("trace", _trace(played)))
     warnings = [*_too_large(planned), *planned.price_warnings()]
     warnings += [] if local else _short_quotas(planned)
+    if not fits_notice(planned):
+        warnings.insert(0, notice_words(planned))
     room, notes = PLAN_LINES - len(rows) - 2, list[str]()
     while warnings and len(folded := _folded("note", warnings[0], most=3)) + len(notes) <= room:
         notes += folded
         del warnings[0]
+    if fits_notice(planned) and len(notes) < room:
+        rows.append(("notices", notice_words(planned)))
     left = f"; {count(len(warnings), 'more note')}" if warnings else ""
     return [
         fit(f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}"),

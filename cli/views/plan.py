@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
-from bamboo.config.policy import policy_of
+from bamboo.config.notice import notice_s
+from bamboo.core import keep
 from bamboo.core.words import size
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
@@ -43,6 +44,7 @@ def plan_text(run: str, planned: Planned) -> str:
         *_price(planned),
         *_time(planned),
         *_spreads(plan),
+        *paragraph(notice_words(planned)),
         *(line for note in (*plan.notes, *size_notes(planned)) for line in paragraph(note)),
     ]
     return "\n".join(lines)
@@ -83,8 +85,24 @@ def layers_text(layers: range) -> str:
 
 def sizes_of(planned: Planned) -> tuple[int, ...]:
     """Nodes that an autoscaled run may have, standbys included."""
-    policy = policy_of(planned.job, planned.cuts, grids=planned.grids, spread=planned.plan.spread)
-    return rule_of(planned.job, policy).sizes
+    return rule_of(planned.job, planned.policy).sizes
+
+
+def fits_notice(planned: Planned) -> bool:
+    """Whether a notice is long enough to store a stage's state: `core.emergency` does that where
+    nobody stays who holds it."""
+    return keep.fits_notice(planned.policy, planned.plan.cut)
+
+
+def notice_words(planned: Planned) -> str:
+    """What a notice is enough for: `a notice of 120 s is enough to keep all: 5.0 MiB a stage at
+    0.6 GB/s`."""
+    stage = size(keep.largest_stage(planned.policy, planned.plan.cut))
+    what = f"{stage} a stage at {planned.policy.store_bytes_per_s / 1e9:.2g} GB/s"
+    notice = f"a notice of {notice_s(planned.job):g} s"
+    if fits_notice(planned):
+        return f"{notice} is enough to keep all: {what}"
+    return f"{notice} does not fit {what}: what no node keeps is lost"
 
 
 def size_notes(planned: Planned) -> tuple[str, ...]:

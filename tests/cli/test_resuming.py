@@ -53,18 +53,6 @@ def test_newer_checkpoints_go_unless_they_are_of_other_semantics(tmp_path: Path)
     assert len(objects.sizes("step-00000300/")) == 2
 
 
-def test_a_job_that_reads_no_checkpoints_is_refused_where_there_are_some(tmp_path: Path) -> None:
-    folder = RunFolder(id=RunId("r"), path=tmp_path)
-    bare = replace(job(), checkpoint=CheckpointConfig(every_steps=0))
-    found = _newest(folder, bare, OURS, layers=())
-    assert found.manifest is None
-    assert found.rejected == ("checkpoint.every_steps = 0: none was written",)
-    put(DirectoryStore(tmp_path / "checkpoints"), 100, 200)
-    with pytest.raises(InputError, match="run r has a checkpoint of step 200, "):
-        _newest(folder, bare, OURS, layers=())
-    assert _newest(folder, bare, "another", layers=()).manifest is None, "they are not this run's"
-
-
 def test_a_file_in_the_place_of_the_checkpoints_is_no_new_beginning(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("hi")
     folder = RunFolder(id=RunId("r"), path=tmp_path)

@@ -28,14 +28,17 @@ from bamboo.core.events import Event, FaultScope, NodeJoined, NoticeReceived, Pa
 from bamboo.core.policy import Policy
 from bamboo.core.state import (
     Checkpoint,
+    Emergency,
     Failover,
     Faults,
     Feed,
     Holding,
+    Keep,
     Move,
     Node,
     Norm,
     Outcome,
+    Part,
     Phase,
     Preparing,
     Rebuilt,
@@ -63,6 +66,7 @@ by_type: dict[Any, st.SearchStrategy[Any]] = {
     InstanceId: names.map(InstanceId),
     ZoneId: names.map(ZoneId),
     int: counts,
+    bool: st.booleans(),
     float: finite,
     Slot: slots,
     Outcome: st.sampled_from(Outcome),
@@ -168,10 +172,10 @@ def test_the_first_entry_comes_back_equal() -> None:
 def test_the_text_is_canonical_and_plain() -> None:
     event = NoticeReceived(node=NodeId("a.1"), deadline_s=9)
     assert encode_event(event) == (
-        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":9}'
+        '{"event":{"deadline_s":9.0,"kind":"NoticeReceived","node":"a.1"},"v":10}'
     )
     assert encode_effects((Start(to=NodeId("a.1")), Drain(to=NodeId("b.1")))) == (
-        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":9}'
+        '{"effects":[{"kind":"Start","to":"a.1"},{"kind":"Drain","to":"b.1"}],"v":10}'
     )
 
 
@@ -226,6 +230,15 @@ REFORM = Reform(
             norms=(Norm(step=5, total_square=0.1),),
         ),
     ),
+    save=True,
+    keep=Keep(
+        step=6,
+        era=4,
+        total_square=0.1,
+        parts=(Part(node=NodeId("n00.1"), layers=(0, 1)),),
+        stored=(0,),
+        committer=NodeId("n00.1"),
+    ),
     base=6,
     checkpoint=True,
     total_square=0.1,
@@ -256,6 +269,7 @@ def _another(name: str, value: Any) -> Any:
         "checkpoints": (Checkpoint(step=4, era=1),),
         "saving": (Saving(step=4, stages=(1,), committer=NodeId("n00.1")),),
         "reform": REFORM,
+        "emergency": Emergency(since=3, by_s=7.5, stages=(1,)),
         "preparing": PREPARING,
         "faults": Faults(tries=2, nodes=3, at_s=7.0, known=4, reason="x"),
         "slow": (Slow(node=NodeId("n00.1"), rounds=2),),
@@ -325,12 +339,12 @@ def test_a_spoilt_state_names_the_place(old: str, new: str, says: str) -> None:
 
 def test_effects_and_entries_are_checked_too() -> None:
     with pytest.raises(UnreadableRecord, match="not a list"):
-        decode_effects('{"v":9,"effects":{}}')
-    fleet = '{"v":9,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
+        decode_effects('{"v":10,"effects":{}}')
+    fleet = '{"v":10,"effects":[{"kind":"TerminateAll","to":"somebody"}]}'
     with pytest.raises(UnreadableRecord, match=r"TerminateAll\.to is 'somebody', not one of"):
         decode_effects(fleet)
     with pytest.raises(UnreadableRecord, match="do not fit"):
-        decode_entry('{"v":9,"event":{}}')
+        decode_entry('{"v":10,"event":{}}')
     begin = encode_entry(Begin(state=forming(), policy=POLICY, at_s=1.0))
     with pytest.raises(UnreadableRecord, match=r"begin\.at_s is None"):
         decode_entry(begin.replace('"at_s":1.0', '"at_s":null'))

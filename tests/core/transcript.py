@@ -76,6 +76,9 @@ def _settings(words: list[str]) -> tuple[State, Policy]:
         pipelines=int(given.get("pipelines", grid.pipelines)),
         stages=grid.stages,
         checkpoint_every=int(given.get("every", 0)),
+        layer_bytes=(int(given.get("bytes", 0)),) * int(given.get("layers", 0)),
+        store_bytes_per_s=float(given.get("rate", 0)),
+        notice_s=float(given.get("notice", 120)),
         spread=given.get("spread", "one"),
         **figures,
     )
@@ -111,6 +114,7 @@ def _event(kind: str, words: list[str]) -> events.Event:
     hints = get_type_hints(EVENTS[kind])
     read: dict[Any, Any] = {
         int: int,
+        bool: lambda text: text == "yes",
         float: float,
         Slot: Slot.parse,
         Outcome: Outcome,

@@ -68,7 +68,8 @@ class Cluster:
         self.store = open_store(server.url, RUN)
         job = self.job
         self.grid = Grid(pipelines=job.cluster.pipelines, stages=job.cluster.stages)
-        policy = policy_of(job, self._cuts())
+        cuts = self._cuts()
+        policy = policy_of(job, cuts, layer_bytes=(1,) * cuts[-1][-1])
         created = create_run(
             self.store,
             state=initial_state(run=RUN, grid=self.grid, redundancy=job.cluster.redundancy),

@@ -133,14 +133,17 @@ def test_without_replicas_only_the_stage_itself_is_sent() -> None:
 
 @pytest.mark.parametrize("mode", ["stash", "off"])
 def test_a_notice_for_all_that_nobody_keeps(mode: str) -> None:
-    """Nobody is there to hand over to: they train on, past the deadline, to the end."""
+    """Nobody is there to hand over to: they store all and stand, also past the deadline, until
+    others come."""
     with cluster(job(steps=20, redundancy=mode, **SLOW)) as run:
         run.start()
         run.wait_step(2)
         deadline_s = time.time() + 0.2
         notice(run, *owners(run, range(4)), in_s=0.2)
+        run.wait(lambda s: bool(s.checkpoints), 20, "all is stored")
         wait_until(lambda: time.time() > deadline_s, what="the deadline")
         assert run.state().phase is not Phase.FINISHED
+        run.start(4)
         assert_calm(run)
         assert again(run) == 0
 

@@ -21,10 +21,12 @@ from bamboo.core.events import (
     StoreRefilled,
 )
 from bamboo.core.invariants import check, check_cause, check_step
+from bamboo.core.keep import shards_of
 from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.sim.swarm.copies import Copy, Kept
+from bamboo.sim.swarm.keeping import check_lost
 from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
@@ -175,13 +177,13 @@ class Checkers:
         vault = self._world.vault
         for effect in entry.effects:
             if isinstance(effect, CompleteCheckpoint):
-                stages = range(entry.state.grid.stages)
+                stages = range(shards_of(entry.state, effect.era))
                 missing = [p for p in stages if (effect.step, effect.era, p) not in vault.parts]
                 if missing:
                     words = f"of step {effect.step} is to be completed without {missing}"
                     raise Red("complete", f"the checkpoint {words}")
         for made in entry.state.checkpoints:
-            if made.step not in vault.complete:
+            if made.step and made.step not in vault.complete:
                 raise Red("complete", f"the checkpoint of step {made.step} has no manifest")
 
     def fell_back(self, version: int) -> None:
@@ -222,10 +224,11 @@ class Checkers:
         could have saved is taken back, and a restore names a checkpoint that is complete."""
         steps, layers = self._live(state, reform)
         kept = {0} if self._world.policy.checkpoint_every else set()
-        kept |= self._stored
+        kept |= self._stored | {made.step for made in state.checkpoints if made.step == 0}
         able = {step for step, found in steps.items() if len(found) == layers}
         if reform.checkpoint and base and base not in self._world.vault.complete:
             raise Red("restore", f"step {base} is restored and was never a complete checkpoint")
+        check_lost(self._world, base)
         if base not in (kept if reform.checkpoint else able):
             raise Red("base", f"all go on from step {base}, which nobody has all of")
         if state.redundancy == "off" and _gone(state) - self._gone:
@@ -332,6 +335,8 @@ class Checkers:
             raise Red("written", f"the run is done, by {entry.event}")
         if outcome is Outcome.UNRECOVERABLE and not isinstance(entry.event, RunFailed):
             self._check_unrecoverable(before, state)
+        if outcome is Outcome.UNRECOVERABLE:
+            check_lost(self._world, max(self._stored, default=0))
         if outcome is Outcome.FAULT and not self.stalls and not self.faults:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
         if not any(isinstance(effect, TerminateAll) for effect in entry.to.get(FLEET, ())):

@@ -14,6 +14,7 @@ from bamboo.core.state import Checkpoint, Phase, State, initial_state
 from bamboo.ids import InstanceId, NodeId, RunId, ZoneId
 from bamboo.sim.swarm.agenda import Agenda
 from bamboo.sim.swarm.checkers import Checkers
+from bamboo.sim.swarm.keeping import LAYER_BYTES
 from bamboo.sim.swarm.launcher import Launcher
 from bamboo.sim.swarm.leases import BEAT_S, Leases
 from bamboo.sim.swarm.liveness import Liveness
@@ -51,6 +52,8 @@ def policy_of(scenario: Scenario) -> Policy:
         pipelines=scenario.pipelines_max,
         stages=scenario.stages,
         checkpoint_every=scenario.checkpoint_every,
+        layer_bytes=(LAYER_BYTES,) * scenario.layers,
+        store_bytes_per_s=LAYER_BYTES * scenario.layers / scenario.save_s,
         grids=grids if scenario.timed_grids else (),
         spread="neighbours" if scenario.apart else "one",
     )

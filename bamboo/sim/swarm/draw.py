@@ -48,8 +48,14 @@ KINDS = {
 """Faults, each as often as its share."""
 
 
+NOTICED_EVERY = 10
+"""Of so many seeds one has a world in which nothing goes wrong but notices, each in time."""
+
+
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
+    if seed % NOTICED_EVERY == NOTICED_EVERY - 1:
+        return _noticed(seed)
     rng = random.Random(seed)
 
     def between(low: float, high: float) -> float:
@@ -96,6 +102,52 @@ def draw(seed: int) -> Scenario:
         park_s=between(15.0, 25.0),
         heal_s=heal_s,
         faults=_faults(rng, heal_s),
+    )
+
+
+def _noticed(seed: int) -> Scenario:
+    """Notices to several nodes, often to all, at once or one after the other."""
+    rng = random.Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return round(low + (high - low) * rng.random(), 3)
+
+    pipelines = rng.choice((1, 1, 2, 3))
+    stages = rng.choice((2, 2, 3, 4)) if pipelines < 3 else 2
+    standbys, every = rng.choice((0, 0, 1)), rng.choice((0, 0, 0, 4))
+    faults: list[Fault] = []
+    for _ in range(rng.randrange(1, pipelines * stages + standbys + 3)):
+        again = faults and rng.random() < BURST
+        at_s = rng.choice(faults).at_s + 2 * rng.random() ** 2 if again else 1 + 14 * rng.random()
+        who, for_s = rng.randrange(24), between(4.0, 12.0)
+        faults.append(Fault(at_s=round(at_s, 3), kind="notice", who=who, for_s=for_s))
+    step_s = between(0.2, 0.8)
+    heal_s = round(max(fault.at_s for fault in faults) + 13.0, 3)
+    return Scenario(
+        seed=seed,
+        pipelines=pipelines,
+        stages=stages,
+        redundancy=rng.choice(("stash", "stash", "eager", "peer", "off")),
+        layers=stages + rng.randrange(4),
+        zones=rng.choice((1, 2)),
+        apart=rng.random() < 0.25,
+        pipelines_max=pipelines,
+        timed_grids=rng.random() < 0.4,
+        standbys=standbys,
+        replaced=rng.random() < 0.4,
+        checkpoint_every=every,
+        steps=int(heal_s / step_s) + rng.randrange(8, 24),
+        step_s=step_s,
+        read_s=0.01,
+        say_s=0.01,
+        transfer_s=between(0.2, 3.0),
+        build_s=between(0.1, 1.2),
+        save_s=between(0.1, 1.0),
+        boot_s=between(0.5, 4.0),
+        patience_s=between(2.0, 8.0),
+        park_s=between(4.0, 25.0),
+        heal_s=heal_s,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
 
 

@@ -37,6 +37,7 @@ from bamboo.core.state import Move, NodeStatus, Phase, State, Transfer
 from bamboo.ids import NodeId, ZoneId
 from bamboo.sim.swarm.copies import Copy
 from bamboo.sim.swarm.feeds import Feeds
+from bamboo.sim.swarm.keeping import Keeping
 from bamboo.sim.swarm.rebuilding import Rebuilding
 from bamboo.sim.swarm.saving import Saver
 from bamboo.sim.swarm.store import Entry
@@ -73,7 +74,7 @@ class Member(Voice):
         self.last_step = world.scenario.steps - 1
         self.yielding: dict[Slot, Move] = {}
         self.rebuilding, self.feeds = Rebuilding(self), Feeds(self)
-        self.saver = Saver(self)
+        self.saver, self.keeping = Saver(self), Keeping(self)
         self.speed = 1.0
         self.able_since_s = world.now_s
         """Since when it could have beaten, as far as that is its own doing."""
@@ -111,6 +112,7 @@ class Member(Voice):
             return
         if state.checkpoints is not before.checkpoints:
             self.saver.known(state)
+        self.keeping.read(state)
         if state.reform is not None:
             self._stop_for(state)
             self.feeds.sync(state)
@@ -299,11 +301,12 @@ class Member(Voice):
             last = min(last, rebuilding.boundary)
         if copy.step > last or copy.slot in self.yielding:
             return False
-        hold = self.draining or self.stopping or rebuilding.holding
+        hold = self.draining or self.stopping or rebuilding.holding or self.keeping.holding
         return not hold or copy.step <= self.begun_step()
 
     def serve(self, safe_step: int) -> None:
         """Say what can be said by now."""
+        self.keeping.serve()
         self.rebuilding.serve(safe_step)
         self.feeds.serve()
         owned = self.owned
@@ -386,6 +389,7 @@ class Member(Voice):
 
     def stepped(self, copy: Copy) -> None:
         """An owned slot has taken a step, or has a new owner: it stands before one."""
+        self.keeping.stepped()
         if not self.rebuilding.frozen:
             self.saver.boundary(copy)
 

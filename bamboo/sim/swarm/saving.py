@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.core.effects import CompleteCheckpoint
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
+from bamboo.core.keep import shards_of
 from bamboo.core.state import State
 from bamboo.sim.swarm.copies import Copy
 
@@ -82,6 +83,10 @@ class Saver:
         self._busy = True
         world.agenda.after(world.save_s(), self._stored, copy.step, me.era, slot.stage)
 
+    def keep(self, step: int, era: int, part: int, takes_s: float) -> None:
+        """Store a part while all stand still."""
+        self._me.world.agenda.after(takes_s, self._stored, step, era, part)
+
     def _stored(self, step: int, era: int, stage: int) -> None:
         me = self._me
         self._busy = False
@@ -98,7 +103,8 @@ class Saver:
     def complete(self, told: CompleteCheckpoint, state: State) -> None:
         """All parts are said to be stored."""
         delay_s = self._me.world.save_s() / 4
-        self._me.world.agenda.after(delay_s, self._commit, told.step, told.era, state.grid.stages)
+        shards = shards_of(state, told.era)
+        self._me.world.agenda.after(delay_s, self._commit, told.step, told.era, shards)
 
     def _commit(self, step: int, era: int, stages: int) -> None:
         me = self._me

@@ -13,12 +13,20 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from bamboo.core import aim, checkpointing, ending, failover, faults, machine, protect, reform
+from bamboo.core import (
+    aim,
+    ending,
+    failover,
+    faults,
+    machine,
+    protect,
+    reform,
+    settle,
+)
 from bamboo.core.base import Base, find_base
-from bamboo.core.effects import CompleteCheckpoint, GoOn, Promote, QuiesceAfter, StopAt
+from bamboo.core.effects import GoOn, Promote, QuiesceAfter, StopAt
 from bamboo.core.events import (
     CaughtUp,
-    CheckpointFailed,
     LayoutBuilt,
     NodeFinished,
     NodesReleased,
@@ -26,12 +34,20 @@ from bamboo.core.events import (
 )
 from bamboo.core.policy import Policy
 from bamboo.core.state import Report, State
-from bamboo.core.transition import Transition, changed, live_members, stale
+from bamboo.core.transition import Transition, changed, stale
 from bamboo.sim.swarm.run import Verdict, play_seed
 from tests.sim.swarm.planted_outages import (
     judged_whatever_is_refused,
     patient_whatever_is_refused,
     refilled_under_the_same_generation,
+)
+from tests.sim.swarm.planted_stores import (
+    a_failed_checkpoint_takes_another_along,
+    a_writer_lost,
+    kept_by_who_goes_first,
+    nothing_kept,
+    part_missing,
+    part_of_another_layout,
 )
 
 WITHIN = 2_000
@@ -94,41 +110,14 @@ def oldest_base() -> AbstractContextManager[Any]:
             found = find_base(state, policy)
         return found if last is None or found is not None else last
 
-    return patch.object(reform, "find_base", oldest)
-
-
-def part_missing() -> AbstractContextManager[Any]:
-    """A checkpoint is completed with one part less."""
-
-    def order(decided: Transition) -> Transition:
-        state = decided.state
-        members = sorted(node.id for node in live_members(state))
-        if state.reform is not None or not members or not state.saving:
-            return decided
-        effects, out = [], []
-        for saving in state.saving:
-            if len(saving.stages) >= state.grid.stages - 1 and saving.committer not in members:
-                saving = replace(saving, committer=members[0])
-                step = saving.step
-                effects.append(CompleteCheckpoint(to=members[0], step=step, era=state.era))
-            out.append(saving)
-        after = replace(state, saving=tuple(out))
-        orders = (*decided.effects, *effects)
-        return replace(decided, state=after, effects=orders) if effects else decided
-
-    return patch.object(machine, "order_completion", order)
-
-
-def part_of_another_layout() -> AbstractContextManager[Any]:
-    """A part counts whatever layout it was written in."""
-    return patch.object(checkpointing, "_void", lambda state, node, era: None)
+    return patch.object(settle, "find_base", oldest)
 
 
 def gone_report_counts() -> AbstractContextManager[Any]:
     """What a node said that is gone by now still counts for the base and as a source."""
-    real = reform.settle
+    real = settle.settle
 
-    def settle(before: State, decided: Transition, policy: Policy) -> Transition:
+    def gone_counts(before: State, decided: Transition, policy: Policy) -> Transition:
         state, known = decided.state, decided.state.reform
         if state is before or known is None or known.base is not None:
             return real(before, decided, policy)
@@ -143,7 +132,7 @@ def gone_report_counts() -> AbstractContextManager[Any]:
         state = replace(state, reform=replace(known, reports=reports))
         return real(before, replace(decided, state=state), policy)
 
-    return patch.object(machine, "settle", settle)
+    return patch.object(machine, "settle", gone_counts)
 
 
 def yields_to_nobody() -> AbstractContextManager[Any]:
@@ -198,7 +187,7 @@ def stop_at_the_earliest() -> AbstractContextManager[Any]:
     """A stop is agreed for the step that the slowest has begun."""
     real = ending.settle_stop
 
-    def settle(state: State) -> Any:
+    def earliest(state: State) -> Any:
         if state.stop_ready:
             least = min(step for _, step in state.stop_ready)
             answers = tuple((node, least) for node, _ in state.stop_ready)
@@ -206,7 +195,7 @@ def stop_at_the_earliest() -> AbstractContextManager[Any]:
             return replace(after, stop_ready=state.stop_ready), effects, words
         return real(state)
 
-    return patch.multiple(ending, settle_stop=settle)
+    return patch.multiple(ending, settle_stop=earliest)
 
 
 def boundary_of_the_slowest() -> AbstractContextManager[Any]:
@@ -241,10 +230,10 @@ def no_second_round() -> AbstractContextManager[Any]:
     """A loss after the layout is decided begins no new round."""
     real = reform.lose_while_reforming
 
-    def lose(state: State, node: Any, effects: Any, words: str) -> Transition:
+    def lose(state: State, node: Any, effects: Any, words: str, policy: Policy) -> Transition:
         if state.reform is not None and state.reform.base is not None:
             return changed(state, effects, words)
-        return real(state, node, effects, words)
+        return real(state, node, effects, words, policy)
 
     return patch.object(failover, "lose_while_reforming", lose)
 
@@ -275,15 +264,15 @@ def stops_a_step_late() -> AbstractContextManager[Any]:
     """A stop is agreed for the step after the one that is begun: that may be beyond the budget."""
     real = ending.settle_stop
 
-    def settle(state: State) -> Any:
+    def late(state: State) -> Any:
         after, effects, words = real(state)
         if after.stop_at_step is None or not effects:
             return after, effects, words
-        late = after.stop_at_step + 1
-        orders = tuple(replace(e, step=late) if isinstance(e, StopAt) else e for e in effects)
-        return replace(after, stop_at_step=late), orders, words
+        step = after.stop_at_step + 1
+        orders = tuple(replace(e, step=step) if isinstance(e, StopAt) else e for e in effects)
+        return replace(after, stop_at_step=step), orders, words
 
-    return patch.multiple(ending, settle_stop=settle)
+    return patch.multiple(ending, settle_stop=late)
 
 
 def given_up_too_soon() -> AbstractContextManager[Any]:
@@ -295,22 +284,7 @@ def given_up_too_soon() -> AbstractContextManager[Any]:
         whole = reform_ is not None and live.issuperset(reform_.asked)
         return base if whole or policy.checkpoint_every else None
 
-    return patch.object(reform, "find_base", found)
-
-
-def a_failed_checkpoint_takes_another_along() -> AbstractContextManager[Any]:
-    """When a checkpoint cannot be written, the newest complete one is forgotten, too."""
-    real = checkpointing.give_up
-
-    def give_up(state: State, event: CheckpointFailed) -> Transition:
-        decided = real(state, event)
-        if decided.state is state:
-            return decided
-        return replace(
-            decided, state=replace(decided.state, checkpoints=decided.state.checkpoints[:-1])
-        )
-
-    return patch.object(machine, "give_up", give_up)
+    return patch.object(settle, "find_base", found)
 
 
 def given_back_too_soon() -> AbstractContextManager[Any]:
@@ -360,6 +334,9 @@ BUGS: dict[str, Bug] = {
         judged_whatever_is_refused,
         patient_whatever_is_refused,
         newcomer_ends_the_run,
+        nothing_kept,
+        kept_by_who_goes_first,
+        a_writer_lost,
     )
 }
 

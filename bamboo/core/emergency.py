@@ -1,0 +1,108 @@
+"""Notices that leave a stage without a home: by when all must hold, and that they do.
+
+    a notice  ->  all train on, and each looks, between two steps, whether another one would end too
+    late  ->  the first who finds so says it  ->  all stop at a boundary  ->  who holds what has no
+    home stores it (`keep`)  ->  all go on with who stays, or wait for nodes
+
+Rules. (1) A function of who is there, with what notices: it is found again whenever any of that
+changes, and over when each stage has a home. (2) Training goes on for as long as it can be stored.
+(3) What cannot be stored in time is not tried, and said.
+"""
+
+import math
+from dataclasses import replace
+
+from bamboo.core.events import SaveDue
+from bamboo.core.keep import cut_of, divide, fits_notice, held_by, homeless, unfit_words
+from bamboo.core.policy import Policy
+from bamboo.core.reform import begin_reform, void_member
+from bamboo.core.state import Emergency, Phase, State
+from bamboo.core.transition import Transition, changed, listed, stale
+
+WHY = "notices leave a stage without a home"
+
+
+def note_emergency(
+    before: State, decided: Transition, policy: Policy, *, now_s: float
+) -> Transition:
+    """What `decided` leaves without a home, noted; its reason says so."""
+    state = decided.state
+    if state is before or not (state.roll.leaving or state.emergency):
+        return decided
+    if not policy.keeps or state.assignment is None or state.phase is Phase.FINISHED:
+        return decided
+    reform = state.reform
+    if reform is not None and reform.base is None:
+        return decided  # all are about to say what they hold
+    same = state.nodes is before.nodes and state.assignment is before.assignment
+    if same and reform is before.reform:
+        return decided
+    known = state.emergency
+    found, words = _find(state, policy, now_s=now_s)
+    if found is not None and known is not None and found.by_s == known.by_s:
+        if found.stages == known.stages:
+            return decided
+        found = replace(found, since=known.since, failed=known.failed)
+    if found is None and known is None and not words:
+        return decided
+    after = state.having(emergency=found)
+    if found is None and known is not None and not words:
+        words = "every stage has a home again"
+    return replace(decided, state=after, reason=f"{decided.reason}; {words}")
+
+
+def save_due(state: State, event: SaveDue) -> Transition:
+    """All hold at a boundary, or where they are, and store what has no home."""
+    if (why := void_member(state, event.node)) is not None:
+        return stale(state, why)
+    emergency, reform = state.emergency, state.reform
+    if emergency is None or emergency.since != event.since or emergency.failed:
+        return stale(state, "that has a home again, or was tried in vain")
+    if reform is None and (state.stop_reason is not None or state.finished):
+        return stale(state, "the run is ending, and all that it holds is stored then")
+    if reform is not None and reform.base is None:
+        if reform.keep is not None or (reform.save and not (event.at_once and reform.planned)):
+            return stale(state, "that is being done already")
+        if not (event.at_once and reform.planned):
+            after = state.having(reform=replace(reform, save=True))
+            return changed(after, (), f"{WHY}: what has none is stored before all go on")
+    planned = reform is None and not event.at_once
+    after, orders = begin_reform(
+        state,
+        why=WHY,
+        planned=planned,
+        forced=reform is not None and reform.forced,
+        intact=reform is None or reform.intact,
+        ahead=None if reform is None else reform.ahead,
+        save=True,
+    )
+    where = "hold at the next boundary" if planned else "stop where they are"
+    return changed(after, orders, f"{WHY}: all {where}, and keep its state")
+
+
+def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | None, str]:
+    """What has no home, if it can be stored; words for what is new."""
+    held = held_by(state, policy)
+    layers = homeless(held, state)
+    if not layers or _is_stored(state):
+        return None, ""
+    cut = cut_of(state, policy)
+    stages = tuple(s for s in range(len(cut) - 1) if not layers.isdisjoint(range(*cut[s : s + 2])))
+    names = listed([f"stage {stage}" for stage in stages])
+    whose = f"all who hold {names} will be taken"
+    if not fits_notice(policy, cut):
+        return None, f"{whose}, and {unfit_words(policy, cut)}, as the plan says"
+    plan = divide(held, state, policy)
+    if plan is None or math.isinf(plan.by_s):
+        return None, ""
+    if plan.latest_s <= now_s:
+        return None, f"{whose}, too soon to store anything"
+    found = Emergency(since=state.version + 1, by_s=plan.by_s, stages=stages)
+    in_s = max(0.0, plan.by_s - now_s)
+    return found, f"{whose}: within {in_s:.1f} s all hold at a boundary and keep the state"
+
+
+def _is_stored(state: State) -> bool:
+    """Whether the step that all are about to go on from is stored."""
+    reform = state.reform
+    return reform is not None and any(made.step == reform.base for made in state.checkpoints)

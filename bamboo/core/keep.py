@@ -1,0 +1,214 @@
+"""State that notices leave without a home: who stores it, and when all must stand still for that.
+
+Rules. (1) A stage has a home while one holds it who stays: owner or shadow, of any pipeline. (2)
+What has none is stored by who lives longest, each one's load counted; a node needs SLACK times what
+its bytes take, and MARGIN_S. (3) Where a notice is too short for a stage, as the plan says too,
+nothing is tried. Functions of their arguments alone.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from bamboo.core.base import Base, held_at, holders
+from bamboo.core.policy import Policy
+from bamboo.core.state import Checkpoint, Keep, Part, Reform, State
+from bamboo.core.words import size
+from bamboo.ids import NodeId
+
+SLACK = 1.5
+MARGIN_S = 1.0
+
+_Holders = Mapping[int, Sequence[NodeId]]
+"""By layer, who has it; the first one first, where all else is equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who would store what, from when on at the latest."""
+
+    parts: tuple[Part, ...]
+    by_s: float
+    """Store time at which all must stand still; infinite where nobody who stores is taken."""
+    latest_s: float
+    """From then on it is in vain, though everything went as fast as it can."""
+
+
+def needed_s(count: float, policy: Policy) -> float:
+    """From all standing still until so many bytes of one node are stored, with a margin."""
+    return SLACK * _written_s(count, policy) + MARGIN_S
+
+
+def largest_stage(policy: Policy, cut: Sequence[int]) -> int:
+    """Bytes of the state of the largest stage of a cut."""
+    return max(sum(policy.layer_bytes[first:stop]) for first, stop in pairwise(cut))
+
+
+def fits_notice(policy: Policy, cut: Sequence[int]) -> bool:
+    """Whether a notice is long enough to store any stage of a cut."""
+    return policy.keeps and needed_s(largest_stage(policy, cut), policy) <= policy.notice_s
+
+
+def unfit_words(policy: Policy, cut: Sequence[int]) -> str:
+    """Why nothing is stored where a notice is too short, for the end of a sentence."""
+    rate, stage = size(policy.store_bytes_per_s), size(largest_stage(policy, cut))
+    return f"a notice of {policy.notice_s:g} s is too short for {stage} a stage at {rate} a second"
+
+
+def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
+    """By layer, the live nodes that hold it: owners, then shadows; in a new layout that is being
+    built, who held it when all stopped, and who has all of its own."""
+    assignment, reform, live = state.assignment, state.reform, state.roll.live
+    out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
+    if reform is not None and reform.base is not None:
+        for layer, nodes in holders(reform).items():
+            out[layer] += [node for node in nodes if node in live]
+    if assignment is None:
+        return out
+    built = None if reform is None else {one.node for one in reform.rebuilt}
+    cut = cut_of(state, policy)
+    pairs = zip(assignment.grid.slots(), assignment.owners, assignment.shadows, strict=True)
+    ranked = [(slot.stage, owner, shadow) for slot, owner, shadow in pairs]
+    for place in (1, 2):
+        for row in ranked:
+            stage, node = row[0], row[place]
+            if node is None or node not in live or (built is not None and node not in built):
+                continue
+            for layer in range(cut[stage], cut[stage + 1]):
+                if node not in out[layer]:
+                    out[layer].append(node)
+    return out
+
+
+def cut_of(state: State, policy: Policy) -> tuple[int, ...]:
+    """First layer of each stage, and the layer count."""
+    return state.cut or policy.cut_for(state.grid.stages)
+
+
+def homeless(held: _Holders, state: State) -> frozenset[int]:
+    """Layers that somebody holds, and nobody who stays."""
+    usable = state.roll.usable
+    return frozenset(layer for layer, nodes in held.items() if nodes and usable.isdisjoint(nodes))
+
+
+def divide(held: _Holders, state: State, policy: Policy) -> Plan | None:
+    """Who stores which layers, so that all can train on for as long as can be; None where a layer
+    has no holder."""
+    if any(not nodes for nodes in held.values()):
+        return None
+    loads: dict[NodeId, int] = {}
+    taken: dict[NodeId, list[int]] = {}
+
+    def left_s(node: NodeId, more: int) -> float:
+        return deadline_s(state, node) - SLACK * _written_s(loads.get(node, 0) + more, policy)
+
+    units = _units(held, cut_of(state, policy))
+    for unit in sorted(units, key=lambda unit: (-_bytes(unit, policy), unit)):
+        count = _bytes(unit, policy)
+        nodes = held[unit[0]]
+        best = max(nodes, key=lambda n: (left_s(n, count), -loads.get(n, 0), -nodes.index(n)))
+        loads[best] = loads.get(best, 0) + count
+        taken.setdefault(best, []).extend(unit)
+    parts = tuple(Part(node=n, layers=tuple(sorted(layers))) for n, layers in sorted(taken.items()))
+    return Plan(
+        parts=parts,
+        by_s=min(deadline_s(state, n) - needed_s(load, policy) for n, load in loads.items()),
+        latest_s=min(deadline_s(state, n) - _written_s(load, policy) for n, load in loads.items()),
+    )
+
+
+def deadline_s(state: State, node: NodeId) -> float:
+    """Store time at which a node is taken, as far as anybody has said."""
+    found = state.node(node)
+    said = None if found is None else found.notice_deadline_s
+    return math.inf if said is None else said
+
+
+def begin_keep(
+    state: State, reform: Reform, base: Base, policy: Policy, *, era: int
+) -> Keep | None:
+    """What is to be stored of the state before the base, by those who have stopped; None: nothing
+    need be, or nobody can."""
+    held = _held_at(reform, state.roll.live, base.step, base.total_square, policy)
+    plan = divide(held, state, policy) if homeless(held, state) else None
+    if plan is None:
+        return None
+    return Keep(step=base.step, era=era, total_square=base.total_square, parts=plan.parts)
+
+
+def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
+    """What is being stored, with another node for what `node` has yet to store; None where nobody
+    else has that."""
+    reform = state.reform
+    assert reform is not None, "asked only while a reconfiguration is under way"
+    keep = reform.keep
+    assert keep is not None, "asked only while anything is being stored"
+    others = state.roll.live - {node}
+    held = _held_at(reform, others, keep.step, keep.total_square, policy)
+    parts = list(keep.parts)
+    for number, part in enumerate(parts):
+        if part.node != node or number in keep.stored:
+            continue
+        able = [n for n in sorted(others) if all(n in held[layer] for layer in part.layers)]
+        if not able:
+            return None
+        best = max(able, key=lambda n: deadline_s(state, n))
+        parts[number] = replace(part, node=best)
+    return replace(keep, parts=tuple(parts))
+
+
+def left_words(keep: Keep) -> str:
+    """How much of it is stored."""
+    return f"{len(keep.stored)} of {len(keep.parts)} parts of step {keep.step} are stored"
+
+
+def shards_of(state: State, era: int) -> int:
+    """How many shards the checkpoint has that is to be completed in `era`."""
+    keep = None if state.reform is None else state.reform.keep
+    return state.grid.stages if keep is None or keep.era != era else len(keep.parts)
+
+
+def is_kept(checkpoints: Iterable[Checkpoint], step: int) -> bool:
+    """Whether the state before `step` can be read again."""
+    return any(made.step == step for made in checkpoints)
+
+
+def committer(state: State) -> NodeId | None:
+    """Who is to write a manifest: the live node that lives longest."""
+    live = state.roll.live
+    return max(sorted(live), key=lambda node: deadline_s(state, node), default=None)
+
+
+def _held_at(
+    reform: Reform,
+    live: Collection[NodeId],
+    step: int,
+    total_square: float | None,
+    policy: Policy,
+) -> dict[int, list[NodeId]]:
+    out: dict[int, list[NodeId]] = {layer: [] for layer in range(len(policy.layer_bytes))}
+    for report in sorted(reform.reports, key=lambda report: report.node):
+        if report.node in live:
+            for layer in held_at(report, step, total_square):
+                out[layer].append(report.node)
+    return out
+
+
+def _units(held: _Holders, cut: Sequence[int]) -> list[tuple[int, ...]]:
+    """Consecutive layers of one stage that the same nodes hold."""
+    out: list[list[int]] = []
+    for layer in sorted(held):
+        if out and layer not in cut and held[out[-1][0]] == held[layer]:
+            out[-1].append(layer)
+        else:
+            out.append([layer])
+    return [tuple(unit) for unit in out]
+
+
+def _bytes(layers: Iterable[int], policy: Policy) -> int:
+    return sum(policy.layer_bytes[layer] for layer in layers)
+
+
+def _written_s(count: float, policy: Policy) -> float:
+    return count / policy.store_bytes_per_s if policy.store_bytes_per_s else 0.0

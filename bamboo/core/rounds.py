@@ -1,0 +1,165 @@
+"""A reconfiguration as the state has it: what is prepared for it, and how far it is."""
+
+from dataclasses import dataclass
+
+from bamboo.core.answers import answers
+from bamboo.core.feeds import Feed, Feeds
+from bamboo.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing:
+    """A reconfiguration that will be: it begins once every receiver has all and follows."""
+
+    since: int
+    """Version of the state that decided on it."""
+    why: str
+    forced: bool = False
+    """As the reconfiguration will be."""
+    feeds: tuple[Feed, ...] = ()
+    prepared: tuple[tuple[NodeId, int], ...] = ()
+    """Receivers that have all of theirs, each with the bytes of it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prepared", answers(self.prepared))
+        if not isinstance(self.feeds, Feeds):
+            object.__setattr__(self, "feeds", Feeds(self.feeds))
+
+    @property
+    def sent(self) -> Feeds:
+        """`feeds`, with what is known of them."""
+        assert isinstance(self.feeds, Feeds), "any other tuple is made one at once"
+        return self.feeds
+
+    @property
+    def receivers(self) -> frozenset[NodeId]:
+        """Who is sent anything."""
+        return self.sent.receivers
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Sent to those who have all."""
+        return sum(size for _, size in self.prepared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A node has the state of layers [first, stop) as it is before `step`. It could take the step
+    at once, and so stand at `reach`, if it knew the gradient norm of the whole model."""
+
+    first: int
+    stop: int
+    step: int
+    reach: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """The squared gradient norm of the whole model in `step`."""
+
+    step: int
+    total_square: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a node holds that has stopped for a reconfiguration."""
+
+    node: NodeId
+    holdings: tuple[Holding, ...]
+    norms: tuple[Norm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A node that has all that it is to hold; `bytes` were sent to it."""
+
+    node: NodeId
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Layers that one node stores in an emergency."""
+
+    node: NodeId
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """The state before `step` is being stored while all stand still: each part by one node."""
+
+    step: int
+    era: int
+    """The generation that began it: what was said in another does not count."""
+    total_square: float | None
+    """Of the step before `step`, for those who have yet to take it."""
+    parts: tuple[Part, ...]
+    stored: tuple[int, ...] = ()
+    """Numbers of the parts that are stored."""
+    committer: NodeId | None = None
+    """Who is to write the manifest."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all parts are stored."""
+        return len(self.stored) == len(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emergency:
+    """All who hold some stage's state will be taken: it is to be stored before they are."""
+
+    since: int
+    """Version of the state that found it."""
+    by_s: float
+    """Store time at which all must stand still, so that all is stored in time."""
+    stages: tuple[int, ...]
+    """Those that nobody holds who stays."""
+    failed: bool = False
+    """It was tried, and could not be stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reform:
+    """A reconfiguration under way: all stop, say what they hold, a new layout is decided, each gets
+    what it lacks, and all go on together from `base`."""
+
+    since: int
+    """Version of the state that began it; tells two rounds apart."""
+    why: str
+    planned: bool
+    """Nothing is lost: the step is finished first."""
+    intact: bool
+    """Nothing is lost that any node held, so what live nodes hold counts without redundancy too."""
+    asked: tuple[NodeId, ...]
+    """Who is to say what it holds."""
+    owners: tuple[NodeId, ...] = ()
+    """Who owned a slot when all stopped first; none: nobody has trained yet."""
+    ready: tuple[tuple[NodeId, int], ...] = ()
+    """While the boundary is being agreed: the last step that each has begun."""
+    boundary: int | None = None
+    """All finish this step, if planned."""
+    reports: tuple[Report, ...] = ()
+    shares: tuple[int, ...] = ()
+    """Virtual nodes of each pipeline, where the grid stays and only they are to change."""
+    forced: bool = False
+    """Go on with however few nodes there are."""
+    ahead: Preparing | None = None
+    """What was sent for it ahead."""
+    save: bool = False
+    """What nobody holds who stays is stored before all go on."""
+    keep: Keep | None = None
+    """What is being stored for that."""
+    base: int | None = None
+    """The step that all go on from; None until it is decided."""
+    checkpoint: bool = False
+    """Whether what no live node holds is read from the checkpoint of step `base`."""
+    total_square: float | None = None
+    """Of the step before `base`, for those who have yet to take it."""
+    rebuilt: tuple[Rebuilt, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("ready", "reports", "rebuilt"):
+            object.__setattr__(self, name, answers(getattr(self, name)))

@@ -1,0 +1,116 @@
+"""A node's part in keeping what notices leave without a home: it says when that is due, and stores
+its parts once all stand still. See `bamboo/runtime/save_watch.py` and `bamboo/runtime/stopped.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from bamboo.core.events import SaveDue
+from bamboo.core.keep import MARGIN_S, SLACK
+from bamboo.core.state import Emergency, Keep, State
+from bamboo.sim.swarm.red import Red
+from bamboo.sim.swarm.scenario import Scenario
+
+if TYPE_CHECKING:
+    from bamboo.sim.swarm.cluster import Cluster
+    from bamboo.sim.swarm.member import Member
+
+LAYER_BYTES = 1000
+PROMPT_S = 0.02
+"""A world in which all read and speak so soon may be expected to keep what it has the time for."""
+
+
+def in_time(scenario: Scenario) -> bool:
+    """Whether nothing goes wrong in a world but notices, each long enough for one node to store all
+    that there is, after the step in hand: then no step is lost."""
+    needed_s = SLACK * scenario.save_s + MARGIN_S + scenario.step_s
+    prompt = max(scenario.read_s, scenario.say_s) <= PROMPT_S
+    calm = not (scenario.commit_s or scenario.twice or scenario.budget_step)
+    return (
+        scenario.elastic
+        and prompt
+        and calm
+        and all(f.kind == "notice" and not f.other and f.for_s > needed_s for f in scenario.faults)
+    )
+
+
+def check_lost(world: "Cluster", step: int) -> None:
+    """Of a run that goes on from `step`, or ends with that stored: no step is lost."""
+    if in_time(world.scenario) and step < world.plane.done:
+        raise Red("lost", f"{world.plane.done} steps were taken, what is left is of step {step}")
+
+
+class Keeping:
+    """Of one node."""
+
+    def __init__(self, member: "Member") -> None:
+        self._me = member
+        self.holding = False
+        self._emergency: Emergency | None = None
+        self._training = False
+        self._said: set[tuple[int, bool]] = set()
+        self._kept: set[tuple[int, int]] = set()
+        self._stepped_s: float | None = None
+        self._step_s = 0.0
+
+    def read(self, state: State) -> None:
+        """A decision that was read here."""
+        known, found = self._emergency, None if self._is_over(state) else state.emergency
+        if found is None or known is None or found.since != known.since:
+            self.holding = False
+            self._said.clear()
+        self._emergency, self._training = found, state.reform is None
+        if not self._training:
+            self.holding, self._stepped_s = False, None
+        keep = None if state.reform is None else state.reform.keep
+        if keep is not None:
+            self._store(keep)
+
+    def stepped(self) -> None:
+        """An owned slot has taken a step."""
+        now_s = self._me.world.now_s
+        if self._stepped_s is not None and now_s > self._stepped_s:
+            self._step_s = max(0.7 * self._step_s, now_s - self._stepped_s)
+        self._stepped_s = now_s
+
+    def serve(self) -> None:
+        """Hold, and say that it is due, if it is."""
+        if self._emergency is None:
+            return
+        left_s = self._emergency.by_s - self._me.world.now_s
+        owned = self._me.owned.values()
+        if self._training and left_s < self._step_s:
+            self.holding = True
+            if owned and not any(copy.begun for copy in owned):
+                self._say(self._emergency, at_once=False)
+        if left_s <= 0:
+            self._say(self._emergency, at_once=True)
+
+    def _say(self, emergency: Emergency, *, at_once: bool) -> None:
+        if (emergency.since, at_once) not in self._said:
+            self._said.add((emergency.since, at_once))
+            me = self._me
+            me.say(SaveDue(node=me.node, since=emergency.since, at_once=at_once))
+
+    def _is_over(self, state: State) -> bool:
+        emergency, reform = state.emergency, state.reform
+        if emergency is None or emergency.failed:
+            return True
+        if reform is None:
+            return state.stop_reason is not None or bool(state.finished)
+        stopped = any(report.node == self._me.node for report in reform.reports)
+        return reform.base is None and (stopped or not reform.planned)
+
+    def _store(self, keep: Keep) -> None:
+        me = self._me
+        kept = me.rebuilding.kept
+        for number, part in enumerate(keep.parts):
+            if part.node != me.node or (keep.era, number) in self._kept:
+                continue
+            self._kept.add((keep.era, number))
+            if keep.total_square is not None:
+                kept.reach_to(keep.step)
+            if lacking := set(part.layers) - kept.layers_at(keep.step):
+                words = f"{me.name} is to store layers {sorted(lacking)} before step {keep.step}"
+                raise Red("keeps", f"{words}, and has them not")
+            share = len(part.layers) / me.world.scenario.layers
+            me.saver.keep(keep.step, keep.era, number, me.world.save_s() * share)
