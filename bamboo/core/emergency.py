@@ -66,6 +66,7 @@ def save_due(state: State, event: SaveDue) -> Transition:
         if not (event.at_once and reform.planned):
             after = state.having(reform=replace(reform, save=True))
             return changed(after, (), f"{WHY}: what has none is stored before all go on")
+    # Also during a failover: what it lacks may be gone with several nodes, and never come.
     planned = reform is None and not event.at_once
     after, orders = begin_reform(
         state,

@@ -19,6 +19,7 @@ from bamboo.core.effects import (
 )
 from bamboo.core.ending import end, settle_stop
 from bamboo.core.events import CaughtUp, HandedOver
+from bamboo.core.keep import cut_of, fits_notice, unfit_words
 from bamboo.core.policy import Policy
 from bamboo.core.reform import begin_reform, can_recover, lose_while_reforming
 from bamboo.core.state import Failover, Node, NodeStatus, Outcome, Phase, State
@@ -66,6 +67,9 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
             else "its shadow is gone too"
         )
         reason = f"{reason}; no live node holds {name_slots(state, orphans)} ({why})"
+        cut = cut_of(state, policy) if policy.keeps else ()
+        if node.notice_deadline_s is not None and cut and not fits_notice(policy, cut):
+            reason += f"; {unfit_words(policy, cut)}, as the plan says"
         return end(over, Outcome.UNRECOVERABLE, reason, first=(fence,))
     after, effects, words = pass_on(without, node.id, planned=False, now_s=now_s)
     return changed(after, (fence, *effects, terminate), f"{reason}; {words}")

@@ -138,13 +138,14 @@ def begin_keep(
 
 
 def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
-    """What is being stored, with another node for what `node` has yet to store; None where nobody
-    else has that."""
+    """What is being stored, with another node for what `node` has yet to store, for it is lost or
+    cannot; None where nobody else has that."""
     reform = state.reform
     assert reform is not None, "asked only while a reconfiguration is under way"
     keep = reform.keep
     assert keep is not None, "asked only while anything is being stored"
-    others = state.roll.live - {node}
+    unable = (*keep.unable, node)
+    others = state.roll.live.difference(unable)
     held = _held_at(reform, others, keep.step, keep.total_square, policy)
     parts = list(keep.parts)
     for number, part in enumerate(parts):
@@ -155,7 +156,7 @@ def without(state: State, node: NodeId, policy: Policy) -> Keep | None:
             return None
         best = max(able, key=lambda n: deadline_s(state, n))
         parts[number] = replace(part, node=best)
-    return replace(keep, parts=tuple(parts))
+    return replace(keep, parts=tuple(parts), unable=unable)
 
 
 def left_words(keep: Keep) -> str:

@@ -117,15 +117,17 @@ def _moment(state: State) -> tuple[int, bool]:
 
 
 def parked(state: State) -> bool:
-    """Whether a run waits for nodes: everybody who is left has said what he holds."""
+    """Whether a run waits for nodes: everybody who is left has said what he holds, and nothing of
+    it is being stored."""
     reform = state.reform
-    if reform is None or reform.base is not None:
+    if reform is None or reform.base is not None or reform.keep is not None:
         return False
     return not answers(reform.reports).silent(reform.asked, state.roll.live)
 
 
 def stands_for_s(state: State, *, step_timeout_s: float) -> float:
     """So long a run may show neither a step nor a decision before it counts as hung."""
-    moves = state.reform is not None and state.reform.base is not None
+    reform = state.reform
+    moves = reform is not None and (reform.base is not None or reform.keep is not None)
     # Once more than who reads gives it: its own word, which names the cause, is to come first.
     return (READING + 1) * step_timeout_s if moves else step_timeout_s

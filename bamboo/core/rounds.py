@@ -100,6 +100,8 @@ class Keep:
     """Numbers of the parts that are stored."""
     committer: NodeId | None = None
     """Who is to write the manifest."""
+    unable: tuple[NodeId, ...] = ()
+    """Who could not store a part, and is asked for none again."""
 
     @property
     def whole(self) -> bool:

@@ -238,6 +238,7 @@ REFORM = Reform(
         parts=(Part(node=NodeId("n00.1"), layers=(0, 1)),),
         stored=(0,),
         committer=NodeId("n00.1"),
+        unable=(NodeId("n00.1"),),
     ),
     base=6,
     checkpoint=True,
