@@ -1,4 +1,5 @@
-# Two commands: `make launch` trains the example job, `make test` runs all that CI checks.
+# `make launch` trains the example job, `make test` runs all that CI checks, and `make check` what of
+# it takes no minutes: style, types, the floor plan, and the tests that start no processes.
 # `make swarm` plays seeded orders of faults against the decision core, SEEDS of them, and looks for
 # bugs that are planted in it. `make terraform-e2e` applies terraform/ to a mock account, trains a run
 # on it and destroys it; it needs terraform, and a provider (BAMBOO_TERRAFORM_PLUGIN_DIR).
@@ -10,22 +11,33 @@
 JOB ?= examples/gpt-local.toml
 SEEDS ?= 20000
 CASES ?= 10000
+UNITS := $(addprefix tests/,core coord schedule planner topology config telemetry data models tidy)
 BIN := .venv/bin
 # A run is a dozen processes: compiled modules are kept, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: launch test chaos swarm terraform-e2e redis-e2e fuzz bench setup
+.PHONY: launch check style types units test chaos swarm terraform-e2e redis-e2e fuzz bench setup
 .DEFAULT_GOAL := launch
 
 launch: setup
 	$(BIN)/bamboo launch $(JOB)
 
-test: setup
+check: setup style
+	@$(MAKE) --no-print-directory -j 2 types units
+
+test: setup style types
+	$(BIN)/pytest -n 4 --dist worksteal --durations=15
+
+style: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist worksteal --durations=15
+
+types: setup
+	$(BIN)/mypy
+
+units: setup
+	$(BIN)/pytest -n 2 -m "not e2e and not full" $(UNITS)
 
 chaos: setup
 	$(BIN)/pytest -m full --durations=15

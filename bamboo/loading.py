@@ -3,7 +3,8 @@ of them again and again: a quarter of the time that torch or the mock cloud take
 looked through when their process ends: a fifth of the time of a short command.
 
 `python -P -m bamboo.loading MODULE ARGUMENT…` calls `MODULE.main` with the arguments; its result is
-the exit status.
+the exit status. All processes of Bamboo begin so, or as the script `bamboo`: so they find Bamboo's
+own packages (`own_packages`).
 """
 
 import atexit
@@ -11,8 +12,10 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+from bamboo.own_packages import find_own
 
 
 @contextmanager
@@ -40,8 +43,20 @@ def until_the_end() -> None:
     atexit.register(gc.freeze)
 
 
+def interpreter(module: str, *arguments: str, flags: Sequence[str] = ("-P",)) -> list[str]:
+    """The command line that runs a module of ours in a new interpreter; `-P` keeps a user's files
+    in the working directory from taking the names of our packages."""
+    return [sys.executable, *flags, "-m", "bamboo.loading", module, *arguments]
+
+
+def script() -> int:
+    """Entry point of the script `bamboo`."""
+    return main(["cli.main", *sys.argv[1:]])
+
+
 def main(arguments: list[str]) -> int:
     """The command; see the top of the file."""
+    find_own()
     until_the_end()
     with for_good():
         module = importlib.import_module(arguments[0])

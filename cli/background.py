@@ -11,13 +11,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from bamboo.errors import BambooError, InputError, StoreNotReached, StoreUnavailable
+from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
 from cli import attempt, lock
 from cli.begun import Begun
@@ -42,7 +42,7 @@ def start(folder: RunFolder, held: Lock, begun: Begun, *, fresh: bool) -> None:
     answers, speaks = os.pipe()
     logs = folder.path / "logs"
     logs.mkdir(exist_ok=True)
-    command = [sys.executable, "-P", "-m", "cli.main", "launcher", folder.id]
+    command = interpreter("cli.main", "launcher", folder.id)
     text, descriptors = begun.to_hand_over()
     fds = ["--lock-fd", str(held.descriptor), "--ready-fd", str(speaks), "--begun", text]
     try:

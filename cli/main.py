@@ -146,13 +146,13 @@ def report_unforeseen(
     )
 
 
-def main() -> int:
-    """Entry point of the script `bamboo`."""
+def main(arguments: list[str] | None = None) -> int:
+    """A whole process of the command; None: with the words that it was started with."""
     keep_private()
     open_closed()
     sys.excepthook = report_unforeseen
     loading.until_the_end()
-    return run()
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, StoreUnavailable
 from bamboo.ids import ZoneId
+from bamboo.loading import interpreter
 from bamboo.planner.catalogue import Catalogue
 from bamboo.ports import ObjectStore, Store
 from cli import wiring
@@ -301,9 +302,7 @@ def _booting(boot_s: float) -> tuple[str, ...]:
     """The agent's command behind a modelled boot; empty: the agent at once."""
     if boot_s <= 0:
         return ()
-    from cloud.local.services import python_command
-
-    agent = python_command("cli.main", "agent")
+    agent = interpreter("cli.main", "agent")
     return ("/bin/sh", "-c", 'sleep "$0" && exec "$@"', f"{boot_s:g}", *agent)
 
 

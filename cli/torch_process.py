@@ -10,13 +10,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Protocol
 
 from bamboo.errors import BambooError, InputError
-from bamboo.loading import steady_environment
+from bamboo.loading import interpreter, steady_environment
 
 KILLED = -9
 LAST_WORDS_S = 5.0
@@ -46,7 +45,7 @@ class Started:
 
     def __init__(self, module: Sequence[str]) -> None:
         self._process = process = subprocess.Popen(
-            command(module),
+            interpreter(*module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -140,11 +139,6 @@ def ask(
     if late.is_set():
         raise BambooError(too_long)
     return _answer(status, "".join(out), said, what=what, good=good)
-
-
-def command(module: Sequence[str]) -> list[str]:
-    """The command line that runs a module with its arguments."""
-    return [sys.executable, "-P", "-m", "bamboo.loading", *module]
 
 
 def _listen(process: Asked, told: Callable[[int, int], None] | None, other: list[str]) -> None:

@@ -16,9 +16,10 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from bamboo.errors import InputError
+from bamboo.own_packages import BELOW, NAMES
 
 DISTRIBUTION = "bamboo-train"
-PACKAGES = ("bamboo", "cli", "cloud")
+PACKAGES = ("bamboo", *NAMES)
 _KINDS = (".py", ".lua", ".toml", ".json", ".md", ".txt")
 """What packages hold; what editors and interpreters leave beside it stays here."""
 _TAG = "Wheel-Version: 1.0\nGenerator: bamboo\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -60,8 +61,14 @@ def _code() -> Iterator[tuple[str, bytes]]:
     for package in PACKAGES:
         root = Path(str(import_module(package).__file__)).parent
         for path in sorted(root.rglob("*")):
-            if path.suffix in _KINDS and path.is_file():
-                yield f"{package}/{path.relative_to(root).as_posix()}", path.read_bytes()
+            name = f"{package}/{path.relative_to(root).as_posix()}"
+            if path.suffix in _KINDS and path.is_file() and not name.startswith(BELOW):
+                yield placed(name), path.read_bytes()
+
+
+def placed(name: str) -> str:
+    """Where a file of a package lies in a wheel."""
+    return f"{BELOW}{name}" if name.split("/", 1)[0] in NAMES else name
 
 
 def _installed() -> metadata.Distribution:

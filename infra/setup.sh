@@ -60,7 +60,7 @@ find_accelerator() {
 }
 
 fingerprint() {
-    "$python" - "$accelerator" pyproject.toml constraints.txt infra/setup.sh <<'PYTHON_END'
+    "$python" - "$accelerator" pyproject.toml setup.py constraints.txt infra/setup.sh <<'PYTHON_END'
 import hashlib, os, sys
 digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.argv[1]} {os.getcwd()}".encode())
 for name in sys.argv[2:]:
@@ -136,6 +136,6 @@ fi
 rm -f "$stamp"
 make_venv
 install_torch
-quietly install --constraint constraints.txt --editable '.[dev]'
+quietly install --constraint constraints.txt --editable '.[local,plot,dev]'
 printf '%s\n' "$wanted" >"$stamp"
 say "setup: ready in $venv"

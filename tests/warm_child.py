@@ -25,7 +25,7 @@ from moto.moto_api._internal import mock_random
 
 FLAGS = {"-P", "-s"}
 OURS = ("bamboo.", "cli.", "cloud.", "tests.")
-AGENTS = (["cli.main", "agent"], ["tests.cli.boots"])
+AGENTS = (["bamboo.loading", "cli.main", "agent"], ["tests.cli.boots"])
 """A local cloud starts these beside the threads of its mock, which share no lock with them."""
 
 
@@ -46,7 +46,7 @@ class Popen(subprocess.Popen[Any]):
         names = _PARAMETERS[: len(values)]
         asked = dict(zip(names, values, strict=True)) | others
         words = _words_of(asked["args"])
-        alone = threading.active_count() == 1 or words[:2] in AGENTS
+        alone = threading.active_count() == 1 or words[:3] in AGENTS
         if not words or not alone or asked["preexec_fn"] or asked["cwd"]:
             super()._execute_child(*values, **others)  # type: ignore[misc]
             return

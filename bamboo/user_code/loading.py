@@ -11,10 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from bamboo.errors import InputError
+from bamboo.own_packages import NAMES
+from bamboo.user_code.imports import imported_names
 from bamboo.user_code.local import is_local
 
 PACKAGE_FILE = "__init__.py"
@@ -54,6 +57,7 @@ def load_entry(entry: Entry) -> ModuleType:
     """Execute the file as the module that it is. Raises what its code raises, and ImportError when
     it is no Python file, OSError when it is not there."""
     entry.file.stat()
+    _check_names(entry)
     forget_loaded()
     _put_on_path(entry.search)
     if _may_be_named(entry):
@@ -74,6 +78,20 @@ def load_entry(entry: Entry) -> ModuleType:
         sys.modules.pop(name, None)
         raise
     return module
+
+
+def _check_names(entry: Entry) -> None:
+    """A process that trains has Bamboo's packages loaded: under their names the user's would not be
+    what is found. Raises InputError where the model's file imports one of its own."""
+    package = entry.name.rpartition(".")[0]
+    wanted = {n.split(".")[0] for n in imported_names(entry.file.read_bytes(), package=package)}
+    for name in wanted.intersection(NAMES):
+        found = PathFinder.find_spec(name, [str(folder) for folder in entry.search])
+        if found is not None and is_local(found.origin or ""):
+            raise InputError(
+                f"{entry.file} imports {name} from {found.origin}, and Bamboo has a package of "
+                "this name in each process that trains; rename yours"
+            )
 
 
 def _may_be_named(entry: Entry) -> bool:

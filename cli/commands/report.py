@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from bamboo import extras
 from cli import report_png, runs
 from cli.echo import echo
 from cli.new_file import STDOUT, refuse_to_overwrite, write_new
@@ -34,6 +35,7 @@ def command(run: str, out: Path | None, png: Path | None, force: bool, as_json: 
     do not have is named in it.
     """
     folder = runs.find(runs.home(), run)
+    extras.need("plot", what="a report")
     path = folder.path / NAME if out is None else out
     ours = out is None
     if not ours:

@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bamboo import extras
 from bamboo.errors import InputError
 from cli.printable import printable
 
@@ -20,9 +21,11 @@ GREEN, RED, AMBER, GREY = "#2f7d4f", "#c0392b", "#d98e04", "#7a848c"
 
 
 def check_name(path: Path) -> None:
-    """Before anything is drawn for it. Raises InputError for what is named like no SVG file."""
+    """Before anything is drawn for it. Raises InputError for what is named like no SVG file, or
+    where nothing can be drawn."""
     if path.suffix.lower() != ".svg":
         raise InputError(f"--plot {path}: the picture is SVG; give a name that ends in .svg")
+    extras.need("plot", what=f"--plot {path}")
 
 
 def title_of(text: str) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bamboo.errors import BambooError, InputError
 from bamboo.ids import RunId
+from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
 from cli import lock, runs, sites
 from cli.runs import RunFolder
@@ -102,11 +102,10 @@ class LedRun:
         self.cloud.stop()
 
     def _attach(self) -> "subprocess.Popen[bytes]":
-        python = [sys.executable, "-P", "-m"]
-        tied = [*python, "cloud.local.lifeline", str(os.getpid()), *python, "cli.main"]
+        command = interpreter("cli.main", "attach", self.folder.id, "--json")
         with open_to_append(self.folder.path / "logs" / "attach.log") as log:
             return subprocess.Popen(
-                [*tied, "attach", self.folder.id, "--json"],
+                interpreter("cloud.local.lifeline", str(os.getpid()), *command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -125,7 +124,7 @@ def led_run(job: Path, run: RunId, overrides: Sequence[str]) -> Iterator[LedRun]
     """Launch a job; ended at the end of the block, whatever ends that. Raises InputError for wrong
     input, BambooError when the launch fails."""
     sets = [part for override in overrides for part in ("--set", override)]
-    command = [sys.executable, "-P", "-m", "cli.main", "launch", str(job), "--run", run]
+    command = interpreter("cli.main", "launch", str(job), "--run", run)
     folder = RunFolder(id=run, path=runs.home() / run)
     try:
         done = subprocess.run(

@@ -3,11 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 
 from bamboo.errors import BambooError
-from bamboo.loading import steady_environment
+from bamboo.loading import interpreter, steady_environment
 
 MODULE = "cli.worker"
 """The worker that can open a bucket, too."""
@@ -44,7 +43,7 @@ class ProcessStarter:
         """Raises BambooError when it cannot be started at all."""
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-s", "-m", "bamboo.loading", self._module],
+                interpreter(self._module, flags=("-P", "-s")),
                 stdin=subprocess.PIPE,
                 # As `-E` would have it, but for the one variable that is ours.
                 env=steady_environment(

@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bamboo import extras
 from bamboo.errors import BambooError, InputError
+from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
 from cloud.local.config import Begun, HostConfig, Ready
 from cloud.local.fork_starter import ForkedWorker, fork
-from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
 from cloud.local.zygote import Request
 
@@ -119,6 +120,7 @@ def begin_local_cloud(
             f"the local cloud needs Linux, this is {sys.platform}; "
             "start the launch in a Linux container"
         )
+    extras.need("local", what="a launch on this machine")
     with contextlib.ExitStack() as undo:
         asked, asks = os.pipe()
         undo.callback(os.close, asks)
@@ -129,7 +131,7 @@ def begin_local_cloud(
         undo.callback(os.close, log)
         try:
             process = subprocess.Popen(
-                python_command("cloud.local.host", *preload),
+                interpreter("cloud.local.host", *preload),
                 stdin=asked,
                 stdout=says,
                 stderr=log,

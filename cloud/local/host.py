@@ -1,6 +1,6 @@
 """The local cloud: the process that stands for AWS during a run on one machine.
 
-`python -m cloud.local.host MODULE…` starts a fork server that has imported the modules, and answers
+`… cloud.local.host MODULE…` starts a fork server that has imported the modules, and answers
 with Begun on standard output: so far it is no run's. It reads a HostConfig from standard input,
 starts all else that a run needs, and answers with Ready. Inside: moto and the metadata services in
 HTTP threads; a store, a fork server and a reaper as children; one process group per running

@@ -1,6 +1,6 @@
 """Ties a program that knows nothing of us to the life of its parent, then becomes that program.
 
-`python -m cloud.local.lifeline PARENT_PID PROGRAM ARG…` asks the kernel for SIGKILL when the parent
+`… cloud.local.lifeline PARENT_PID PROGRAM ARG…` asks the kernel for SIGKILL when the parent
 ends (Linux: PR_SET_PDEATHSIG, which survives exec) and replaces itself by PROGRAM. The parent must
 start it from its main thread: the kernel watches the thread that forked.
 """

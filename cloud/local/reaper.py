@@ -1,6 +1,6 @@
 """The last watcher of a local cloud: when the host ends, however it ends, leave nothing behind.
 
-`python -m cloud.local.reaper DIRECTORY` waits until its standard input ends (only the host holds
+`… cloud.local.reaper DIRECTORY` waits until its standard input ends (only the host holds
 the other end), then kills every other process of its session, removes the run's temporary
 directory and goes. An orderly end takes the same road and finds nothing left to kill.
 """
@@ -25,8 +25,9 @@ def log_of(directory: Path) -> Path:
     return directory / "log"
 
 
-def main(directory: str) -> int:
+def main(argv: list[str]) -> int:
     """Wait for the end of the host, clean up; 0 when nothing is left, else 1 with a line."""
+    directory = argv[0]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     while os.read(0, 4096):
@@ -47,4 +48,4 @@ def main(directory: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -4,31 +4,24 @@ main thread, each tied to the host's life by a pipe or by the kernel."""
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from bamboo.errors import BambooError
-from bamboo.loading import steady_environment
+from bamboo.loading import interpreter, steady_environment
 from bamboo.new_files import open_to_append
 
 ZYGOTE_READY_DEADLINE_S = 90.0
 _STOP_DEADLINE_S = 2.0
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Run a module of ours in a new interpreter; `-P` keeps a user's files in the working
-    directory from taking the names of our packages."""
-    return [sys.executable, "-P", "-m", module, *arguments]
-
-
 def start_reaper(*, directory: Path, lifeline: int) -> subprocess.Popen[bytes]:
     """Start the last watcher; until the directory leads to a log, it writes to the host's own
     standard error."""
     return subprocess.Popen(
-        python_command("cloud.local.reaper", str(directory)),
+        interpreter("cloud.local.reaper", str(directory)),
         stdin=lifeline,
         stdout=subprocess.DEVNULL,
         process_group=0,
@@ -48,7 +41,7 @@ def start_zygote(
     socket_path.unlink(missing_ok=True)
     with nullcontext() if log is None else open_to_append(log) as output:
         return subprocess.Popen(
-            python_command("cloud.local.zygote", str(socket_path), *preload),
+            interpreter("cloud.local.zygote", str(socket_path), *preload),
             stdin=lifeline,
             stdout=subprocess.PIPE,
             stderr=output,

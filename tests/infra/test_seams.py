@@ -56,7 +56,7 @@ def test_the_unit_gives_the_agent_all_that_it_needs() -> None:
     assert made is not None
     assert config.socket_dir == Path("/run") / made[1]
     assert "RuntimeDirectoryMode=0700" in unit
-    assert "ExecStart=/opt/bamboo/venv/bin/python -I -m cli.main agent\n" in unit
+    assert "ExecStart=/opt/bamboo/venv/bin/python -I -m bamboo.loading cli.main agent\n" in unit
 
 
 def test_no_unit_finds_its_commands_by_a_path_of_somebody_else_s() -> None:

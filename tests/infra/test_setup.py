@@ -46,7 +46,7 @@ class Project:
         self.tools = root / "tools"
         (root / "infra").mkdir()
         self.tools.mkdir()
-        for name in ("infra/setup.sh", "pyproject.toml", "constraints.txt"):
+        for name in ("infra/setup.sh", "pyproject.toml", "setup.py", "constraints.txt"):
             shutil.copy(ROOT / name, root / name)
         self.add_tool("python3", FAKE_PYTHON)
         for name in (
@@ -98,7 +98,8 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-REST = "install --constraint constraints.txt --editable .[dev]"
+CHECKS = ["infra/setup.sh", "ruff check", "ruff format", "lint-imports", "mypy", "pytest"]
+REST = "install --constraint constraints.txt --editable .[local,plot,dev]"
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="torch for CPU is special on Linux")
 
 
@@ -156,7 +157,9 @@ def test_is_silent_when_nothing_changed(project: Project) -> None:
     assert project.pip_calls == []
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "infra/setup.sh"])
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "setup.py", "constraints.txt", "infra/setup.sh"]
+)
 def test_runs_again_when_what_it_reads_changed(project: Project, name: str) -> None:
     assert project.set_up().returncode == 0
     with (project.root / name).open("a") as file:
@@ -210,7 +213,11 @@ def test_a_failed_installation_is_tried_again(project: Project) -> None:
     ("target", "wanted"),
     [
         ("launch", ["infra/setup.sh", "bamboo launch examples/gpt-local.toml"]),
-        ("test", ["infra/setup.sh", "ruff check", "ruff format", "mypy", "lint-imports", "pytest"]),
+        ("test", ["infra/setup.sh", "ruff check", "ruff format", "lint-imports", "mypy", "pytest"]),
+        (
+            "check",
+            ["infra/setup.sh", "ruff check", "ruff format", "lint-imports", "mypy", "pytest"],
+        ),
         ("chaos", ["infra/setup.sh", "pytest -m full"]),
     ],
 )

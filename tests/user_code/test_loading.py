@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bamboo.errors import InputError
 from bamboo.user_code.loading import entry_of, load_entry
 from tests.user_code.files import write
 
@@ -14,6 +15,21 @@ def test_modules_beside_the_file_are_found(tmp_path: Path) -> None:
     module = load_entry(entry_of(tmp_path / "m.py"))
     assert (module.L, module.__name__) == (3, "m")
     assert sys.modules["m"] is module
+
+
+@pytest.mark.parametrize("line", ["import cli", "from cli.parts import L", "import cloud.x"])
+def test_a_package_of_the_users_that_is_called_as_one_of_ours_is_refused_by_name(
+    tmp_path: Path, line: str
+) -> None:
+    files = {"m.py": f"{line}\n", "cli/__init__.py": "", "cli/parts.py": "L = 3\n"}
+    write(tmp_path, files | {"cloud/__init__.py": "", "cloud/x.py": ""})
+    with pytest.raises(InputError, match=r"m\.py imports (cli|cloud) from .*; rename yours"):
+        load_entry(entry_of(tmp_path / "m.py"))
+
+
+def test_one_that_the_model_does_not_import_is_no_hindrance(tmp_path: Path) -> None:
+    write(tmp_path, {"m.py": "L = 3\n", "cli/__init__.py": ""})
+    assert load_entry(entry_of(tmp_path / "m.py")).L == 3
 
 
 def test_a_file_in_a_package_has_its_relative_imports(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""Bamboo's packages beside `bamboo`: `cli` and `cloud`, which only its own processes know.
+
+Rule: an installed distribution takes no name but `bamboo`. Its build puts these two below
+`bamboo/own` (`setup.py`), where nobody's import finds them; a checkout has them beside `bamboo`.
+Every process of Bamboo begins in `bamboo.loading`, which has them found from there first, whatever
+else has their names; so a user's own `cli` neither shadows ours nor is shadowed.
+"""
+
+import importlib.abc
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+NAMES = ("cli", "cloud")
+BELOW = "bamboo/own/"
+"""In a wheel, where paths of files begin with it."""
+_HERE = Path(__file__).resolve().parent
+FOLDER = _HERE / "own" if (_HERE / "own").is_dir() else _HERE.parent
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in NAMES:
+            return None
+        return PathFinder.find_spec(name, [str(FOLDER)], target)
+
+
+def find_own() -> None:
+    """From now on `import cli` and `import cloud` find Bamboo's in this process."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
