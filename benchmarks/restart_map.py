@@ -83,7 +83,6 @@ def asked(work: Workload, grid: Grid, mode: str, *, hours: float, every: int) ->
         pauses=Pauses(),
         prices=constant(SPOT_USD_PER_HOUR),
         on_demand_usd_per_hour=ON_DEMAND_USD_PER_HOUR,
-        interrupted_hour_is_paid=True,
         horizon_s=hours * 3600,
         store=load_catalogue("us-east-1").auxiliary,
     )

@@ -147,7 +147,7 @@ def played(
     asked = replace(
         row_of(cost.job, offer, option, terms).asked,
         prices=constant(price),
-        interrupted_hour_is_paid=paid,
+        free_first_hour=not paid and option.line.market != ON_DEMAND,
         horizon_s=trace.length_s,
         last_step=math.inf,
     )

@@ -79,7 +79,6 @@ def asked(work: Workload, trace: Trace, *, least: int = STAGES, redundancy: str 
         pauses=Pauses(),
         prices=constant(SPOT_USD_PER_HOUR),
         on_demand_usd_per_hour=ON_DEMAND_USD_PER_HOUR,
-        interrupted_hour_is_paid=True,
         horizon_s=trace.length_s,
     )
 

@@ -198,7 +198,7 @@ class _Attempt:
         self.progress = replace(self.progress, now_s=time.time())
         self._ready()
         fleet = sites.former_fleet(
-            folder, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
+            folder, self._job, on_demand_usd_per_hour=self._terms.catalogue.on_demand_prices()
         )
         with ExitStack() as stack:
             driver = wiring.driver(store, "launcher")
@@ -375,9 +375,9 @@ class _Attempt:
             raise room.unsettled(self._folder, self.progress.sentence, error) from error
 
     def _written(self) -> dict[str, Any]:
-        terms = self._terms
-        prices = terms.catalogue.on_demand_prices()
-        rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices)
+        terms, prices = self._terms, self._terms.catalogue.on_demand_prices()
+        free = self._job.budget.free_first_hour
+        rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices, free_first_hour=free)
         now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
         self.progress = (spending := spending_of(terms)).at(self.progress, rented, now_s=now_s)

@@ -27,12 +27,18 @@ def read_bill_log(path: Path) -> list[Mapping[str, Any]]:
         raise _damaged(path, error) from error
 
 
-def rented_in(path: Path, *, on_demand_usd_per_hour: Mapping[str, float]) -> list[Rented]:
+def rented_in(
+    path: Path, *, on_demand_usd_per_hour: Mapping[str, float], free_first_hour: bool
+) -> list[Rented]:
     """The instances of a whole log, in the order of their start. Raises InputError for one that is
     damaged, or whose records deny each other."""
     records = read_bill_log(path)
     try:
-        return rented_from_journal(records, on_demand_usd_per_hour=on_demand_usd_per_hour)
+        return rented_from_journal(
+            records,
+            on_demand_usd_per_hour=on_demand_usd_per_hour,
+            free_first_hour=free_first_hour,
+        )
     except _DAMAGE as error:
         raise _damaged(path, error) from error
 
@@ -46,10 +52,12 @@ class BillLog:
         path: Path,
         *,
         on_demand_usd_per_hour: Mapping[str, float],
+        free_first_hour: bool,
         note: Callable[[str], None],
     ) -> None:
         self._path, self._tail = path, Tail(path)
         self._prices, self._note = on_demand_usd_per_hour, note
+        self._free_first_hour = free_first_hour
         self._records: dict[str, list[Mapping[str, Any]]] = {}
         self._noted: set[str] = set()
 
@@ -64,7 +72,11 @@ class BillLog:
         found: list[Rented] = []
         for records in self._records.values():
             try:
-                found += rented_from_journal(records, on_demand_usd_per_hour=self._prices)
+                found += rented_from_journal(
+                    records,
+                    on_demand_usd_per_hour=self._prices,
+                    free_first_hour=self._free_first_hour,
+                )
             except _DAMAGE as error:
                 self._say(error)
         return found

@@ -57,7 +57,7 @@ def refuse_too_few_instances(job: JobConfig, grid: Grid, *, standbys: int) -> No
 
 def _refuse_beyond_start(job: JobConfig, planned: Planned, *, spent_usd: float) -> None:
     """Raises InputError where what is billed of the instances at the least is beyond the limit."""
-    least_usd = bill_micro_usd(0.0, usd_per_hour=planned.usd_per_hour, spot=False) / MICRO
+    least_usd = bill_micro_usd(0.0, usd_per_hour=planned.usd_per_hour) / MICRO
     if 0 < job.budget.max_usd < spent_usd + least_usd:
         instances = count(planned.plan.instances, "instance")
         before = f", with {usd(spent_usd)} spent before" if spent_usd else ""
@@ -77,7 +77,7 @@ def _refuse_beyond_time(
     steps = job.train.steps - from_step
     seconds = steps * step_s
     rate = planned.usd_per_hour
-    instances_usd = bill_micro_usd(seconds, usd_per_hour=rate, spot=False) / MICRO
+    instances_usd = bill_micro_usd(seconds, usd_per_hour=rate) / MICRO
     beside_usd = beside_plan(planned, steps=steps, step_s=step_s).usd
     cost = spent_usd + instances_usd + beside_usd
     from_what = (

@@ -37,10 +37,15 @@ class FormerFleet:
     """What is left of the fleet of a run whose local cloud is gone: its bill."""
 
     def __init__(
-        self, *, journal: Path, kills: Path, on_demand_usd_per_hour: Mapping[str, float]
+        self,
+        *,
+        journal: Path,
+        kills: Path,
+        on_demand_usd_per_hour: Mapping[str, float],
+        free_first_hour: bool,
     ) -> None:
         self._journal, self._kills = journal, kills
-        self._on_demand = on_demand_usd_per_hour
+        self._on_demand, self._free_first_hour = on_demand_usd_per_hour, free_first_hour
 
     def reconcile(self, state: State, *, nodes: int | None = None, new: int | None = None) -> None:
         """Nothing can be started."""
@@ -52,7 +57,11 @@ class FormerFleet:
         """They ended with their cloud."""
 
     def rented(self) -> Sequence[Rented]:
-        return rented_in(self._journal, on_demand_usd_per_hour=self._on_demand)
+        return rented_in(
+            self._journal,
+            on_demand_usd_per_hour=self._on_demand,
+            free_first_hour=self._free_first_hour,
+        )
 
     def preempt(self, instance: InstanceId, *, notice_s: float, cause: str = "chaos") -> None:
         """There is nobody to order it from."""
@@ -89,12 +98,18 @@ class RunFleet:
         close: Callable[[], None] = lambda: None,
         max_usd: float = 0.0,
         dearest_usd_per_hour: float = 0.0,
+        free_first_hour: bool = False,
         detail: Callable[[str], None] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
         self._site = site
-        self._bill = BillLog(journal, on_demand_usd_per_hour=on_demand_usd_per_hour, note=note)
+        self._bill = BillLog(
+            journal,
+            on_demand_usd_per_hour=on_demand_usd_per_hour,
+            free_first_hour=free_first_hour,
+            note=note,
+        )
         self._kills = kills
         self._note, self._detail = note, detail or note
         self._nodes = nodes

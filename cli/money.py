@@ -29,6 +29,13 @@ class Rented:
     usd_per_hour: float
     """Of the market it was rented on."""
     on_demand_usd_per_hour: float
+    free_first_hour: bool = False
+    """As `budget.free_first_hour` says."""
+
+    @property
+    def taken_free(self) -> bool:
+        """Whether its first hour is free: the cloud took it, and the bill is to count that."""
+        return self.free_first_hour and self.market == "spot" and self.interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +118,9 @@ def _seconds(item: Rented, now_s: float) -> float:
     return max(0.0, end_s - item.started_at_s)
 
 
-def _billed_s(item: Rented, seconds: float) -> int:
-    return billed_s(seconds, spot=item.market == "spot", interrupted=item.interrupted)
-
-
 def _line(item: Rented, *, now_s: float) -> Line:
     seconds = _seconds(item, now_s)
-    billed = _billed_s(item, seconds)
+    billed = billed_s(seconds, free_first_hour=item.taken_free)
     if billed == 0:
         note = "interrupted by the cloud in its first hour: free"
     elif seconds < MINIMUM_BILLED_S:
@@ -127,13 +130,8 @@ def _line(item: Rented, *, now_s: float) -> Line:
     if item.market == "spot" and item.usd_per_hour > item.on_demand_usd_per_hour:
         above = "bought above the on-demand price"
         note = f"{note}; {above}" if note else above
-    paid = bill_micro_usd(
-        seconds,
-        usd_per_hour=item.usd_per_hour,
-        spot=item.market == "spot",
-        interrupted=item.interrupted,
-    )
-    on_demand = bill_micro_usd(seconds, usd_per_hour=item.on_demand_usd_per_hour, spot=False)
+    paid = bill_micro_usd(seconds, usd_per_hour=item.usd_per_hour, free_first_hour=item.taken_free)
+    on_demand = bill_micro_usd(seconds, usd_per_hour=item.on_demand_usd_per_hour)
     return Line(
         instance=item.instance,
         instance_type=item.instance_type,
@@ -149,11 +147,15 @@ def _line(item: Rented, *, now_s: float) -> Line:
 
 
 def rented_from_journal(
-    records: Iterable[Mapping[str, Any]], *, on_demand_usd_per_hour: Mapping[str, float]
+    records: Iterable[Mapping[str, Any]],
+    *,
+    on_demand_usd_per_hour: Mapping[str, float],
+    free_first_hour: bool = False,
 ) -> list[Rented]:
     """The instances of a `cloud.jsonl`, in the order of their start.
 
-    `on_demand_usd_per_hour` is by instance type. An instance bought on-demand, or from a pool
+    `on_demand_usd_per_hour` is by instance type, `free_first_hour` as in the job's `[budget]`. An
+    instance bought on-demand, or from a pool
     without a spot price, costs the on-demand price. Raises KeyError for a type without a price,
     ValueError for a time or a price that no cloud has (`bamboo.price_check`), and for a start or an
     end that another record denies: it would change the bill unseen. A record that stands there
@@ -185,6 +187,7 @@ def rented_from_journal(
                 started_at_s=_figure(record["t"]),
                 usd_per_hour=checked_usd(spot) if on_spot else on_demand,
                 on_demand_usd_per_hour=on_demand,
+                free_first_hour=free_first_hour,
             )
         else:
             found[instance] = _ended(found.get(instance), record)

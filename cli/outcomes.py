@@ -106,7 +106,7 @@ def row_of(
         terms=Terms(boot_s=terms.boot_s),
         pauses=Pauses(),
         prices=_prices(offer, option),
-        interrupted_hour_is_paid=line.market == ON_DEMAND,
+        free_first_hour=job.budget.free_first_hour and line.market != ON_DEMAND,
         on_demand_usd_per_hour=offer.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S,
         last_step=max(1, round(option.steps * share)),

@@ -97,7 +97,7 @@ def prepare(
         pauses=Pauses(),
         prices=_prices(market, planned, job),
         # Who pays on demand pays for every second, whoever ends it.
-        interrupted_hour_is_paid=on_demand(job),
+        free_first_hour=job.budget.free_first_hour and not on_demand(job),
         on_demand_usd_per_hour=planned.plan.instance_type.on_demand_usd_per_hour,
         horizon_s=hours * HOUR_S / scale,
         last_step=math.inf if endless else job.train.steps,

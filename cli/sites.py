@@ -229,13 +229,14 @@ def run_fleet(
         dearest_usd_per_hour=max(
             on_demand_usd_per_hour.get(kind, 0.0) for kind in job.cloud.instance_types
         ),
+        free_first_hour=job.budget.free_first_hour,
         note=screen.note,
         detail=screen.detail,
     )
 
 
 def former_fleet(
-    folder: RunFolder, *, on_demand_usd_per_hour: Mapping[str, float]
+    folder: RunFolder, job: JobConfig, *, on_demand_usd_per_hour: Mapping[str, float]
 ) -> "FormerFleet":
     """The instances of a run whose site is gone, for its bill."""
     from cli.fleet import FormerFleet
@@ -244,6 +245,7 @@ def former_fleet(
         journal=folder.cloud,
         kills=folder.kills,
         on_demand_usd_per_hour=on_demand_usd_per_hour,
+        free_first_hour=job.budget.free_first_hour,
     )
 
 

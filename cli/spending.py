@@ -114,4 +114,4 @@ def short_of(
 def _least_usd(rented: Sequence[Rented]) -> float:
     """What one more instance is billed at least, at the dearest price that the run pays."""
     price = max((one.usd_per_hour for one in rented), default=0.0)
-    return bill_micro_usd(MINIMUM_BILLED_S, usd_per_hour=price, spot=False) / MICRO
+    return bill_micro_usd(MINIMUM_BILLED_S, usd_per_hour=price) / MICRO

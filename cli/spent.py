@@ -120,13 +120,15 @@ def spent_body(books: Books) -> dict[str, Any]:
 
 def rented_of(folder: RunFolder, ledger: Iterable[LedgerRecord]) -> Sequence[Rented]:
     """Every instance, by the cloud's own log; where that is not at hand, by the ledger's prices."""
+    free = job_of(folder).budget.free_first_hour
     if not folder.cloud.exists():
-        return _rented_by(record for record in ledger if isinstance(record, PriceRecord))
-    prices = catalogue_of(folder).on_demand_prices()
-    return rented_in(folder.cloud, on_demand_usd_per_hour=prices)
+        prices = (record for record in ledger if isinstance(record, PriceRecord))
+        return _rented_by(prices, free_first_hour=free)
+    on_demand = catalogue_of(folder).on_demand_prices()
+    return rented_in(folder.cloud, on_demand_usd_per_hour=on_demand, free_first_hour=free)
 
 
-def _rented_by(prices: Iterable[PriceRecord]) -> Sequence[Rented]:
+def _rented_by(prices: Iterable[PriceRecord], *, free_first_hour: bool) -> Sequence[Rented]:
     newest = {record.instance: record for record in prices}
     return [
         Rented(
@@ -139,6 +141,7 @@ def _rented_by(prices: Iterable[PriceRecord]) -> Sequence[Rented]:
             interrupted=record.interrupted,
             usd_per_hour=record.usd_per_hour,
             on_demand_usd_per_hour=record.on_demand_usd_per_hour,
+            free_first_hour=free_first_hour,
         )
         for record in newest.values()
     ]
@@ -235,13 +238,8 @@ def _ran_s(item: Rented, now_s: float) -> float:
 def _billed(item: Rented, now_s: float, *, on_demand: bool = False) -> int:
     seconds = _ran_s(item, now_s)
     if on_demand:
-        return bill_micro_usd(seconds, usd_per_hour=item.on_demand_usd_per_hour, spot=False)
-    return bill_micro_usd(
-        seconds,
-        usd_per_hour=item.usd_per_hour,
-        spot=item.market == "spot",
-        interrupted=item.interrupted,
-    )
+        return bill_micro_usd(seconds, usd_per_hour=item.on_demand_usd_per_hour)
+    return bill_micro_usd(seconds, usd_per_hour=item.usd_per_hour, free_first_hour=item.taken_free)
 
 
 def _tenure(item: Rented, now_s: float) -> Tenure:
@@ -250,6 +248,5 @@ def _tenure(item: Rented, now_s: float) -> Tenure:
         started_s=item.started_at_s,
         ended_s=now_s if item.ended_at_s is None else item.ended_at_s,
         usd_per_hour=item.usd_per_hour,
-        spot=item.market == "spot",
-        interrupted=item.interrupted,
+        free_first_hour=item.taken_free,
     )

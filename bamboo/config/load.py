@@ -71,6 +71,8 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     if not isinstance(tables, dict) or not isinstance(tables.get("file"), str):
         raise InputError(f"{name}: holds no job; write it anew with launch")
     file, code = tables.pop("file"), str(tables.pop("code", ""))
+    if isinstance(budget := tables.setdefault("budget", {}), dict):
+        budget.setdefault("free_first_hour", True)  # so releases without the key billed a run
     return _finish(replace(parse_job(tables, file=name), file=file, code=code))
 
 

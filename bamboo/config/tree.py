@@ -261,6 +261,9 @@ class BudgetConfig:
     """Never are more of them there at once."""
     partial: bool = False
     """Launch also what the plan cannot finish within these limits: it is stopped at them."""
+    free_first_hour: bool = False
+    """Bills of this run count a spot instance that the cloud takes within its first hour as free,
+    as EC2's terms have it. Plans never do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,9 +68,8 @@ class Tenure:
     ended_s: float
     """Or now, where it runs."""
     usd_per_hour: float
-    spot: bool
-    interrupted: bool = False
-    """By the cloud."""
+    free_first_hour: bool = False
+    """The cloud took it, by terms under which its first hour is free then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +167,10 @@ def _money(tenure: Tenure, us: Mapping[Use, int]) -> dict[Use, int]:
     """The bill by use. What the cloud gives free is spent, and given back in a line of its own."""
     used_s = max(0.0, tenure.ended_s - tenure.started_s)
     price = tenure.usd_per_hour
-    whole = bill_micro_usd(used_s, usd_per_hour=price, spot=False)
-    real = bill_micro_usd(
-        used_s, usd_per_hour=price, spot=tenure.spot, interrupted=tenure.interrupted
-    )
+    whole = bill_micro_usd(used_s, usd_per_hour=price)
+    real = bill_micro_usd(used_s, usd_per_hour=price, free_first_hour=tenure.free_first_hour)
     parts = {use: part for use, part in us.items() if part}
-    beyond_us = billed_s(used_s, spot=False, interrupted=False) * MICRO - sum(parts.values())
+    beyond_us = billed_s(used_s) * MICRO - sum(parts.values())
     parts[Use.MINIMUM if used_s < MINIMUM_BILLED_S else Use.ROUNDING] = beyond_us
     rate = Fraction(micro_usd(price), 3600 * MICRO)
     shares = apportion(whole, [rate * part for part in parts.values()])

@@ -54,23 +54,23 @@ def micro_usd(usd: float) -> int:
     return int(Fraction(str(usd)) * MICRO + Fraction(1, 2))
 
 
-def billed_s(used_s: float, *, spot: bool, interrupted: bool) -> int:
+def billed_s(used_s: float, *, free_first_hour: bool = False) -> int:
     """Whole seconds that EC2 bills for a Linux instance that ran `used_s`.
 
     Per second, from 60 s up. A spot instance that EC2 itself takes back within its first hour is
-    free; one that we end, or that is taken later, is not.
+    free by its terms; one that we end, or that is taken later, is not. That is counted for
+    `free_first_hour` alone: a value that grows with losses is no ground for a choice, and not every
+    cloud has such terms.
     Source: AWS, "Billing for Spot Instances" and "Amazon EC2 on-demand pricing".
     """
     if used_s < 0:
         raise CoreMisuse(f"an instance cannot have run {used_s} s")
-    if spot and interrupted and used_s < FREE_IF_INTERRUPTED_WITHIN_S:
+    if free_first_hour and used_s < FREE_IF_INTERRUPTED_WITHIN_S:
         return 0
     return max(MINIMUM_BILLED_S, ceil(used_s))
 
 
-def bill_micro_usd(
-    used_s: float, *, usd_per_hour: float, spot: bool, interrupted: bool = False
-) -> int:
+def bill_micro_usd(used_s: float, *, usd_per_hour: float, free_first_hour: bool = False) -> int:
     """The bill of one instance in micro-dollars, rounded up as a bill is."""
-    seconds = billed_s(used_s, spot=spot, interrupted=interrupted)
+    seconds = billed_s(used_s, free_first_hour=free_first_hour)
     return -(-micro_usd(usd_per_hour) * seconds // 3600)

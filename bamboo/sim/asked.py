@@ -38,8 +38,8 @@ class Asked:
     prices: Prices
     """Of a spot instance."""
     on_demand_usd_per_hour: float
-    interrupted_hour_is_paid: bool = False
-    """EC2 charges nothing for an instance that it takes back within its first hour."""
+    free_first_hour: bool = False
+    """Of a spot instance that the market takes within it, as `budget.free_first_hour` of a job."""
     horizon_s: float
     last_step: float = math.inf
     restart_s: Mapping[str, float] = field(default_factory=dict)

@@ -162,7 +162,7 @@ def _sizing(asked: Asked, sizes: Sizes, run: Run) -> Sizing:
     def spent() -> float:
         if not sizes.terms.max_usd:
             return 0.0
-        free = not asked.interrupted_hour_is_paid
+        free = asked.free_first_hour
         so_far = (
             one if one.until_s is not None else replace(one, until_s=kernel.now_s)
             for one in run.world.rentals
@@ -185,7 +185,7 @@ def figures_of(
     where that was the core; `every`: steps between two of its checkpoints."""
     seconds = max(world.kernel.now_s, 1e-9)
     steps = world.progress.whole
-    free = spot and not asked.interrupted_hour_is_paid
+    free = spot and asked.free_first_hour
     transfer_usd = world.crossed_bytes / 1e9 * USD_PER_GB
     bills = [_bill(rental, prices, free=free) for rental in world.rentals]
     usd = sum(bills) / MICRO + transfer_usd
@@ -246,7 +246,7 @@ def _dollars(world: World, prices: Prices, *, free: bool) -> tuple[tuple[float, 
             elif rental.from_s < at_s and bill:
                 price = prices.mean_usd_per_hour(rental.zone, rental.from_s, at_s)
                 used_s = at_s - rental.from_s
-                micro += bill_micro_usd(used_s, usd_per_hour=price, spot=False)
+                micro += bill_micro_usd(used_s, usd_per_hour=price)
         out.append((at_s, micro / MICRO + _crossed_by(crossed, at_s) / 1e9 * USD_PER_GB))
     return tuple(out)
 
@@ -263,7 +263,7 @@ def _crossed_by(known: Sequence[tuple[float, float]], at_s: float) -> float:
 
 def _bill(rental: Rental, prices: Prices, *, free: bool) -> int:
     used_s, price = _used_s(rental), _price(rental, prices)
-    return bill_micro_usd(used_s, usd_per_hour=price, spot=free, interrupted=rental.interrupted)
+    return bill_micro_usd(used_s, usd_per_hour=price, free_first_hour=free and rental.interrupted)
 
 
 def _listed_usd(rental: Rental, prices: Prices) -> float:

@@ -113,6 +113,11 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
     if planned.job.autoscale.enabled:
         sizes = ", ".join(map(str, sizes_of(planned)))
         notes.append(f"autoscale chooses among {sizes} nodes: each of these sizes fits {has}.")
+    if planned.job.budget.free_first_hour:
+        notes.append(
+            "budget.free_first_hour is not counted here: a plan pays every second, and the bill of "
+            "a run that loses nodes in their first hour is lower than it says."
+        )
     if planned.modelled is not None and planned.modelled.why:
         notes.append(planned.modelled.why)
     if planned.too_large:

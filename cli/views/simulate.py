@@ -142,7 +142,9 @@ def _terms(simulated: Simulated, price: float) -> list[str]:
         f"  (spot by {asked.prices.source}, on demand by the catalogue of "
         f"{catalogue.on_demand_seen})",
         *dated,
-        "  a spot instance that is taken back within its first hour is not paid, as on EC2",
+        "  a spot instance that is taken back within its first hour is not paid"
+        if asked.free_first_hour
+        else "  each is paid for every second that it ran",
     ]
 
 

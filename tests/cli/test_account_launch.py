@@ -68,7 +68,7 @@ def test_from_the_account_to_the_receipt(real_account: Account) -> None:
         assert line["usd_per_hour"] == 0.2
         lasted_s = ended[instance]["t"] - begun[instance]
         assert line["seconds"] == pytest.approx(lasted_s, abs=STAMPS_S)
-        assert (line["billed_s"] == 0) == (instance == victim)
+        assert line["billed_s"] > 0, "also of what the cloud took: budget.free_first_hour is off"
 
     assert '"equal": true' in account.run("verify", run, "--json")
     segment = json.loads(account.run("verify", run, "--steps", "105:120", "--json"))

@@ -28,7 +28,7 @@ def needed() -> tuple[float, float]:
     _, planned = with_budget(BudgetConfig())
     assert planned.plan.expected is not None
     step_s = min(planned.plan.expected.step_s, *(grid.step_s for grid in planned.grids))
-    paid = bill_micro_usd(1000 * step_s, usd_per_hour=planned.usd_per_hour, spot=False) / MICRO
+    paid = bill_micro_usd(1000 * step_s, usd_per_hour=planned.usd_per_hour) / MICRO
     beside = beside_plan(planned, steps=1000, step_s=step_s)
     assert 0 < beside.usd < paid
     return paid + beside.usd, 1000 * step_s / 3600

@@ -68,7 +68,9 @@ def test_a_launcher_goes_on_with_what_can_be_read_of_a_damaged_bill(
     assert len(parts.notes) == 1
     assert "the bill lacks what cannot be read" in parts.notes[0]
     with pytest.raises(InputError, match=r"cloud\.jsonl: a record lacks or garbles .*original"):
-        rented_in(parts.journal, on_demand_usd_per_hour={"g4dn.xlarge": 0.526})
+        rented_in(
+            parts.journal, on_demand_usd_per_hour={"g4dn.xlarge": 0.526}, free_first_hour=False
+        )
 
 
 def test_kill_stamps_by_instance_or_by_node(parts: Parts) -> None:

@@ -135,7 +135,8 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_from_the_job_to_the_proof(bench: Bench) -> None:
     kills = '[{step=10, stage=1, phase="backward"}, {step=20, stage=3, notice_s=1}]'
-    sets = ["--set", "train.steps=300", "--set", f"chaos.kill={kills}"]
+    sets = ["--set", "train.steps=300", "--set", f"chaos.kill={kills}",
+            "--set", "budget.free_first_hour=true"]  # fmt: skip
     done = bench.run("launch", "job.toml", "--run", "proof", *sets)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "finished: " in done.stdout

@@ -32,18 +32,24 @@ def test_the_minimum_is_sixty_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lived_s", "market", "interrupted", "free"),
+    ("counted", "lived_s", "market", "interrupted", "free"),
     [
-        (3599.0, "spot", True, True),
-        (3600.0, "spot", True, False),
-        (100.0, "spot", False, False),
-        (100.0, "on-demand", True, False),
+        (True, 3599.0, "spot", True, True),
+        (False, 3599.0, "spot", True, False),
+        (True, 3600.0, "spot", True, False),
+        (True, 100.0, "spot", False, False),
+        (True, 100.0, "on-demand", True, False),
     ],
 )
 def test_only_what_the_cloud_takes_in_the_first_hour_is_free(
-    lived_s: float, market: str, interrupted: bool, free: bool
+    counted: bool, lived_s: float, market: str, interrupted: bool, free: bool
 ) -> None:
-    item = rented(ended_at_s=1000 + lived_s, market=market, interrupted=interrupted)
+    item = rented(
+        ended_at_s=1000 + lived_s,
+        market=market,
+        interrupted=interrupted,
+        free_first_hour=counted,
+    )
     result = bill([item], now_s=9e9, modelled=True)
     assert (result.usd == 0) is free
     assert result.on_demand_usd > 0

@@ -217,9 +217,11 @@ def test_a_live_run_whose_store_does_not_answer_is_read_from_its_books(
     assert held is not None
     body = cost_of_run(folder, now_s=START_S + 3590)
     assert (body["ended"], body["step"]) == (False, 3)
-    assert body["usd"] == pytest.approx(3 * 0.36), "three instances for an hour, one free"
+    assert body["usd"] == pytest.approx(3 * 0.36 + 0.006), (
+        "three instances for an hour, one for a minute"
+    )
     assert body["spent"]["usd_per_hour"] == pytest.approx(3 * 0.36)
-    assert sum(one["micro_usd"] for one in body["spent"]["uses"]) == round(3 * 0.36 * 1e6)
+    assert sum(one["micro_usd"] for one in body["spent"]["uses"]) == round((3 * 0.36 + 0.006) * 1e6)
     assert main.run(["cost", "r"]) == 0
     assert "its store does not answer and its launcher lives" in " ".join(
         capsys.readouterr().out.split()
@@ -254,8 +256,8 @@ def test_without_any_word_of_the_instances_the_bill_is_there(home: Path) -> None
     spent = spent_on(folder, store=None, steps=3, now_s=world.clock_s)
     assert spent is not None
     assert spent["uses"] == []
-    # 60 s of three, 90 s of one; that which was interrupted is free.
-    assert spent["bill_micro_usd"] == 2 * 6000 + 9000
+    # 60 s of three, also of that which was interrupted, 90 s of one.
+    assert spent["bill_micro_usd"] == 3 * 6000 + 9000
     assert "neither events nor decisions" in spent["unknown"]
 
 

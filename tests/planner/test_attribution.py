@@ -25,7 +25,6 @@ def tenure(lived_s: float, **change: object) -> Tenure:
         "started_s": T0,
         "ended_s": T0 + lived_s,
         "usd_per_hour": 3.6,
-        "spot": True,
     }
     return Tenure(**{**given_, **change})  # type: ignore[arg-type]
 
@@ -46,7 +45,7 @@ def seconds(spent: Spent) -> dict[Use, float]:
 def by_hand(one: Tenure) -> int:
     """The bill of one instance, from the rules of the cloud alone."""
     used_s = one.ended_s - one.started_s
-    if one.spot and one.interrupted and used_s < 3600:
+    if one.free_first_hour and used_s < 3600:
         return 0
     price = (Decimal(repr(one.usd_per_hour)) * 1_000_000).quantize(Decimal(1), "ROUND_HALF_UP")
     return int((price * max(60, ceil(used_s)) / 3600).to_integral_value(ROUND_CEILING))
@@ -75,9 +74,9 @@ def test_an_hour_of_training() -> None:
 
 
 def test_the_minimum_and_the_free_hour_are_lines_of_their_own() -> None:
-    (short,) = attribute([tenure(12.0, interrupted=False)], [], [])
+    (short,) = attribute([tenure(12.0)], [], [])
     assert short.micro_usd == {Use.BOOTING: 12_000, Use.MINIMUM: 48_000}
-    (free,) = attribute([tenure(12.0, interrupted=True)], [], [])
+    (free,) = attribute([tenure(12.0, free_first_hour=True)], [], [])
     assert free.micro_usd == {Use.BOOTING: 12_000, Use.MINIMUM: 48_000, Use.FREE: -60_000}
     assert (short.bill_micro_usd, free.bill_micro_usd) == (60_000, 0)
     (odd,) = attribute([tenure(60.25)], [], [])
@@ -152,8 +151,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Tenure], list[DutyChange], list[Wor
                 started_s=T0 + began_s,
                 ended_s=T0 + began_s + lived_s,
                 usd_per_hour=draw(st.integers(1, 400_000)) / 1e4,
-                spot=draw(st.booleans()),
-                interrupted=draw(st.booleans()),
+                free_first_hour=draw(st.booleans()),
             )
         )
     changes = []

@@ -18,25 +18,25 @@ from bamboo.planner.value import (
 
 
 @pytest.mark.parametrize(
-    ("used_s", "spot", "interrupted", "seconds"),
+    ("used_s", "free", "seconds"),
     [
-        (0, True, False, 60),
-        (59.2, True, False, 60),
-        (60.01, True, False, 61),
-        (3599.9, True, True, 0),
-        (3600, True, True, 3600),
-        (100, False, True, 100),
-        (7200.5, True, False, 7201),
+        (0, False, 60),
+        (59.2, False, 60),
+        (60.01, False, 61),
+        (3599.9, True, 0),
+        (3600, True, 3600),
+        (3599.9, False, 3600),
+        (7200.5, False, 7201),
     ],
 )
-def test_billed_seconds(used_s: float, spot: bool, interrupted: bool, seconds: int) -> None:
-    assert billed_s(used_s, spot=spot, interrupted=interrupted) == seconds
+def test_billed_seconds(used_s: float, free: bool, seconds: int) -> None:
+    assert billed_s(used_s, free_first_hour=free) == seconds
 
 
 def test_a_bill_is_whole_micro_dollars_rounded_up() -> None:
-    assert bill_micro_usd(3600, usd_per_hour=0.526, spot=True) == 526_000
-    assert bill_micro_usd(10, usd_per_hour=0.526, spot=False) == 8_767  # 60 s: 8,766.67
-    assert bill_micro_usd(10, usd_per_hour=0.526, spot=True, interrupted=True) == 0
+    assert bill_micro_usd(3600, usd_per_hour=0.526) == 526_000
+    assert bill_micro_usd(10, usd_per_hour=0.526) == 8_767  # 60 s: 8,766.67
+    assert bill_micro_usd(10, usd_per_hour=0.526, free_first_hour=True) == 0
 
 
 def test_prices_as_micro_dollars_have_no_binary_dust() -> None:
@@ -49,7 +49,7 @@ def test_prices_as_micro_dollars_have_no_binary_dust() -> None:
 def test_a_bill_is_never_below_the_price_nor_a_micro_dollar_above(
     used_s: int, micro_per_hour: int
 ) -> None:
-    bill = bill_micro_usd(used_s, usd_per_hour=micro_per_hour / 1e6, spot=False)
+    bill = bill_micro_usd(used_s, usd_per_hour=micro_per_hour / 1e6)
     exact = micro_per_hour * max(used_s, 60) / 3600
     assert exact - 1e-6 <= bill < exact + 1 + 1e-6
 
@@ -72,4 +72,4 @@ def test_no_time_no_price_and_negative_time_are_misuse() -> None:
     with pytest.raises(CoreMisuse, match=r"-0\.1 USD cannot have been spent"):
         per_usd_spent(1, -0.1)
     with pytest.raises(CoreMisuse, match="cannot have run -1"):
-        billed_s(-1, spot=True, interrupted=False)
+        billed_s(-1)

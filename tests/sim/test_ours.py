@@ -233,7 +233,7 @@ def test_state_that_is_copied_between_zones_is_paid_for() -> None:
 def test_the_dollars_of_the_picture_end_as_the_bill_and_never_fall() -> None:
     near = trace(FOUR, "600 -b", "700 +e")
     events = [replace(e, zone="xy"[n % 2]) for n, e in enumerate(near.events)]
-    one = replace(asked(), interrupted_hour_is_paid=False)
+    one = replace(asked(), free_first_hour=True)
     found = simulate(one, replace(near, events=tuple(events)))
     assert found.transfer_usd > 0
     paid = [usd for _, usd in found.dollars]

@@ -106,8 +106,7 @@ def play(seed: int, every: int = 20) -> tuple[World, Roster, list[Tenure]]:
                 started_s=T0 + rental.from_s,
                 ended_s=T0 + rental.until_s,
                 usd_per_hour=PRICES[int(rental.zone[1:])],
-                spot=chance.random() < 0.8,
-                interrupted=rental.interrupted,
+                free_first_hour=rental.interrupted and chance.random() < 0.8,
             )
         )
     return world, ours.roster, tenures
@@ -162,9 +161,12 @@ def test_random_runs_sum_to_the_bill_to_the_micro_dollar() -> None:
 def test_the_simulator_bills_the_same() -> None:
     for seed in range(3):
         world, roster, tenures = play(seed)
-        spot = [replace(one, spot=True) for one in tenures]
+        taken = [one.interrupted for one in world.rentals]
+        spot = [
+            replace(one, free_first_hour=free) for one, free in zip(tenures, taken, strict=True)
+        ]
         zones = {ZoneId(f"z{n}"): ((0.0, price),) for n, price in enumerate(PRICES)}
-        one = replace(asked(), interrupted_hour_is_paid=False)
+        one = replace(asked(), free_first_hour=True)
         prices = Prices(source="test", by_zone=zones)
         found = figures_of(world, one, prices=prices, spot=True)
         spent = attribute(spot, roster.changes(), [])

@@ -94,7 +94,6 @@ def asked(
         pauses=Pauses(),
         prices=constant(1.0),
         on_demand_usd_per_hour=3.0,
-        interrupted_hour_is_paid=True,
         horizon_s=horizon_s,
         last_step=last_step,
     )
