@@ -60,6 +60,7 @@ def job(**cluster_keys: Any) -> JobConfig:
         "virtual_backward_ms": (20.0,),
     } | cluster_keys
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=4, width=128, heads=4, context=16),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=200, batch=16, microbatch=1, virtual_nodes=4),

@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from bamboo.config.tree import (
+    CheckpointConfig,
     ClusterConfig,
     DataConfig,
     JobConfig,
@@ -120,6 +121,7 @@ def job(case: Case, mode: str) -> JobConfig:
     """The same job for every contender."""
     layers, width = map(int, case.size.split("x"))
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=layers, width=width, heads=8, context=128, dropout=0.1),
         data=DataConfig(max_bytes=2_000_000),
         train=TrainConfig(steps=ENDLESS_STEPS, batch=32, microbatch=4),

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.coord.follow import Decision
 from bamboo.core.events import StopRequested
 from bamboo.core.state import Outcome
@@ -32,6 +39,7 @@ def job(mode: str = "stash", forward_s: Sequence[float] = FORWARD_S) -> JobConfi
     """GPT of 0.8 M parameters, eight microbatches of one sequence; a backward takes twice as long
     as its forward."""
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=4, width=128, heads=4, context=16),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=HORIZON_STEPS, batch=BATCH, microbatch=1),

@@ -14,7 +14,14 @@ import random
 import time
 from dataclasses import asdict
 
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.core.state import Outcome
 from benchmarks.claim import Claim
 from benchmarks.options import at_least, parsed
@@ -29,6 +36,7 @@ PARTS = ("disconnect", "decision", "promotion", "first operation", "pause")
 def job() -> JobConfig:
     """The example's model, a few steps of it."""
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=4, width=256, heads=8, context=128),
         data=DataConfig(max_bytes=2_000_000),
         train=TrainConfig(steps=8, batch=16, microbatch=2),

@@ -34,7 +34,14 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.coord.follow import Decision
 from bamboo.core.events import LayoutBuilt, Prepared, ReplicaJoined
 from bamboo.core.state import Phase, State
@@ -94,6 +101,7 @@ def sized_job(state_mb: int, *, redundancy: str) -> JobConfig:
     """Two stages of one block each; four microbatches of four tokens, for little arithmetic."""
     slow = max(1.0, state_mb / FULL_FIGURES_MB)
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=2, width=width_for(state_mb * MB), heads=1, context=4),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=HORIZON_STEPS, batch=4, microbatch=1, virtual_nodes=2),
@@ -273,6 +281,7 @@ def counted_job(nodes: int, *, grows: bool) -> JobConfig:
     pipelines = nodes // stages
     slow = max(1.0, nodes / 8)
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=stages, width=64, heads=2, context=8),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=HORIZON_STEPS, batch=32, microbatch=1, virtual_nodes=8),

@@ -23,6 +23,7 @@ from typing import Any
 from bamboo.config.catalogue import load_gpus
 from bamboo.config.resolve import batch_shape, resolve
 from bamboo.config.tree import (
+    CheckpointConfig,
     ClusterConfig,
     DataConfig,
     JobConfig,
@@ -163,6 +164,7 @@ def job(setting: Setting, mode: str, steps: int) -> JobConfig:
     """The job of one variant."""
     forward = tuple(setting.slow * ms for ms in STAGES_MS[setting.shape])
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=MODEL,
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=steps, batch=MICROBATCHES * setting.pipelines, microbatch=1),

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bamboo.config.tree import (
+    CheckpointConfig,
     ClusterConfig,
     DataConfig,
     JobConfig,
@@ -88,6 +89,7 @@ def job(case: Case, mode: str, steps: int) -> JobConfig:
     that hardly computes, as stages in step would else wait for each other's arithmetic."""
     batch = case.microbatches * case.pipelines
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(model=BUILD, layers=max(case.stages, 4), width=32, context=16),
         data=DataConfig(max_bytes=200_000),
         train=TrainConfig(steps=steps, batch=batch, microbatch=1),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import inf, isinf
 from pathlib import Path
 
+from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -37,6 +38,7 @@ from bamboo.sim.trace import read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
 from cli.bar import Bar, Told
+from cli.intervals import given_every, put_usd
 from cli.outcomes import MarketTerms, Row, outcomes, row_of
 from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
@@ -121,7 +123,7 @@ def beside_option(
         checkpoint_bytes=[
             offer.workload.state_bytes(range(first, stop)) for first, stop in pairwise(choice.cut)
         ],
-        every_steps=kept.every_steps,
+        every_steps=option.plan.losses.checkpoint_every,
         keep=kept.keep,
     )
     parts = auxiliary_parts(catalogue.auxiliary, extras)
@@ -264,7 +266,8 @@ def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, 
     question = Question(
         nodes=range(2, max(2, most - job.cluster.standbys) + 1),
         steps=job.train.steps,
-        checkpoint_every=job.checkpoint.every_steps,
+        checkpoint_every=given_every(job),
+        put_usd=put_usd(job, load_catalogue(job.cloud.region)),
         losses_per_node_hour=terms.losses_per_node_hour,
         # As long as the market that is played takes; REPLACE_S where nothing else is said.
         replace_s=max(RESTART_S, terms.back_s + terms.boot_s),

@@ -28,6 +28,7 @@ from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.sim.ways import OURS
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid
+from cli.intervals import with_interval
 from cli.workload import grids_of
 
 MOST_LOSSES = 80
@@ -76,7 +77,7 @@ def row_of(
     if line.market == MIXED and grid.pipelines == 1:
         spread = "neighbours"  # so that each stage or its shadow is on demand
     as_planned = replace(
-        job,
+        with_interval(job, option.plan.losses.checkpoint_every),
         cluster=replace(
             job.cluster,
             pipelines=grid.pipelines,

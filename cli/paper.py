@@ -158,7 +158,8 @@ def _best(
     workload = workload_of(job, seen, cuts=(named,), kind=kind)
     workload = _with_cuts(workload, job, modelled, nodes=nodes, cut=named)
     modes = REDUNDANCY_MODES if job.cluster.redundancy == AUTO else (job.cluster.redundancy,)
-    lasting = tuple(mode for mode in modes if mode in lasting_modes(hazard.stakes)) or modes
+    able = lasting_modes(hazard.stakes, workload, nodes=nodes[-1])
+    lasting = tuple(mode for mode in modes if mode in able) or modes
     room = _room(workload, kind, nodes=nodes, modes=lasting)
     played: Played = {}
     try:
@@ -244,10 +245,13 @@ def _compared(
     )
     standbys = plan.instances - grid.size
     played: Played = {}
+    stakes = replace(hazard.stakes, checkpoint_every=plan.checkpoint_every)
+    own = replace(hazard, stakes=stakes)
     (taken,) = ranked(
-        workload, alone, hazard, most=1, spread=plan.spread, standbys=standbys, played=played
+        workload, alone, own, most=1, spread=plan.spread, standbys=standbys, played=played
     )
-    room = _room(workload, kind, nodes=nodes, modes=lasting_modes(hazard.stakes))
+    modes = lasting_modes(hazard.stakes, workload, nodes=nodes[-1])
+    room = _room(workload, kind, nodes=nodes, modes=modes)
     try:
         found = ranked(
             workload,

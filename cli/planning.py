@@ -28,6 +28,7 @@ from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
 from cli.instances import run_settings
+from cli.intervals import Kept, given_every, kept_by, put_usd, with_interval
 from cli.settling import grid_of, settle
 from cli.strategies import Given
 from cli.workload import (
@@ -122,6 +123,10 @@ class Planned:
             for grid in {*grids, self.plan.grid, self.plan.largest}
         )
 
+    def kept(self) -> Kept | None:
+        """Its checkpoints; None: nobody knows how long a step takes."""
+        return kept_by(self.job, self.plan, self.catalogue)
+
     def promised(self) -> dict[str, Any]:
         """What the plan says that calm steps take and are worth, with the largest grid that the
         instances fill: rate and price are of one fleet. A launch, its receipt and its report quote
@@ -151,9 +156,7 @@ def plan_job(
     (None: what the job begins with where it is placed), `given` the strategy that places it,
     `losses_per_node_hour` what redundancy and spread are chosen for, `catalogue` the prices that
     it has already; by default the newest.
-
-    Raises InputError for an instance type that the catalogue does not know, or cannot price, and as
-    `settle` does.
+    Raises InputError for a type that the catalogue does not know, or cannot price, and as `settle`.
     """
     catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
@@ -182,7 +185,7 @@ def plan_job(
         losses_per_node_hour=losses_per_node_hour,
         cut=cut[:-1],
     )
-    chosen = plan.chosen
+    job, chosen = with_interval(job, plan.checkpoint_every), plan.chosen
     apart = {} if chosen is None or chosen.name == "one" else dict(chosen.zones)
     dearer = job.cloud.anchors * (kind.on_demand_usd_per_hour - price)
     return Planned(
@@ -368,7 +371,8 @@ def stakes_of(job: JobConfig, catalogue: Catalogue, name: str) -> Stakes:
         zone_usd_per_hour=_market_prices(job, catalogue, name),
         preemptible=job.cloud.market == Market.SPOT,
         steps=job.train.steps,
-        checkpoint_every=job.checkpoint.every_steps,
+        checkpoint_every=given_every(job),
+        put_usd=put_usd(job, catalogue),
     )
 
 

@@ -31,6 +31,8 @@ batch = 8
 microbatch = 2
 warmup_steps = 2
 learning_rate = 1e-2
+[checkpoint]
+every_steps = 0
 [cluster]
 stages = 2
 """

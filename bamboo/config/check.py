@@ -147,6 +147,10 @@ def check_values(job: JobConfig) -> None:
             raise _at(job, key, "is not possible", f"take one of {', '.join(choices)}")
     for key, bounds in RANGES.items():
         value = _value(job, key)
+        if isinstance(value, str):
+            if value != AUTO:
+                raise _at(job, key, "is no number", f"give a whole number, or {AUTO!r}")
+            continue
         for number in value if isinstance(value, tuple) else (value,):
             if not bounds.holds(number):
                 raise _at(job, key, "is out of range", f"give a number {bounds.words()}")

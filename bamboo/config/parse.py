@@ -81,6 +81,9 @@ def _required(field: Field[Any]) -> bool:
 
 
 def _convert(hint: Any, value: Any, *, file: str, key: str) -> Any:
+    if isinstance(hint, types.UnionType):  # a number, or a word in its place
+        number, word = typing.get_args(hint)
+        hint = word if isinstance(value, str) else number
     if isinstance(hint, types.GenericAlias):
         item = typing.get_args(hint)[0]
         if not isinstance(value, list | tuple):

@@ -8,6 +8,9 @@ test. Units are in the names. Values are checked by `bamboo.config.load`, not he
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bamboo.errors import CoreMisuse
+from bamboo.topology.strategy import AUTO
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -216,9 +219,11 @@ class ChaosConfig:
 class CheckpointConfig:
     """What is kept beyond the nodes, for the day that too many of them go at once."""
 
-    every_steps: int = 0
-    """0: none but what notices leave without a home; what no live node holds after a loss without
-    a notice is lost then, and the run with it."""
+    every_steps: int | str = AUTO
+    """`auto`: the planner puts a number here before anything is started, the best one for losses
+    that no live copy survives; none (0) where all steps take no longer than five minutes. 0: none
+    but what notices leave without a home; what no live node holds after a loss without a notice is
+    lost then, and the run with it."""
     url: str = ""
     """A directory, or `s3://bucket/prefix`; empty: `checkpoints` in the run's folder, which in an
     account is one of `cloud.bucket`."""
@@ -226,6 +231,13 @@ class CheckpointConfig:
     """So many of the newest are kept."""
     keep_hours: float = 0.0
     """Younger ones than this are kept too."""
+
+    @property
+    def interval(self) -> int:
+        """Steps between two checkpoints; 0: none. Raises CoreMisuse while it is left to a plan."""
+        if isinstance(self.every_steps, str):
+            raise CoreMisuse("checkpoint.every_steps is 'auto': plan the job, or give a number")
+        return self.every_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ so that whoever prints a total can say what is in it. All of it is modelled from
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from bamboo.errors import InputError
+from bamboo.planner.checkpoint_cost import REQUESTS, checkpoint_puts
 from bamboo.planner.origin import Origin
 from bamboo.planner.value import MICRO
 from bamboo.planner.zones import USD_PER_GB
@@ -17,11 +17,8 @@ HOURS_PER_MONTH = 730.0
 """As AWS counts a month in its own calculator."""
 GIB = 2**30
 GB = 1e9
-REQUESTS = 1000
 STORE = "object store"
 """The name of its part."""
-PART_BYTES = 64 << 20
-"""An object that is larger goes up in parts of this size, a request each."""
 DISK_GIB = 120.0
 """The root volume of an instance, by default (`volume_gib` of the Terraform stack)."""
 
@@ -217,13 +214,6 @@ def extras_of(
         crossing_bytes_per_hour=crossing_bytes * steps_per_hour,
         coordinator=coordinator,
     )
-
-
-def checkpoint_puts(shard_bytes: Sequence[float]) -> int:
-    """Requests that write one checkpoint of these shards: each in parts of PART_BYTES with a begin
-    and an end where there are several, and the manifest that makes it complete."""
-    pieces = [max(1, ceil(size / PART_BYTES)) for size in shard_bytes]
-    return 1 + sum(count if count == 1 else count + 2 for count in pieces)
 
 
 def _words(price: AuxiliaryPrice) -> str:

@@ -198,7 +198,8 @@ def value_in_short(option: Option, hours: float, question: Question) -> float:
     plan = option.plan
     steps = max(1, round(hours * HOUR_S / plan.step_s))
     hazard = replace(question, steps=steps).hazard({"": 1.0}, preemptible=True)
-    losses = replace(plan.losses, fatal_s=hazard.fatal_s(plan.step_s))
+    fatal_s = hazard.fatal_s(plan.step_s, plan.losses.checkpoint_every)
+    losses = replace(plan.losses, fatal_s=fatal_s)
     return replace(plan, losses=losses).value
 
 

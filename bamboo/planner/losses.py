@@ -6,11 +6,14 @@ times are those of dry runs; how often, and how many nodes go at once, is modell
 (`bamboo.planner.zones`), scaled to the hazard that is given, and never a promise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import exp
 from statistics import fmean
 
 from bamboo.ids import NodeId, ZoneId
+from bamboo.planner.checkpoint_cost import Shards
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import (
@@ -44,9 +47,10 @@ class Hazard:
     """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
     A restore takes no less than RESTART_S."""
 
-    def fatal_s(self, step_s: float) -> float:
-        """What a loss without a live copy costs on average."""
-        return self.stakes.lost_s(step_s) + max(0.0, self.replace_s - RESTART_S)
+    def fatal_s(self, step_s: float, every: int) -> float:
+        """What a loss without a live copy costs on average, with a checkpoint `every` so many
+        steps (0: none)."""
+        return self.stakes.lost_s(step_s, every) + max(0.0, self.replace_s - RESTART_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class Losses:
     fatal_per_hour: float
     """Instants after which all go back to a checkpoint, or begin again."""
     fatal_s: float
+    checkpoint_every: int = 0
+    """Steps between two checkpoints of the plan; 0: there are none."""
 
     @property
     def survived_share(self) -> float:
@@ -90,6 +96,14 @@ NO_LOSSES = Losses(
     fatal_per_hour=0.0,
     fatal_s=0.0,
 )
+
+
+def shards_of(work: Workload, cut: Sequence[int]) -> Shards:
+    """What a checkpoint of a workload in these stages consists of."""
+    return Shards(
+        stage_bytes=tuple(work.state_bytes(range(a, b)) for a, b in pairwise(cut)),
+        store_bytes_per_s=work.store_bytes_per_s,
+    )
 
 
 def empty_share(survived_per_hour: float, *, replace_s: float) -> float:
@@ -122,22 +136,36 @@ class LossBook:
 
     def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
         """Of a workload on a grid; `times` are its step times in that mode."""
-        if not self.hazard.stakes.preemptible or self.hazard.losses_per_node_hour <= 0:
-            return NO_LOSSES
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
+        if not self.hazard.stakes.preemptible or self.hazard.losses_per_node_hour <= 0:
+            every = self.interval(work, grid, calm_s=calm_s, fatal_per_hour=0.0)
+            return replace(NO_LOSSES, checkpoint_every=every)
         fatal = self.fatal_per_hour(grid, mode)
         all_instants = self.fatal_per_hour(grid, "off")
         share = max(0.0, 1.0 - fatal / all_instants) if all_instants else 0.0
         survived = self.hazard.losses_per_node_hour * grid.size * share
         hit_s, later_s = self._survived(work, times, grid, mode) if survived else (0.0, calm_s)
+        every = self.interval(work, grid, calm_s=calm_s, fatal_per_hour=fatal)
         return Losses(
             survived_per_hour=survived,
             survived_s=hit_s,
             empty_share=empty_share(survived, replace_s=self.hazard.replace_s),
             slower=later_s / calm_s - 1,
             fatal_per_hour=fatal,
-            fatal_s=self.hazard.fatal_s(calm_s),
+            fatal_s=self.hazard.fatal_s(calm_s, every),
+            checkpoint_every=every,
+        )
+
+    def interval(self, work: Workload, grid: Grid, *, calm_s: float, fatal_per_hour: float) -> int:
+        """Steps between two checkpoints of a plan; 0: there are none."""
+        stakes, cut = self.hazard.stakes, work.cut(grid.stages)
+        price = stakes.zone_usd_per_hour
+        return stakes.interval(
+            shards_of(work, cut),
+            step_s=calm_s,
+            fatal_per_hour=fatal_per_hour,
+            usd_per_hour=sum(count * price[zone] for zone, count in self.zones(grid).items()),
         )
 
     def fatal_per_hour(self, grid: Grid, mode: str) -> float:

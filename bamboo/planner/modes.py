@@ -64,7 +64,8 @@ def choose_mode(
     ]
     if not fitting:
         candidates.asked(grid, min(room.modes, key=how_redundant))
-    lasting = [mode for mode in fitting if mode in lasting_modes(hazard.stakes)]
+    able = lasting_modes(hazard.stakes, workload, nodes=grid.size)
+    lasting = [mode for mode in fitting if mode in able]
     here = replace(
         room,
         nodes=range(grid.size, grid.size + 1),
@@ -84,9 +85,11 @@ def choose_mode(
     return Chosen(taken=taken, why=_sentence(taken, others, left_out, hazard))
 
 
-def lasting_modes(stakes: Stakes) -> tuple[str, ...]:
-    """Those in which the loss of one node does not end a run (of `peer`: with two pipelines)."""
-    safe = not stakes.preemptible or stakes.checkpoint_every > 0
+def lasting_modes(stakes: Stakes, workload: Workload, *, nodes: int) -> tuple[str, ...]:
+    """Those in which the loss of one node does not end a run (of `peer`: with two pipelines), of at
+    most so many nodes."""
+    least_s = sum(workload.both_s) * workload.shape.total / nodes
+    safe = not stakes.preemptible or stakes.may_restore(stakes.steps * least_s)
     return tuple(mode for mode in REDUNDANCY_MODES if safe or mode != "off")
 
 

@@ -40,12 +40,14 @@ class Question:
 
     nodes: range
     steps: int
-    checkpoint_every: int
+    checkpoint_every: int | None
+    """As `Stakes` has it, and so has `put_usd`."""
     losses_per_node_hour: float
     replace_s: float = REPLACE_S
     """Until a lost node's place is taken."""
     standbys: int = 0
     modes: tuple[str, ...] = REDUNDANCY_MODES
+    put_usd: float = 0.0
     most_hours: float = inf
     """Expected; slower plans are left out."""
 
@@ -56,6 +58,7 @@ class Question:
             preemptible=preemptible,
             steps=self.steps,
             checkpoint_every=self.checkpoint_every,
+            put_usd=self.put_usd,
         )
         return Hazard(
             stakes=stakes,

@@ -250,7 +250,7 @@ class _Table:
         rate = samples_per_s(judge.candidates.work(choice.microbatch).batch, floor_s)
         if fatal and line.market == SPOT:
             often = judge.book.fatal_per_hour(grid, choice.mode)
-            rate /= 1 + often * judge.book.hazard.stakes.lost_s(floor_s) / HOUR_S
+            rate /= 1 + often * judge.book.hazard.stakes.least_lost_s(floor_s) / HOUR_S
         if line.market == MIXED:
             price = self._mixed_usd_per_hour(line, judge, grid)
         else:

@@ -10,7 +10,9 @@ from itertools import pairwise
 from bamboo.errors import InputError
 from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
+from bamboo.planner.checkpoint_cost import Shards
 from bamboo.planner.cost import Expected, costs_for, expected, layout_for
+from bamboo.planner.losses import shards_of
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
 from bamboo.planner.profile import LayerFacts
@@ -65,6 +67,10 @@ class Plan:
     """That the spreads are priced for."""
     assignment: Assignment
     """Who owns and shadows which slot at the start, the nodes named after their zones."""
+    shards: Shards
+    """What a checkpoint consists of."""
+    given_every: int | None
+    """Steps between two checkpoints as the job says; None: it leaves them to the plan."""
     notes: tuple[str, ...]
     """What the user should know before he starts, as sentences."""
 
@@ -72,6 +78,13 @@ class Plan:
     def chosen(self) -> Spread | None:
         """The price of the spread that is taken."""
         return next((one for one in self.spreads if one.name == self.spread), None)
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps between two checkpoints; 0: none is written."""
+        if self.given_every is not None:
+            return self.given_every
+        return 0 if self.chosen is None else self.chosen.checkpoint_every
 
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
         """The value at a price of the whole fleet, with the grid that it fills; None without an
@@ -103,17 +116,18 @@ def make_plan(
     virtual nodes; `timed` the same layers with their times, None: nobody knows them.
     `zone_spot_usd_per_hour` is per instance; `standbys` are instances beyond the grid of
     `max_pipelines` (0: of `grid`), paid like the others. `spread` is one of SPREADS, or `auto` for
-    the cheapest where nodes are lost so often.
-    Raises InputError when there are more stages than layers, or cut or spread do not fit.
+    the cheapest. Raises InputError when there are more stages than layers, or cut or spread do not
+    fit.
     """
     whole = whole_cut(facts, grid, cut)
-    memory = memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode)
     largest = Grid(pipelines=max(max_pipelines, grid.pipelines), stages=grid.stages)
     count = largest.size + standbys
-    step = full = None
+    spot = {zone: usd_per_hour([usd] * count) for zone, usd in zone_spot_usd_per_hour.items()}
+    shards, step, full = Shards(stage_bytes=()), None, None
     spreads: tuple[Spread, ...] = ()
     if timed is not None:
         timed = replace(timed, cuts={**timed.cuts, grid.stages: whole})
+        shards = replace(shards_of(timed, whole), put_usd=stakes.put_usd)
         full = expected(timed, largest, mode)
         step = full if largest == grid else expected(timed, grid, mode)
         spreads = price_spreads(
@@ -122,6 +136,7 @@ def make_plan(
             step_s=full.step_s,
             nodes=count,
             stakes=stakes,
+            shards=shards,
             losses_per_node_hour=losses_per_node_hour,
         )
     name = _choose(spread, spreads)
@@ -132,13 +147,11 @@ def make_plan(
         mode=mode,
         cut=whole,
         parameters=sum(layer.parameters for layer in facts),
-        memory=memory,
+        memory=memory_report(facts, cut=whole, grid=grid, shape=shape, mode=mode),
         instance_type=instance_type,
         instances=count,
         on_demand_usd_per_hour=usd_per_hour([instance_type.on_demand_usd_per_hour] * count),
-        spot_usd_per_hour={
-            zone: usd_per_hour([price] * count) for zone, price in zone_spot_usd_per_hour.items()
-        },
+        spot_usd_per_hour=spot,
         expected=step,
         largest=largest,
         full=full,
@@ -146,6 +159,8 @@ def make_plan(
         spreads=spreads,
         losses_per_node_hour=losses_per_node_hour,
         assignment=assignment,
+        shards=shards,
+        given_every=stakes.checkpoint_every,
         notes=(),
     )
     return replace(found, notes=_notes(found, stakes, zones, zone_of))
@@ -183,7 +198,7 @@ def _notes(
     plan: Plan, stakes: Stakes, zones: Mapping[str, int], zone_of: Mapping[NodeId, str]
 ) -> tuple[str, ...]:
     """Of a plan without any; `zones` are empty where none has a price."""
-    every = min(stakes.checkpoint_every, stakes.steps)
+    every = min(plan.checkpoint_every, stakes.steps)
     loss = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
     return (
         *survival(

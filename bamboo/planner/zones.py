@@ -7,7 +7,7 @@ Losses are modelled after one trace and are never a promise.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -15,6 +15,7 @@ from math import comb
 from bamboo.core.assignment import assign
 from bamboo.core.state import Node, NodeStatus
 from bamboo.ids import InstanceId, NodeId, ZoneId
+from bamboo.planner.checkpoint_cost import Shards, is_long, steps_between
 from bamboo.planner.survival import Copies, copies_of_stages
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.topology.assignment import Assignment
@@ -48,8 +49,11 @@ class Stakes:
     """Of one instance, in the market of the job."""
     preemptible: bool
     steps: int
-    checkpoint_every: int = 0
-    """0: none, and a loss without a live copy costs all that was done."""
+    checkpoint_every: int | None = 0
+    """0: none, and a loss without a live copy costs all that was done; None: each plan has the
+    interval that is best for it."""
+    put_usd: float = 0.0
+    """Of a request that writes to the checkpoints; 0: they go to a directory."""
 
     def zones_by_price(self) -> list[str]:
         """Cheapest first."""
@@ -60,11 +64,35 @@ class Stakes:
         price = sum(count * self.zone_usd_per_hour[zone] for zone, count in zones.items())
         return price / max(sum(zones.values()), 1)
 
-    def lost_s(self, step_s: float) -> float:
-        """What a fatal loss costs on average: half of what lies between two checkpoints, or half
-        of the run, and the restart."""
-        between = min(self.checkpoint_every or self.steps, self.steps)
+    def interval(
+        self, shards: Shards, *, step_s: float, fatal_per_hour: float, usd_per_hour: float
+    ) -> int:
+        """Steps between two checkpoints of a plan; 0: there are none."""
+        if self.checkpoint_every is not None:
+            return self.checkpoint_every
+        return steps_between(
+            replace(shards, put_usd=self.put_usd),
+            step_s=step_s,
+            steps=self.steps,
+            fatal_per_hour=fatal_per_hour,
+            usd_per_hour=usd_per_hour,
+        )
+
+    def may_restore(self, run_s: float) -> bool:
+        """Whether a run of at least so many seconds has checkpoints to go back to."""
+        return is_long(run_s) if self.checkpoint_every is None else self.checkpoint_every > 0
+
+    def lost_s(self, step_s: float, every: int) -> float:
+        """What a fatal loss costs on average: half of what lies between two checkpoints (`every`
+        steps), or half of the run, and the restart."""
+        between = min(every or self.steps, self.steps)
         return between / 2 * step_s + RESTART_S
+
+    def least_lost_s(self, step_s: float) -> float:
+        """No plan of such steps loses less."""
+        if self.checkpoint_every is None:
+            return RESTART_S
+        return self.lost_s(step_s, self.checkpoint_every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +109,8 @@ class Spread:
     fatal_per_hour: float
     """Expected losses, modelled, that leave a stage without a live copy."""
     fatal_usd_per_hour: float
+    checkpoint_every: int
+    """Steps between two checkpoints in this spread; 0: there are none."""
 
     @property
     def total_usd_per_hour(self) -> float:
@@ -94,10 +124,11 @@ def price_spreads(
     step_s: float,
     nodes: int,
     stakes: Stakes,
+    shards: Shards,
     losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
-    grid's and the standbys."""
+    grid's and the standbys, `shards` are those of a checkpoint."""
     grid = layout.assignment.grid
     order = stakes.zones_by_price()
     microbatches = [row[0].microbatches for row in layout.programs]
@@ -113,6 +144,7 @@ def price_spreads(
             fatal = fatal_per_hour(assignment, zone_of, layout.mode)
             fatal *= losses_per_node_hour / LOSSES_PER_NODE_HOUR
         price = sum(count * stakes.zone_usd_per_hour[zone] for zone, count in zones.items())
+        every = stakes.interval(shards, step_s=step_s, fatal_per_hour=fatal, usd_per_hour=price)
         found.append(
             Spread(
                 name=name,
@@ -121,7 +153,8 @@ def price_spreads(
                 crossing_bytes=crossing,
                 transfer_usd_per_hour=crossing / 1e9 * USD_PER_GB * 3600 / step_s,
                 fatal_per_hour=fatal,
-                fatal_usd_per_hour=fatal * price * stakes.lost_s(step_s) / 3600,
+                fatal_usd_per_hour=fatal * price * stakes.lost_s(step_s, every) / 3600,
+                checkpoint_every=every,
             )
         )
     return tuple(found)

@@ -103,7 +103,7 @@ class Checkpoints:
     def boundary(self, run: SlotRun, era: int) -> None:
         """An owned slot stands before a step, for the first time or as its new owner's: keep a
         copy, if this is a step to keep and it falls to this pipeline to store the stage."""
-        every, slot = self._config.every_steps, run.slot
+        every, slot = self._config.interval, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
         if not every or not mine or run.step % every:
             return

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.planner.auxiliary import REQUESTS, STORE, auxiliary_parts, checkpoint_puts, extras_of
+from bamboo.planner.auxiliary import STORE, auxiliary_parts, extras_of
+from bamboo.planner.checkpoint_cost import REQUESTS, checkpoint_puts
 from bamboo.planner.checkpoint_interval import best_interval_steps
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.zones import nodes_by_zone

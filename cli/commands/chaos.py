@@ -12,6 +12,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, InputError, VerifyDiffers
 from cli import runs
 from cli.echo import echo, echo_result
+from cli.intervals import given_every
 from cli.overrides import overrides_option
 from cli.swarm.check import Verdict
 from cli.swarm.draw import draw
@@ -91,11 +92,11 @@ def _check_fit(job: JobConfig) -> None:
             problem="a swarm is let loose on this machine alone",
             remedy='take "local"',
         )
-    if job.checkpoint.every_steps == 0:
+    if not given_every(job):
         raise InputError.at(
             file=job.file,
             key="checkpoint.every_steps",
-            value=0,
+            value=job.checkpoint.every_steps,
             problem="all nodes are killed at once, and without a checkpoint the run ends with that",
             remedy="set it to 20, say",
         )

@@ -106,7 +106,7 @@ def _times(planned: Planned) -> list[tuple[str, str]]:
 
 def _survives(planned: Planned) -> str:
     plan = planned.plan
-    every = min(planned.job.checkpoint.every_steps, planned.job.train.steps)
+    every = min(planned.job.checkpoint.interval, planned.job.train.steps)
     single = single_loss(plan.assignment, plan.mode, checkpoint_every=every)
     if single is Outcome.ENDED:
         return "no loss: any node that goes without a notice ends the run"

@@ -17,6 +17,7 @@ from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
 from cli.planning import Planned
 from cli.views.data import data_lines
+from cli.views.kept import kept_lines
 from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.quota import quota_lines
 
@@ -43,6 +44,7 @@ def plan_text(run: str, planned: Planned) -> str:
         *_stages(plan),
         *_price(planned),
         *_time(planned),
+        *kept_lines(planned.kept()),
         *_spreads(plan),
         *paragraph(notice_words(planned)),
         *(line for note in (*plan.notes, *size_notes(planned)) for line in paragraph(note)),
@@ -296,6 +298,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "spread": plan.spread,
         "spreads": [_spread_body(spread) for spread in plan.spreads],
         "spread_reason": spread_sentence(plan) if plan.spreads else None,
+        "checkpoints": kept.body() if (kept := planned.kept()) is not None else None,
         "requests": [dict(request) for request in planned.requests],
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 from bamboo.config.tree import (
     AutoscaleConfig,
     BudgetConfig,
+    CheckpointConfig,
     CloudConfig,
     ClusterConfig,
     JobConfig,
@@ -31,6 +32,7 @@ POLICY = Policy(cuts=((0, 4), (0, 2, 4)), virtual_nodes=4, pipelines=3, stages=2
 
 def job(*, standbys: int = 0, budget: BudgetConfig | None = None, **autoscale: Any) -> JobConfig:
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         train=TrainConfig(steps=10_000, batch=10, virtual_nodes=4),
         cluster=ClusterConfig(stages=2, max_pipelines=3, standbys=standbys),
         cloud=CloudConfig(pool_out_s=30.0),

@@ -4,7 +4,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bamboo.config.tree import BudgetConfig, ChaosConfig, ClusterConfig, JobConfig, TrainConfig
+from bamboo.config.tree import (
+    BudgetConfig,
+    ChaosConfig,
+    CheckpointConfig,
+    ClusterConfig,
+    JobConfig,
+    TrainConfig,
+)
 from bamboo.coord.driver import Driver, create_run
 from bamboo.coord.follow import Decision, Follower
 from bamboo.coord.memory_store import MemoryStore
@@ -33,6 +40,7 @@ def job(
     budget: BudgetConfig | None = None,
 ) -> JobConfig:
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         train=TrainConfig(steps=steps, virtual_nodes=1),
         cluster=ClusterConfig(
             max_pipelines=1,

@@ -5,6 +5,7 @@ from typing import Any
 
 from bamboo.config.tree import (
     ChaosConfig,
+    CheckpointConfig,
     ClusterConfig,
     DataConfig,
     JobConfig,
@@ -26,6 +27,7 @@ def job(
     settings: dict[str, Any] = {"stages": 4, "redundancy": "stash", "step_timeout_s": 30.0}
     settings |= cluster
     return JobConfig(
+        checkpoint=CheckpointConfig(every_steps=0),
         model=ModelConfig(layers=4, width=32, heads=2, context=16, dropout=0.1, tied=tied),
         data=DataConfig(source="path", path=str(_TEXT)),
         train=TrainConfig(

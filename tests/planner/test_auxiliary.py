@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from bamboo.config.catalogue import installed_catalogue
 from bamboo.errors import InputError
 from bamboo.planner.auxiliary import (
-    PART_BYTES,
     Extras,
     auxiliary_parts,
     auxiliary_usd_per_hour,
-    checkpoint_puts,
     extras_of,
 )
+from bamboo.planner.checkpoint_cost import PART_BYTES, checkpoint_puts
 from bamboo.planner.zones import USD_PER_GB
 
 PRICES = installed_catalogue().auxiliary
@@ -86,7 +85,7 @@ def test_the_quantities_of_a_plan() -> None:
     assert extras == Extras(
         instances=9,
         stored_bytes=3 * (2.0 * PART_BYTES + 100),
-        puts_per_hour=(1 + 4 + 1) * 12.0,
+        puts_per_hour=(1 + 2 + 4 + 1) * 12.0,
         crossing_bytes_per_hour=1.7e9 * 600,
     )
     none = extras_of(instances=9, step_s=6.0, checkpoint_bytes=(1.0,), keep=2, coordinator=False)
@@ -104,5 +103,5 @@ def test_a_price_that_is_missing_is_named() -> None:
 
 def test_the_requests_of_a_checkpoint() -> None:
     assert checkpoint_puts(()) == 1
-    assert checkpoint_puts((1.0, float(PART_BYTES))) == 3
-    assert checkpoint_puts((PART_BYTES + 1.0,)) == 1 + 2 + 2
+    assert checkpoint_puts((1.0, float(PART_BYTES))) == 1 + 2 + 2
+    assert checkpoint_puts((PART_BYTES + 1.0,)) == 1 + 1 + 2 + 2

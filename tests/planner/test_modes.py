@@ -55,8 +55,12 @@ def test_no_mode_is_taken_in_which_the_first_loss_ends_the_run() -> None:
     found = chosen(work, rarely)
     assert found.taken.choice.mode == "stash"
     assert "off would end the run with the first loss, as there are no checkpoints" in found.why
-    assert "off" not in lasting_modes(rarely.stakes)
-    assert lasting_modes(STORMY.stakes) == REDUNDANCY_MODES
+    assert "off" not in lasting_modes(rarely.stakes, work, nodes=4)
+    assert lasting_modes(STORMY.stakes, work, nodes=4) == REDUNDANCY_MODES
+    # Left to the plan, there are checkpoints where the run is long.
+    open_ = stakes(checkpoint_every=None)
+    assert "off" not in lasting_modes(replace(open_, steps=10), work, nodes=4)
+    assert "off" in lasting_modes(replace(open_, steps=100_000), work, nodes=4)
 
 
 def test_it_is_taken_all_the_same_where_nothing_else_fits() -> None:
@@ -111,7 +115,7 @@ def cases(draw: st.DrawFn) -> tuple[Workload, Grid, Hazard]:
         bytes_per_s=draw(st.sampled_from([0.0, 1e4, 1e6])),
     )
     hazard = Hazard(
-        stakes=stakes(checkpoint_every=draw(st.sampled_from([0, 10, 1000]))),
+        stakes=stakes(checkpoint_every=draw(st.sampled_from([None, 0, 10, 1000]))),
         losses_per_node_hour=draw(st.sampled_from([0.0, 0.01, 0.6, 5.0])),
     )
     return work, Grid(pipelines=pipelines, stages=3), hazard
@@ -125,7 +129,8 @@ def test_none_with_less_redundancy_is_worth_as_much_and_none_more(
 ) -> None:
     work, grid, hazard = case
     found = chosen(work, hazard, grid=grid)
-    room = replace(ROOM, grids=(grid,), microbatches=(2,), modes=lasting_modes(hazard.stakes))
+    modes = lasting_modes(hazard.stakes, work, nodes=grid.size)
+    room = replace(ROOM, grids=(grid,), microbatches=(2,), modes=modes)
     values = {one.choice.mode: one.value for one in ranked(work, room, hazard)}
     mode, best = found.taken.choice.mode, max(values.values())
     assert values[mode] >= best * (1 - SAME)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
 from bamboo.planner import zones as model
+from bamboo.planner.checkpoint_cost import Shards
 from bamboo.planner.survival import copies_of_stages
 from bamboo.planner.zones import (
     LOSSES_AT_ONCE,
@@ -62,6 +63,7 @@ def priced(
         step_s=1.0,
         nodes=grid.size + standbys,
         stakes=stakes,
+        shards=Shards(stage_bytes=(1e9,) * grid.stages, store_bytes_per_s=1e8),
     )
     return {spread.name: spread for spread in found}
 
@@ -216,6 +218,18 @@ def test_what_a_fatal_loss_costs() -> None:
     often = replace(STAKES, checkpoint_every=10)
     kept = priced(Grid(pipelines=1, stages=4), stakes=often)["one"]
     assert kept.fatal_usd_per_hour == pytest.approx(kept.fatal_per_hour * 4 * 80 / 3600)
+
+
+def test_each_spread_has_the_interval_that_is_best_for_it() -> None:
+    """Where it is left open; a fatal loss costs half of it."""
+    open_ = replace(STAKES, checkpoint_every=None)
+    found = priced(Grid(pipelines=2, stages=4), mode="peer", stakes=open_)
+    rare, often = found["pipelines"], found["one"]
+    assert (rare.fatal_per_hour, rare.checkpoint_every) == (0, 3600)
+    assert 10 <= often.checkpoint_every < 3600
+    lost_h = (often.checkpoint_every / 2 + RESTART_S) / 3600
+    price = often.fatal_per_hour * often.instances_usd_per_hour * lost_h
+    assert often.fatal_usd_per_hour == pytest.approx(price)
 
 
 def test_what_is_not_preempted_stays_in_the_cheapest_zone() -> None:

@@ -41,7 +41,7 @@ def workload(
     )
 
 
-def stakes(*, preemptible: bool = True, checkpoint_every: int = 100) -> Stakes:
+def stakes(*, preemptible: bool = True, checkpoint_every: int | None = 100) -> Stakes:
     """Two zones, the first the cheaper."""
     return Stakes(
         zone_usd_per_hour={"a": 0.5, "b": 0.6},

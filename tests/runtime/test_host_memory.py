@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.models.spec import named_parameters
 from bamboo.runtime import host_memory
 from bamboo.runtime.arrival import needed_bytes
@@ -28,7 +35,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 COUNTED = """
 from pathlib import Path
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig, ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+)
 from bamboo.runtime.arrival import needed_bytes
 from bamboo.runtime.host_memory import keep_freed_memory
 from tests.runtime.simulated import builder_of
@@ -39,6 +48,7 @@ def held():
 
 keep_freed_memory()
 job = JobConfig(
+    checkpoint=CheckpointConfig(every_steps=0),
     model=ModelConfig(layers=2, width=1024, heads=2, context=4),
     data=DataConfig(source="path", path="LICENSE", max_bytes=2000),
     train=TrainConfig(steps=3, batch=4, microbatch=1, virtual_nodes=1),
@@ -127,6 +137,7 @@ def test_a_node_needs_what_the_largest_stage_does(
 ) -> None:
     builder = builder_of(
         JobConfig(
+            checkpoint=CheckpointConfig(every_steps=0),
             model=ModelConfig(layers=2, width=8, heads=2, context=4),
             data=DataConfig(
                 source="path", path=str(Path(__file__).parents[2] / "LICENSE"), max_bytes=2000

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from bamboo.config.tree import ClusterConfig, DataConfig, JobConfig, ModelConfig, TrainConfig
+from bamboo.config.tree import (
+    CheckpointConfig,
+    ClusterConfig,
+    DataConfig,
+    JobConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from bamboo.core.events import NoticeReceived, PeerLost, StopRequested
 from bamboo.core.state import NodeStatus, Outcome, Phase
 from bamboo.ids import NodeId
@@ -27,6 +34,7 @@ SEED = int(os.environ.get("BAMBOO_TEST_SEED", "1")) * 1_000_000
 MODES = ("stash", "gap", "eager", "full")
 STEPS = 3
 BASE = JobConfig(
+    checkpoint=CheckpointConfig(every_steps=0),
     model=ModelConfig(layers=2, width=8, heads=2, context=4, dropout=0.1),
     data=DataConfig(source="path", path=str(Path(__file__).parents[2] / "LICENSE"), max_bytes=2000),
     train=TrainConfig(steps=STEPS, batch=8, microbatch=1, seed=3, warmup_steps=1, clip_norm=0.5),

@@ -23,6 +23,7 @@ from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve, semantics
 from bamboo.config.tree import (
     ChaosConfig,
+    CheckpointConfig,
     ClusterConfig,
     DataConfig,
     JobConfig,
@@ -124,6 +125,7 @@ class _Table:
         case = self.case
         return resolve(
             JobConfig(
+                checkpoint=CheckpointConfig(every_steps=0),
                 file=str(self.model / "job.toml"),
                 model=ModelConfig(
                     model=f"{MODEL}:build", width=case.width, context=CONTEXT, dropout=0.0
