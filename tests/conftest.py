@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
+# Processes that tests begin elsewhere find `cli` and `cloud` in the checkout, as this one does: an
+# installation has them where nobody's import finds them.
+ROOT = Path(__file__).resolve().parents[1]
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))
+)
 
 # A launch is a dozen processes, each of which would compile the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
