@@ -47,7 +47,7 @@ from cli.settling import grid_of
 from cli.signals import Interrupts
 from cli.site import Site
 from cli.spending import spending_of
-from cli.terms import promised, terms_of
+from cli.terms import terms_kept, terms_of
 from cli.wire_keys import transport_keys
 from cloud.local.room import full_disk
 
@@ -393,6 +393,6 @@ class _Attempt:
         )
         if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)
-        body |= {"troubles": list(self._troubles), "planned": promised(self._folder)}
+        body |= {"troubles": list(self._troubles), **terms_kept(self._folder, body["step"])}
         save_receipt(self._folder, body)
         return body

@@ -116,6 +116,10 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
             (f"reconfigurations[].{name}" for name in ("step", "steps_again", "sent_bytes")), _COUNT
         ),
         "reconfigurations[].took_s": _NUMBER,
+        "segments": _LIST,
+        "segments[]": _OBJECT,
+        **dict.fromkeys(("segments[].from_step", "segments[].to_step"), _COUNT),
+        "segments[].semantic_hash": _TEXT,
         "trace": _MAYBE,
         "trace.name": _TEXT,
         **dict.fromkeys(("trace.played_s", "trace.time_scale", "trace.length_s"), _NUMBER),

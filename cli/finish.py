@@ -94,7 +94,7 @@ def keep_stopped(
             wiring.checkpoints_of(folder, terms.job),
             folder.final,
             run=folder.id,
-            semantic_hash=terms.strategy.semantics.hash(),
+            semantic_hash=terms.strategy.semantics.hash_at,
             stages=progress.state.grid.stages,
             generation=progress.state.era,
             layers=terms.layers,

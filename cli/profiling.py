@@ -11,7 +11,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -168,7 +168,7 @@ def content_key(job: JobConfig, *, device: str, machine: str, torch_version: str
     content = {
         "schema": SCHEMA_VERSION,
         "release": __version__,
-        "semantics": asdict(semantics(job, data_digest="", numerics={}, code=_code_of(job))),
+        "semantics": semantics(job, data_digest="", numerics={}, code=_code_of(job)).body(),
         "threads": job.cluster.threads,
         "device": device,
         "machine": machine,

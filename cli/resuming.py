@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bamboo.checkpoint.catalogue import Found, newest_good, steps
-from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of
+from bamboo.checkpoint.manifest import MANIFEST, HashAt, Manifest, folder_of, hash_at
 from bamboo.checkpoint.retention import delete
+from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig
 from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
-from bamboo.topology.strategy import Strategy
+from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
-from cli import attempt, lock, named_store, parts, runs, sites, wiring
+from cli import attempt, lock, longer, named_store, parts, runs, sites, wiring
 from cli.begun import Begun
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
@@ -48,8 +49,10 @@ class Resumed:
     """A run that can go on; nothing was started."""
 
     prepared: Prepared
-    manifest: Manifest | None
-    """The checkpoint to go on from; None: there is none, it begins anew."""
+    from_step: int
+    """Of the checkpoint to go on from; 0: there is none, it begins anew."""
+    final_stages: int
+    """Of so many stages is the final state, which is to become that checkpoint; 0: it is one."""
     rejected: tuple[str, ...]
     older: tuple[int, ...]
     """Complete ones before it, should it turn out to be damaged."""
@@ -94,47 +97,117 @@ def settle(folder: RunFolder, screen: Screen) -> float:
     return ended_s
 
 
-def prepare(folder: RunFolder, overrides: Sequence[str], begun: Begun | None = None) -> Resumed:
-    """Everything that can be found out before a start; `begun`: as of `plan_again`. Raises
-    InputError when the run is going on, is done, or would not be the same run."""
+def prepare(
+    folder: RunFolder,
+    overrides: Sequence[str],
+    begun: Begun | None = None,
+    *,
+    steps: int | None = None,
+) -> Resumed:
+    """Everything that can be found out before a start; `begun`: as of `plan_again`; `steps`: so
+    many it is to come to, in a further segment. Raises InputError when the run is going on, is
+    done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = runs.part_of(folder).number
-    job = job_with(job_of(folder), overrides)
+    strategy, asked = strategy_of(folder), _asked(folder, overrides, steps=steps)
+    job = asked.job
     refuse_unfit(job, folder.path)
-    strategy = strategy_of(folder)
     _refuse_another_region(folder, job)
     if job.code:  # before it is looked at, where any damage would be taken for the user's own
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))
     # By the prices that the whole run is billed by.
     prepared = plan_again(folder.id, job, catalogue=catalogue_of(folder), begun=begun)
-    ours, theirs = strategy.semantics.hash(), prepared.planned.strategy.semantics.hash()
-    if ours != theirs:
-        differ = _differences(strategy, prepared.planned.strategy)
-        raise InputError(
-            f"run {folder.id} would not be the same run: {differ}; only what does not decide its "
-            "numbers may change, such as [cluster] grid and redundancy, [cloud] and [budget]"
-        )
+    _refuse_another_run(folder, asked, prepared.planned.strategy.semantics)
     refuse_too_small(prepared.planned, folder.path)
     check_place(prepared.job, folder.id)
     url = store_of_job(prepared.job)
     if url:
         named_store.check_may_go(
-            folder, url, semantic_hash=ours, gone_s=max(job.cluster.gone_s, STILL_S)
+            folder,
+            url,
+            semantic_hash=strategy.semantics.hash(),
+            gone_s=max(job.cluster.gone_s, STILL_S),
         )
-    found = _newest(folder, job, ours, layers=prepared.planned.layers)
+    found, final_stages = _state(folder, asked, layers=prepared.planned.layers)
+    from_step = asked.done if asked.further else 0
+    if found.manifest is not None:
+        from_step = found.manifest.step
+    _refuse_nothing_left(folder, job, from_step)
     refuse_beyond(
         prepared.job,
         prepared.planned,
-        from_step=0 if found.manifest is None else found.manifest.step,
+        from_step=from_step,
         spent_usd=_spent_usd(folder, job),
     )
     return Resumed(
         prepared=prepared,
-        manifest=found.manifest,
+        from_step=from_step,
+        final_stages=final_stages,
         rejected=found.rejected,
         older=found.older,
         after=after,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the run is to go on as."""
+
+    job: JobConfig
+    semantics: Semantics
+    """The run's so far; with another learning rate and more steps where it is a further segment."""
+    further: bool
+    done: int
+    """Steps, so far."""
+
+
+def _asked(folder: RunFolder, overrides: Sequence[str], *, steps: int | None) -> _Asked:
+    before, ours = job_of(folder), strategy_of(folder).semantics
+    done = longer.steps_done(folder)
+    if steps is not None and longer.is_further(before, overrides, steps=steps, done=done):
+        job = longer.longer(folder, before, overrides, steps=steps, done=done)
+        return _Asked(job=job, semantics=longer.expected(ours, job), further=True, done=done)
+    if folder.receipt.exists() and folder.read_json(folder.receipt).get("outcome") == "done":
+        _refuse_nothing_left(folder, before, before.train.steps)
+    job = job_with(before, overrides)
+    return _Asked(job=job, semantics=ours, further=False, done=done)
+
+
+def _refuse_nothing_left(folder: RunFolder, job: JobConfig, from_step: int) -> None:
+    if from_step >= job.train.steps:
+        raise InputError(
+            f"run {folder.id} is done: there is nothing to resume; `bamboo resume {folder.id} "
+            f"--steps N` trains it to N steps, more than {job.train.steps}"
+        )
+
+
+def _refuse_another_run(folder: RunFolder, asked: _Asked, theirs: Semantics) -> None:
+    if asked.semantics.hash() == theirs.hash():
+        return
+    others = "`--steps N` trains it longer, also with another learning rate"
+    if asked.further:
+        keys = ", ".join(f"train.{key}" for key in longer.RATE_KEYS)
+        others = f"and, with --steps, the learning rate: {keys}"
+    raise InputError(
+        f"run {folder.id} would not be the same run: {_differences(asked.semantics, theirs)}; only "
+        "what does not decide its numbers may change, such as [cluster] grid and redundancy, "
+        f"[cloud] and [budget]; {others}"
+    )
+
+
+def _state(folder: RunFolder, asked: _Asked, *, layers: tuple[int, ...]) -> tuple[Found, int]:
+    """The checkpoint to go on from, and how many stages the final state has where that is it."""
+    semantic_hash = asked.semantics.hash_at
+    if not asked.further:
+        return _newest(folder, asked.job, semantic_hash, layers=layers), 0
+    stages = longer.stages_to_keep(
+        folder,
+        wiring.checkpoints_of(folder, asked.job),
+        done=asked.done,
+        semantic_hash=semantic_hash,
+        layers=layers,
+    )
+    return Found(manifest=None, rejected=()), stages
 
 
 def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
@@ -148,10 +221,21 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
         raise InputError(f"run {folder.id} was resumed meanwhile; `bamboo status {folder.id}`")
     started_s = runs.started_at_s(folder)
     detached = runs.is_detached(folder)
-    step = 0 if resumed.manifest is None else resumed.manifest.step
+    step = resumed.from_step
     objects = wiring.checkpoints_of(folder, resumed.prepared.job)
-    ours = resumed.prepared.planned.strategy.semantics.hash()
+    ours = resumed.prepared.planned.strategy.semantics.hash_at
     forget_passed_over(objects, after=step, semantic_hash=ours)
+    if resumed.final_stages:
+        keep_final(
+            objects,
+            folder.final,
+            run=folder.id,
+            semantic_hash=ours,
+            stages=resumed.final_stages,
+            generation=0,
+            layers=resumed.prepared.planned.layers,
+            now_s=time.time(),
+        )
     if folder.receipt.exists():
         ended_s = parts.ended_at_s(folder)
     parts.end_bill(folder, ended_s=ended_s)
@@ -166,7 +250,7 @@ def claim(folder: RunFolder, resumed: Resumed, *, ended_s: float) -> Lock:
         resumed.prepared.planned,
         started_s=started_s,
         detached=detached,
-        from_step=0 if resumed.manifest is None else resumed.manifest.step,
+        from_step=step,
         older=resumed.older,
         part=part,
     )
@@ -188,11 +272,11 @@ def _spent_usd(folder: RunFolder, job: JobConfig) -> float:
     return usd + spending.beside_usd(seen, rented, now_s=ended_s)
 
 
-def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: str) -> None:
+def forget_passed_over(objects: ObjectStore, *, after: int, semantic_hash: HashAt) -> None:
     """Delete the torn and damaged checkpoints of steps after `after`: what is written now must not
     mix with them. Those of other semantics belong to somebody else."""
     for step in steps(objects):
-        if step > after and _semantics_of(objects, step) in (None, semantic_hash):
+        if step > after and _semantics_of(objects, step) in (None, hash_at(semantic_hash, step)):
             delete(objects, step)
 
 
@@ -206,10 +290,6 @@ def _semantics_of(objects: ObjectStore, step: int) -> str | None:
 
 
 def _refuse_unless_over(folder: RunFolder) -> None:
-    if folder.receipt.exists():
-        receipt = folder.read_json(folder.receipt)
-        if receipt.get("outcome") == "done":
-            raise InputError(f"run {folder.id} is done: there is nothing to resume")
     lock.refuse_while_led(folder)
     if sites.has_site(folder):
         site = sites.site_of(folder)
@@ -231,7 +311,7 @@ def _refuse_another_region(folder: RunFolder, job: JobConfig) -> None:
 
 
 def _newest(
-    folder: RunFolder, job: JobConfig, semantic_hash: str, *, layers: tuple[int, ...]
+    folder: RunFolder, job: JobConfig, semantic_hash: HashAt, *, layers: tuple[int, ...]
 ) -> Found:
     here = folder.path / "checkpoints"
     if not job.checkpoint.url and here.exists() and not here.is_dir():
@@ -243,9 +323,9 @@ def _newest(
     return newest_good(objects, run=folder.id, semantic_hash=semantic_hash, layers=layers)
 
 
-def _differences(ours: Strategy, theirs: Strategy) -> str:
+def _differences(ours: Semantics, theirs: Semantics) -> str:
     """`train.steps was 60 and is 80`, by the keys of a job file where one stands for it."""
     return ", ".join(
         f"{name} was {told(before)} and is {told(after)}"
-        for name, before, after in differences(ours.semantics, theirs.semantics)
+        for name, before, after in differences(ours, theirs)
     )

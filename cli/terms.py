@@ -136,6 +136,12 @@ def promised(folder: RunFolder) -> Mapping[str, Any] | None:
     return body.get("planned")
 
 
+def terms_kept(folder: RunFolder, steps_done: int) -> dict[str, Any]:
+    """What a receipt has of the terms: what was planned, and which steps are of which segment."""
+    segments = strategy_of(folder).semantics.listed(steps_done)
+    return {"planned": promised(folder), "segments": segments}
+
+
 def terms_of(folder: RunFolder) -> Terms:
     """The terms of a run. Raises InputError when a file is missing or of another release."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bamboo.checkpoint.manifest import MANIFEST, Manifest, Shard, folder_of, step_of
+from bamboo.checkpoint.manifest import (
+    MANIFEST,
+    HashAt,
+    Manifest,
+    Shard,
+    folder_of,
+    hash_at,
+    step_of,
+)
 from bamboo.errors import NotAsWritten
 from bamboo.named_files import sha256_of
 from bamboo.ports import ObjectStore
@@ -38,7 +46,7 @@ def steps(store: ObjectStore) -> list[int]:
 
 
 def newest_good(
-    store: ObjectStore, *, run: str, semantic_hash: str, layers: Collection[int] = ()
+    store: ObjectStore, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> Found:
     """The newest complete and undamaged checkpoint of this run and of these semantics, which holds
     `layers` where they are known.
@@ -51,15 +59,18 @@ def newest_good(
         manifest, why = examine(store, step, run=run, semantic_hash=semantic_hash, layers=layers)
         if not why:
             before = (s for s in reversed(found) if s < step)
-            whose = {"run": run, "semantic_hash": semantic_hash}
-            older = tuple(s for s in before if not described(store, s, **whose, layers=layers)[1])
+            older = tuple(
+                s
+                for s in before
+                if not described(store, s, run=run, semantic_hash=semantic_hash, layers=layers)[1]
+            )
             return Found(manifest=manifest, rejected=tuple(rejected), older=older)
         rejected.append(f"the checkpoint of step {step} {why}")
     return Found(manifest=None, rejected=tuple(rejected))
 
 
 def examine(
-    store: ObjectStore, step: int, *, run: str, semantic_hash: str, layers: Collection[int] = ()
+    store: ObjectStore, step: int, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
     """The manifest of a checkpoint and what is wrong with it, "" when nothing is. `layers`, where
     they are known, are those that have parameters: it is to hold them and no others."""
@@ -82,7 +93,7 @@ def examine(
 
 
 def described(
-    store: ObjectStore, step: int, *, run: str, semantic_hash: str, layers: Collection[int] = ()
+    store: ObjectStore, step: int, *, run: str, semantic_hash: HashAt, layers: Collection[int] = ()
 ) -> tuple[Manifest | None, str]:
     """As `examine`, by the manifest alone."""
     text = store.get(f"{folder_of(step)}/{MANIFEST}")
@@ -94,10 +105,9 @@ def described(
         return None, f"has a damaged manifest: {error}"
     if manifest.step != step:
         return manifest, f"has the manifest of step {manifest.step}"
-    if manifest.semantic_hash != semantic_hash:
+    if manifest.semantic_hash != (ours := hash_at(semantic_hash, step)):
         return manifest, (
-            f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), "
-            f"not {semantic_hash}"
+            f"is of other semantics ({manifest.semantic_hash}, of run {manifest.run}), not {ours}"
         )
     if manifest.run != run:
         return manifest, f"is of run {manifest.run}, not {run}"

@@ -10,14 +10,17 @@ writes is never part of a checkpoint. Reading is strict: whatever does not fit i
 import json
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 MOST_SHARDS = 1024
 """As many as a pipeline can have stages."""
+HashAt: TypeAlias = str | Callable[[int], str]
+"""The semantic hash that a checkpoint of a run is to carry: one for all of them, or that of its
+step where the run has several segments (`Semantics.hash_at`)."""
 _SHARD_FILE = re.compile(r"stage-\d{2,4}\.safetensors", re.ASCII)
 _STEP = "step-"
 
@@ -108,6 +111,11 @@ def shard_from_json(text: str | bytes) -> Shard:
         return _shard(raw)
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is missing or of another type: {error}") from error
+
+
+def hash_at(semantic_hash: HashAt, step: int) -> str:
+    """The hash of a checkpoint of `step`."""
+    return semantic_hash if isinstance(semantic_hash, str) else semantic_hash(step)
 
 
 def folder_of(step: int) -> str:

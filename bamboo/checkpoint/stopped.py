@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bamboo.checkpoint.final import describe, stage_file
-from bamboo.checkpoint.manifest import Manifest, Shard, shard_name
+from bamboo.checkpoint.manifest import HashAt, Manifest, Shard, hash_at, shard_name
 from bamboo.checkpoint.shards import commit_or_replace
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.ids import RunId
@@ -22,7 +22,7 @@ def keep_final(
     folder: Path,
     *,
     run: RunId,
-    semantic_hash: str,
+    semantic_hash: HashAt,
     stages: int,
     generation: int,
     layers: Collection[int],
@@ -50,7 +50,7 @@ def keep_final(
     )
     manifest = Manifest(
         run=run,
-        semantic_hash=semantic_hash,
+        semantic_hash=hash_at(semantic_hash, step),
         step=step,
         generation=generation,
         created_at_s=now_s,

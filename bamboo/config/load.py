@@ -13,7 +13,7 @@ from typing import Any
 
 from bamboo.config.account import account_defaults, read_toml
 from bamboo.config.check import check_inputs, check_job, check_values
-from bamboo.config.parse import parse_job
+from bamboo.config.parse import parse_job, parse_segments
 from bamboo.config.resolve import resolve
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
@@ -73,7 +73,9 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     file, code = tables.pop("file"), str(tables.pop("code", ""))
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # so releases without the key billed a run
-    return _finish(replace(parse_job(tables, file=name), file=file, code=code))
+    segments = parse_segments(tables.pop("segments", ()), file=name)
+    job = parse_job(tables, file=name)
+    return _finish(replace(job, file=file, code=code, segments=segments))
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 
 WORDS: dict[type, str] = {
@@ -54,6 +54,23 @@ def parse_job(tables: Mapping[str, Any], *, file: str) -> JobConfig:
             )
         values[name] = _build(known[name], table, file=file, prefix=name)
     return JobConfig(**values, file=file)
+
+
+def parse_segments(value: Any, *, file: str) -> tuple[Segment, ...]:
+    """The segments that a resolved job has. Raises InputError."""
+    found: tuple[Segment, ...] = _convert(tuple[Segment, ...], value, file=file, key="segments")
+    begin = 0
+    for number, one in enumerate(found):
+        if not begin < one.to_step <= one.steps:
+            raise InputError.at(
+                file=file,
+                key=f"segments[{number}].to_step",
+                value=one.to_step,
+                problem=f"is not after step {begin}, or beyond the {one.steps} that were planned",
+                remedy="put the original back",
+            )
+        begin = one.to_step
+    return found
 
 
 def _build(cls: type[Any], table: Mapping[str, Any], *, file: str, prefix: str) -> Any:

@@ -89,4 +89,5 @@ def semantics(
         precision=train.precision,
         clip_norm=train.clip_norm,
         numerics=dict(numerics),
+        segments=[asdict(segment) for segment in job.segments],
     )

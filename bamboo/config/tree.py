@@ -82,6 +82,20 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Steps that are done, of a run that goes on with more (`bamboo resume RUN --steps N`). It had
+    a learning rate of its own, whose schedule counts from its first step."""
+
+    to_step: int
+    """So many steps were done when it ended."""
+    steps: int
+    """So many were planned then: its schedule reaches its end with them."""
+    learning_rate: float
+    warmup_steps: int
+    final_learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """The grid, the redundancy, and the time limits of the members; only `threads` decides bits."""
 
@@ -293,6 +307,9 @@ class JobConfig:
     autoscale: AutoscaleConfig = field(default_factory=AutoscaleConfig)
     file: str = ""
     """The job file's path, for messages and for paths relative to it."""
+    segments: tuple[Segment, ...] = ()
+    """The segments of a run that are done, the first one first; [train] is of the one after them.
+    No job file has any."""
     code: str = ""
     """Folder with the code that a run took along at launch (`bamboo/user_code`); empty: the model
     is loaded from the file that the job names."""

@@ -22,9 +22,11 @@ from torch import Tensor
 from bamboo.checkpoint.catalogue import described, load_tensors, steps
 from bamboo.checkpoint.manifest import (
     MANIFEST,
+    HashAt,
     Manifest,
     Shard,
     folder_of,
+    hash_at,
     layer_of,
     shard_from_json,
     shard_name,
@@ -76,7 +78,7 @@ class Checkpoints:
         *,
         me: NodeId,
         run: RunId,
-        semantic_hash: str,
+        semantic_hash: HashAt,
         objects: ObjectStore,
         config: CheckpointConfig,
         last_step: int,
@@ -209,7 +211,7 @@ class Checkpoints:
             shards.append(_described(text, name))
         manifest = Manifest(
             run=self._run,
-            semantic_hash=self._semantic_hash,
+            semantic_hash=hash_at(self._semantic_hash, item.step),
             step=item.step,
             generation=item.era,
             created_at_s=time.time(),
@@ -232,7 +234,10 @@ class Checkpoints:
                 found = None  # nobody can restore it
             if found is None:
                 torn.append(step)
-            elif (found.run, found.semantic_hash) == (self._run, self._semantic_hash):
+            elif (found.run, found.semantic_hash) == (
+                self._run,
+                hash_at(self._semantic_hash, found.step),
+            ):
                 created[step] = found.created_at_s
             else:
                 foreign.append(step)

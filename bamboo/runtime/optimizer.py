@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from bamboo.config.tree import TrainConfig
+from bamboo.config.tree import Segment, TrainConfig
 
 CLIP_FACTOR = 0.9
 """As in a step that is clipped, where one is measured."""
@@ -37,8 +37,9 @@ class Moments:
 class AdamW:
     """The optimizer of a run; it holds no state but the configuration."""
 
-    def __init__(self, train: TrainConfig) -> None:
-        self._train = train
+    def __init__(self, train: TrainConfig, segments: Sequence[Segment] = ()) -> None:
+        """`segments`: those of the run that are done before the one that `train` is of."""
+        self._train, self._segments = train, segments
 
     def new_state(self, params: Sequence[Tensor]) -> Moments:
         """Zero moments for these parameters."""
@@ -48,15 +49,14 @@ class AdamW:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine that ends at `final_learning_rate` at the last step."""
-        train = self._train
-        if step < train.warmup_steps:
-            return train.learning_rate * (step + 1) / train.warmup_steps
-        span = max(train.steps - 1 - train.warmup_steps, 1)
-        done = min((step - train.warmup_steps) / span, 1.0)
-        height = (1.0 + math.cos(math.pi * done)) / 2.0
-        low = train.final_learning_rate
-        return low + (train.learning_rate - low) * height
+        """That of the step's segment: linear warm-up, then a cosine that ends at
+        `final_learning_rate` at its last step, both counted from its first step."""
+        begin = 0
+        for segment in self._segments:
+            if step < segment.to_step:
+                return _scheduled(segment, step - begin, steps=segment.steps - begin)
+            begin = segment.to_step
+        return _scheduled(self._train, step - begin, steps=self._train.steps - begin)
 
     @torch.no_grad()
     def step(
@@ -91,6 +91,17 @@ class AdamW:
                 weight_decay=train.weight_decay if decays else 0.0,
                 eps=train.epsilon,
             )
+
+
+def _scheduled(own: TrainConfig | Segment, step: int, *, steps: int) -> float:
+    """The learning rate of a step of a segment of so many; both count from its first step."""
+    if step < own.warmup_steps:
+        return own.learning_rate * (step + 1) / own.warmup_steps
+    span = max(steps - 1 - own.warmup_steps, 1)
+    done = min((step - own.warmup_steps) / span, 1.0)
+    height = (1.0 + math.cos(math.pi * done)) / 2.0
+    low = own.final_learning_rate
+    return low + (own.learning_rate - low) * height
 
 
 def _groups(params: Sequence[Tensor]) -> Iterator[tuple[bool, list[int]]]:

@@ -27,7 +27,7 @@ class CalmRun:
         named = named_parameters(self._layers)
         self._names = [name for name, _ in named]
         self._params: list[Tensor] = [parameter for _, parameter in named]
-        self._optimizer = AdamW(job.train)
+        self._optimizer = AdamW(job.train, job.segments)
         self._moments = self._optimizer.new_state(self._params)
         self._tokens = job.train.batch * job.model.context
         self.steps_done = 0

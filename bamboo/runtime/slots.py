@@ -34,7 +34,7 @@ class SlotBuilder:
         shares: tuple[int, ...] = (),
     ) -> None:
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
-        self.optimizer = AdamW(job.train)
+        self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
         self.tokens = job.train.batch * job.model.context
         """Tokens in a whole step."""

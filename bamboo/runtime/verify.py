@@ -42,13 +42,14 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     losses = recorded_losses(read_text(run / "metrics.jsonl"))
     prepare(job.cluster)
     data = load_data(job)
-    semantic_hash = same_semantics(run, job, data)
+    ours = same_semantics(run, job, data)
     calm = CalmRun(job, build_model(job), data)
     result: dict[str, Any] = {
         "schema_version": 1,
         "equal": True,
         "first_difference": None,
-        "semantic_hash": semantic_hash,
+        "semantic_hash": ours.hash(),
+        "segments": ours.listed(final.step),
         "steps": final.step,
         "tensors": len(final.tensors),
         "damaged_files": list(final.damaged),
@@ -101,8 +102,8 @@ def recorded_losses(text: str) -> dict[int, list[float]]:
     return out
 
 
-def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
-    """The semantic hash, after checking that this machine can give the run's bits."""
+def same_semantics(run: Path, job: JobConfig, data: Dataset) -> Semantics:
+    """The run's semantics, after checking that this machine can give its bits."""
     try:
         of_run = Strategy.from_json(read_text(run / "strategy.json")).semantics
     except (ValueError, KeyError, TypeError) as error:
@@ -125,7 +126,7 @@ def same_semantics(run: Path, job: JobConfig, data: Dataset) -> str:
             f"this machine cannot repeat the bits of the run: {_differing(here, of_run)}; "
             "verify where the run was trained, with its data and its release of torch"
         )
-    return here.hash()
+    return here
 
 
 def _differing(here: Semantics, of_run: Semantics) -> str:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from bamboo.checkpoint.catalogue import examine, load_tensors, steps
 from bamboo.checkpoint.final import MANIFEST, read_final, tensor_sha256
 from bamboo.checkpoint.manifest import MANIFEST as COMPLETED_BY
-from bamboo.checkpoint.manifest import Manifest, folder_of
+from bamboo.checkpoint.manifest import HashAt, Manifest, folder_of
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
@@ -65,9 +65,9 @@ def verify_segment(
         )
     prepare(job.cluster)
     data = load_data(job)
-    semantic_hash = same_semantics(run, job, data)
+    ours = same_semantics(run, job, data)
     try:
-        kept = _Kept(*checkpoints(run, job), run.resolve().name, semantic_hash)
+        kept = _Kept(*checkpoints(run, job), run.resolve().name, ours.hash_at)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
         calm = CalmRun(job, build_model(job), data)
@@ -79,7 +79,7 @@ def verify_segment(
         "schema_version": 1,
         "equal": True,
         "first_difference": None,
-        "semantic_hash": semantic_hash,
+        "semantic_hash": ours.hash(),
         "segment": [first, stop],
         "from_checkpoint": calm.steps_done,
         "steps": stop - first,
@@ -115,7 +115,7 @@ def _compare(
 class _Kept:
     """The run's checkpoints, as far as they are good."""
 
-    def __init__(self, url: str, objects: ObjectStore, run: str, semantic_hash: str) -> None:
+    def __init__(self, url: str, objects: ObjectStore, run: str, semantic_hash: HashAt) -> None:
         self._url, self._objects, self._run, self._semantic_hash = url, objects, run, semantic_hash
         self._steps = steps(objects)
         self.passed_over: list[str] = []

@@ -283,7 +283,7 @@ class _Worker:
         return Checkpoints(
             me=self._me,
             run=run,
-            semantic_hash=strategy.semantics.hash(),
+            semantic_hash=strategy.semantics.hash_at,
             objects=checkpoint_store(
                 config.url,
                 run=run,

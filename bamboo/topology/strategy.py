@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bamboo.topology.grid import Grid
@@ -47,10 +47,49 @@ class Semantics:
     clip_norm: float
     numerics: dict[str, Any]
     """torch version, device kind or CPU capability, threads, optimizer kernel."""
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    """The segments that are done before this one, of a run that was resumed with more steps: each
+    {to_step, steps, learning_rate, warmup_steps, final_learning_rate}, as `config.tree.Segment`."""
+
+    def body(self) -> dict[str, Any]:
+        """As JSON. What a run of one segment does not have is left out, so that its hash is the one
+        that it had before there were any."""
+        return {name: value for name, value in asdict(self).items() if name != "segments" or value}
 
     def hash(self) -> str:
         """What `verify` and `resume` compare: 16 hex digits of SHA-256 over the canonical JSON."""
-        return hashlib.sha256(canonical_json(asdict(self)).encode()).hexdigest()[:16]
+        return hashlib.sha256(canonical_json(self.body()).encode()).hexdigest()[:16]
+
+    def of_segment(self, number: int) -> "Semantics":
+        """Those of a run that ended with this segment, counted from 0, as it was planned then."""
+        if number == len(self.segments):
+            return self
+        own = dict(self.segments[number])
+        own.pop("to_step")
+        steps = own.pop("steps")
+        return replace(
+            self,
+            segments=self.segments[:number],
+            steps=steps,
+            optimizer={**self.optimizer, **own},
+        )
+
+    def listed(self, steps: int) -> list[dict[str, Any]]:
+        """What a run that has done so many steps has done in which segment, the first one first:
+        {from_step, to_step, semantic_hash}."""
+        ends = [*(int(segment["to_step"]) for segment in self.segments), steps]
+        return [
+            {"from_step": begin, "to_step": end, "semantic_hash": self.of_segment(number).hash()}
+            for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
+            if begin < end
+        ]
+
+    def hash_at(self, step: int) -> str:
+        """The hash of the semantics that led to the state after `step` steps: those of the segment
+        that this step ends in. So a checkpoint stays good when the run goes on with another one."""
+        ends = [int(segment["to_step"]) for segment in self.segments]
+        number = next((n for n, end in enumerate(ends) if step <= end), len(ends))
+        return self.of_segment(number).hash()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +116,8 @@ class Strategy:
     def to_json(self) -> str:
         """Canonical JSON with the schema version and the semantic hash."""
         body = {"schema_version": SCHEMA_VERSION, "semantic_hash": self.semantics.hash()}
-        return canonical_json(body | asdict(self))
+        placed = {"placement": asdict(self.placement), "semantics": self.semantics.body()}
+        return canonical_json(body | placed)
 
     @classmethod
     def from_json(cls, text: str) -> "Strategy":

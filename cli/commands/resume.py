@@ -1,4 +1,5 @@
-"""`bamboo resume`: go on with a run that ended early, from its newest good checkpoint."""
+"""`bamboo resume`: go on with a run that ended early, from its newest good checkpoint, or longer
+than it was to."""
 
 import json
 import sys
@@ -20,7 +21,13 @@ from cli.screen import PlainScreen, end_text, open_screen, verbose_option
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    help="Another grid, redundancy, cloud or budget.",
+    help="Another grid, redundancy, cloud or budget; with --steps another learning rate, too.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Train longer: N is the new total of steps, those included that are done.",
 )
 @limit_options
 @verbose_option
@@ -30,22 +37,31 @@ from cli.screen import PlainScreen, end_text, open_screen, verbose_option
     is_flag=True,
     help="Print one JSON object at the end; progress goes to stderr.",
 )
-def command(*, run: str, overrides: tuple[str, ...], verbose: bool, as_json: bool) -> int:
+def command(
+    *, run: str, overrides: tuple[str, ...], steps: int | None, verbose: bool, as_json: bool
+) -> int:
     """Go on with a run that ended before its last step.
 
     Steps after the newest good checkpoint are done again; the losses and weights are those of a
     run that was never interrupted. The grid may be another one: --set cluster.stages=2.
+
+    --steps N goes on with a run that is done, or was stopped, in a further segment: from its last
+    step, with weights and moments as they are. Warm-up and cosine count from the segment's first
+    step to N; --set train.learning_rate=0.0005, train.warmup_steps and train.final_learning_rate
+    may be others.
     """
     folder = runs.find(runs.home(), run)
     echo("looking at model, data and checkpoints", err=True)
     ended_s = resuming.settle(folder, PlainScreen(to_stderr=as_json))
     with Begun() as begun:
-        resumed = resuming.prepare(folder, overrides, begun)
+        resumed = resuming.prepare(folder, overrides, begun, steps=steps)
         for reason in resumed.rejected:
             echo(f"passed over: {reason}", err=True)
         where = "the beginning: there is no good checkpoint"
-        if resumed.manifest is not None:
-            where = f"the checkpoint of step {resumed.manifest.step}"
+        if resumed.final_stages:
+            where = f"its final state, of step {resumed.from_step}"
+        elif resumed.from_step:
+            where = f"the checkpoint of step {resumed.from_step}"
         echo("\n".join(plan_said(resumed.prepared, verbose=verbose)), err=as_json)
         echo(f"{folder.id} goes on from {where}", err=as_json)
         if folder.trace.exists():

@@ -9,6 +9,7 @@ from cli.views.cost import planned_lines
 from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.spent import beside_text
 from cli.views.trace import trace_line
+from cli.views.verify import in_segments
 
 
 def summary_text(body: Mapping[str, Any]) -> str:
@@ -29,6 +30,8 @@ def summary_text(body: Mapping[str, Any]) -> str:
             relation = "below" if mean < entropy else "not below"
             line += f", {relation} the data's unigram entropy of {entropy:.4f} nats per token"
         lines.append(line)
+    if among := in_segments(body.get("segments", ())):
+        lines.append(f"  {among}")
     if body["final_note"]:
         lines.append(f"  {body['final_note']}")
     lines += [f"  trouble: {sentence}" for sentence in body.get("troubles", ())]

@@ -1,6 +1,6 @@
 """What `bamboo verify` found, as text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cli.views.quantities import count
@@ -13,12 +13,24 @@ def verify_text(run: str, body: Mapping[str, Any]) -> str:
             f"{run}: bitwise equal to a calm run of the same semantics "
             f"({body['semantic_hash']}): {count(body['steps'], 'loss', 'losses')} and "
             f"{count(body['tensors'], 'tensor')} of parameters and optimizer"
+            + (f", {among}" if (among := in_segments(body.get("segments", ()))) else "")
         )
     first = body["first_difference"]
     return (
         f"{run}: differs first in step {first['step']}, {first['tensor']}\n"
         f"  calm run: {first['calm']}\n  this run: {first['run']}"
     )
+
+
+def in_segments(segments: Sequence[Mapping[str, Any]]) -> str:
+    """Which steps a run of several segments has done with which learning rate, all of them."""
+    if len(segments) < 2:
+        return ""
+    each = (
+        f"steps {one['from_step']} to {one['to_step'] - 1} ({one['semantic_hash']})"
+        for one in segments
+    )
+    return f"in {len(segments)} segments: {', '.join(each)}"
 
 
 def segment_text(run: str, body: Mapping[str, Any]) -> str:

@@ -4,6 +4,8 @@ and what comes out is bit for bit the calm run."""
 import json
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -113,8 +115,46 @@ def test_on_another_grid_from_a_checkpoint_to_the_calm_runs_bits(bench: Bench) -
     assert sum(instance["billed_s"] for instance in before["bill"]["instances"]) > 0
 
 
-def test_a_run_that_nobody_saw_finish_is_done(bench: Bench) -> None:
-    """Its launcher hangs while the nodes take the last step, and then all is killed."""
+def kill_all(launched: Launched) -> None:
+    """SIGKILL for a launcher and all of its cloud."""
+    launched.process.kill()
+    for pid in members(launched.cloud_pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    launched.process.wait(timeout=30)
+    wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
+
+
+def lose_further_segment(bench: Bench, run: str, *arguments: str, after: int) -> None:
+    """Resume a run for more steps, and kill all when the first of them are done."""
+    with (bench.folder / f"{run}.longer").open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli.main", "resume", run, *arguments],
+            cwd=bench.folder,
+            env=bench.environment | {"PYTHONPATH": os.getcwd()},
+            stdout=out,
+            stderr=out,
+        )
+    launched = Launched(bench, run, process)
+    metrics = launched.folder / "metrics.jsonl"
+
+    def is_on() -> bool:
+        assert process.poll() is None, (bench.folder / f"{run}.longer").read_text()
+        return f'"step": {after}' in metrics.read_text()
+
+    try:
+        wait_until(is_on, what="a step of the further segment", timeout_s=90.0)
+        endpoint = json.loads((launched.folder / "endpoint.json").read_text())
+        launched.cloud_pid = endpoint["cloud"]["pid"]
+        kill_all(launched)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_run_that_nobody_saw_finish_is_done_and_trains_longer(bench: Bench) -> None:
+    """Its launcher hangs while the nodes take the last step, and then all is killed. It goes on
+    with more steps and another learning rate, is killed again, and comes to the calm run's bits."""
     with bench.launched("over", *KEYS, "train.steps=12") as launched:
         saved = launched.folder / "checkpoints"
         wait_until(lambda: any(saved.glob("*/manifest.json")), what="a checkpoint", timeout_s=60.0)
@@ -124,19 +164,28 @@ def test_a_run_that_nobody_saw_finish_is_done(bench: Bench) -> None:
             what="the end",
             timeout_s=60.0,
         )
-        launched.process.kill()
-        for pid in members(launched.cloud_pid):
-            os.kill(pid, signal.SIGKILL)
-        launched.process.wait(timeout=30)
-        wait_until(lambda: not members(launched.cloud_pid), what="all dead", timeout_s=15.0)
+        kill_all(launched)
         done = bench.run("resume", "over")
     assert done.returncode == 2
     assert "run over is done: there is nothing to resume" in done.stderr
     body = json.loads((launched.folder / "receipt.json").read_text())
     assert (body["outcome"], body["step"]) == ("done", 12)
-    assert bench.json("verify", "over")["equal"] is True
+    rates = ("--set", "train.learning_rate=0.01", "--set", "train.warmup_steps=2")
+    lose_further_segment(bench, "over", "--steps", "24", *rates, after=14)
+    done = bench.run("resume", "over", *QUICK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    body = json.loads((launched.folder / "receipt.json").read_text())
+    assert (body["outcome"], body["step"], body["steps"], body["parts"]) == ("done", 24, 24, 3)
+    assert len(body["bill"]["instances"]) == 12, "of all parts"
+    verified = bench.json("verify", "over")
+    assert (verified["equal"], verified["steps"]) == (True, 24)
+    assert [(s["from_step"], s["to_step"]) for s in verified["segments"]] == [(0, 12), (12, 24)]
+    assert body["segments"] == verified["segments"]
+    part = bench.json("verify", "over", "--steps", "12:24")
+    assert (part["equal"], part["from_checkpoint"]) == (True, 12)
 
 
+@pytest.mark.full
 def test_of_a_store_that_cannot_be_read_it_is_said_what_may_be_missing(bench: Bench) -> None:
     with bench.launched("gone", *KEYS) as launched:
         lose_everything(launched)

@@ -6,15 +6,19 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.final import write_manifest, write_stage
 from bamboo.checkpoint.manifest import MANIFEST, Manifest, folder_of, layer_of
 from bamboo.checkpoint.shards import commit, save_shard
-from bamboo.config.load import job_to_json
+from bamboo.config.load import job_from_json, job_to_json, job_with
 from bamboo.config.resolve import semantics
+from bamboo.config.tree import JobConfig, Segment
 from bamboo.data.dataset import load_data
 from bamboo.models import build_model
 from bamboo.runtime.numerics import local_numerics, prepare
+from bamboo.runtime.optimizer import AdamW
 from bamboo.runtime.reference import CalmRun
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Placement, Strategy
@@ -22,6 +26,7 @@ from tests.jobs import tiny_job
 
 STEPS = 12
 EVERY = 3
+RATE_KEYS = ("learning_rate", "warmup_steps", "final_learning_rate")
 KEPT = tuple(range(EVERY, STEPS + 1, EVERY))
 
 
@@ -50,6 +55,40 @@ def write_run(folder: Path, overrides: tuple[str, ...] = ()) -> Path:
         write_stage(run / "final", stage, own, STEPS)
     write_manifest(run / "final", stages=2, step=STEPS)
     return run
+
+
+def lengthen(run: Path, steps: int, overrides: tuple[str, ...] = ()) -> JobConfig:
+    """As if the run had been resumed with `--steps`: its files after a second segment, trained with
+    an optimizer of its own, from the checkpoint of its last step; and the job of both."""
+    before = job_from_json((run / "resolved.json").read_text())
+    train = before.train
+    rates = {key: getattr(train, key) for key in RATE_KEYS}
+    closed = Segment(to_step=STEPS, steps=train.steps, **rates)
+    job = replace(job_with(before, [*overrides, f"train.steps={steps}"]), segments=(closed,))
+    data, old = load_data(job), Strategy.from_json((run / "strategy.json").read_text())
+    new = semantics(job, data_digest=data.digest, numerics=local_numerics(job.cluster))
+    (run / "resolved.json").write_text(job_to_json(job), encoding="utf-8")
+    (run / "strategy.json").write_text(replace(old, semantics=new).to_json(), encoding="utf-8")
+    prepare(job.cluster)
+    calm = CalmRun(job, build_model(job), data)
+    calm._optimizer = _FromStep(replace(job.train, steps=steps - STEPS))
+    for shard in manifest_of(run, STEPS)[1].shards:
+        calm.load(load_file(run / "checkpoints" / shard.name), STEPS)
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        for step in range(STEPS, steps):
+            file.write(json.dumps({"v": 1, "step": step, "loss": calm.step()}) + "\n")
+    for stage in range(2):
+        own = {n: t for n, t in calm.tensors().items() if layer_of(n) // 2 == stage}
+        write_stage(run / "final", stage, own, steps)
+    write_manifest(run / "final", stages=2, step=steps)
+    return job
+
+
+class _FromStep(AdamW):
+    """Its learning rate is of a run that begins with step STEPS."""
+
+    def learning_rate(self, step: int) -> float:
+        return super().learning_rate(step - STEPS)
 
 
 def _write_checkpoint(run: Path, calm: CalmRun, semantic_hash: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bamboo.config.tree import TrainConfig
+from bamboo.config.tree import Segment, TrainConfig
 from bamboo.runtime import optimizer as optimizer_module
 from bamboo.runtime.optimizer import (
     AdamW,
@@ -128,6 +128,28 @@ def test_learning_rate_of_short_runs_is_within_its_bounds(steps: int, warmup: in
     optimizer = AdamW(TrainConfig(steps=steps, warmup_steps=warmup))
     for step in range(steps):
         assert 0 < optimizer.learning_rate(step) <= 1e-3
+
+
+def test_a_segment_has_a_schedule_of_its_own_from_its_first_step() -> None:
+    own = {"learning_rate": 1e-3, "warmup_steps": 2, "final_learning_rate": 1e-4}
+    stopped = Segment(to_step=5, steps=9, **own)
+    done = Segment(
+        to_step=12, steps=12, learning_rate=2e-3, warmup_steps=0, final_learning_rate=0.0
+    )
+    last = {"learning_rate": 5e-4, "warmup_steps": 3, "final_learning_rate": 5e-5}
+    rates = AdamW(TrainConfig(steps=20, **last), (stopped, done))
+    first = AdamW(TrainConfig(steps=9, **own))
+    second = AdamW(
+        TrainConfig(steps=7, learning_rate=2e-3, warmup_steps=0, final_learning_rate=0.0)
+    )
+    third = AdamW(TrainConfig(steps=8, **last))
+    alone = [
+        *map(first.learning_rate, range(5)),
+        *map(second.learning_rate, range(7)),
+        *map(third.learning_rate, range(8)),
+    ]
+    assert list(map(rates.learning_rate, range(20))) == alone
+    assert alone[-1] == pytest.approx(5e-5)
 
 
 def test_squares_and_norm() -> None:

@@ -55,6 +55,7 @@ CHANGED = {
     "precision": "bf16",
     "clip_norm": 0.5,
     "numerics": {"torch": "2.13.0", "threads": 2},
+    "segments": [{"to_step": 60, "steps": 80, "learning_rate": 1e-3}],
 }
 
 
@@ -128,6 +129,35 @@ def test_every_semantic_value_is_in_the_hash() -> None:
 def test_the_hash_of_finished_runs_stays() -> None:
     # Written down, not computed: `verify` and `resume` compare it with what runs have stored.
     assert SEMANTICS.hash() == "57d7c7154cca9fa3"
+
+
+def test_a_state_has_the_hash_of_the_segment_that_its_step_ends_in() -> None:
+    first = replace(SEMANTICS, steps=30)
+    second = replace(
+        SEMANTICS,
+        steps=60,
+        optimizer={**SEMANTICS.optimizer, "learning_rate": 2e-3},
+        segments=[{"to_step": 30, "steps": 30, "learning_rate": 1e-3}],
+    )
+    third = replace(
+        second,
+        steps=90,
+        optimizer={**SEMANTICS.optimizer, "learning_rate": 3e-3},
+        segments=[*second.segments, {"to_step": 45, "steps": 60, "learning_rate": 2e-3}],
+    )
+    hashes = [one.hash() for one in (first, second, third)]
+    assert len(set(hashes)) == 3
+    assert [third.of_segment(number).hash() for number in range(3)] == hashes
+    steps = (0, 1, 30, 31, 45, 46, 90)
+    assert [hashes.index(third.hash_at(step)) for step in steps] == [0, 0, 0, 1, 1, 2, 2]
+    assert [second.hash_at(step) for step in (30, 31, 60)] == [hashes[0], hashes[1], hashes[1]]
+    assert SEMANTICS.hash_at(7) == SEMANTICS.hash()
+    ends = [(one["from_step"], one["to_step"]) for one in third.listed(90)]
+    assert ends == [(0, 30), (30, 45), (45, 90)]
+    assert [one["semantic_hash"] for one in third.listed(90)] == hashes
+    assert [one["to_step"] for one in third.listed(45)] == [30, 45], "of the third no step is done"
+    placed = Strategy(semantics=third, placement=PLACEMENT)
+    assert Strategy.from_json(placed.to_json()) == placed
 
 
 def test_placement_is_not_in_the_hash() -> None:
