@@ -15,17 +15,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from bamboo.checkpoint.initial import Weights
 from bamboo.config.catalogue import load_catalogue
 from bamboo.config.load import load_job
 from bamboo.config.tree import JobConfig
-from bamboo.errors import InputError, RunExists
+from bamboo.errors import InputError, RunExists, StorageUnavailable
 from bamboo.ids import RunId, run_id
 from bamboo.named_files import what_is_wrong
 from bamboo.planner.catalogue import Catalogue
 from bamboo.user_code.bundle import write_bundle
-from cli import attempt, lock, runs, wiring
+from cli import attempt, initial, lock, runs, wiring
 from cli.account_ready import check_account, check_free
 from cli.begun import Begun
 from cli.budget import refuse_beyond, refuse_too_few_instances
@@ -45,6 +46,9 @@ from cli.store_reference import store_of_job
 from cli.strategies import Given, placed, strategy_for
 from cli.terms import save_terms
 
+Look: TypeAlias = Callable[[JobConfig], dict[str, Any]]
+"""What is seen of a job's model and data."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -54,6 +58,8 @@ class Prepared:
     job: JobConfig
     planned: Planned
     trace: Replayed | None
+    weights: Weights | None = None
+    """Those of another run that it begins with, where `train.init` names one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +95,7 @@ def prepare(
             "--gpu models the times of a plan, and a launch looks at every layer; add --dry-run, "
             "or leave it out"
         )
-    job = load_job(path, overrides)
+    job, weights = initial.begin_with(load_job(path, overrides))
     for kept in () if dry_run else (path, *([] if trace is None else [trace.path])):
         if wrong := what_is_wrong(kept):
             raise InputError(f"{wrong}; a run keeps a copy of it, so write it to a file first")
@@ -109,8 +115,11 @@ def prepare(
     there = job if given is None else placed(job, given.placement)
     refuse_too_few_instances(there, grid_of(there), standbys=there.cluster.standbys)
     played = None if trace is None else _settled(trace, there)
-    look = partial(look_at, gpu=gpu) if dry_run else None
+    look: Look = partial(look_at, gpu=gpu) if dry_run else partial(seen_of, begun=begun)
+    if weights is not None:
+        look = partial(_look_beside, look, weights)
     prepared = plan_again(run, job, played, given, look=look, begun=None if dry_run else begun)
+    prepared = replace(prepared, weights=weights)
     refuse_beyond(prepared.job, prepared.planned, traced=played is not None)
     if gpu is None:
         refuse_too_small(prepared.planned, runs.home())
@@ -124,7 +133,7 @@ def plan_again(
     given: Given | None = None,
     catalogue: Catalogue | None = None,
     *,
-    look: Callable[[JobConfig], dict[str, Any]] | None = None,
+    look: Look | None = None,
     begun: Begun | None = None,
 ) -> Prepared:
     """As `prepare`, for a job that was launched before, by the prices of then where they are
@@ -143,6 +152,12 @@ def plan_again(
         job, seen, run=run, now_s=time.time(), nodes=nodes, given=given, catalogue=catalogue
     )
     return Prepared(run=run, job=planned.job, planned=planned, trace=played)
+
+
+def _look_beside(look: Look, weights: Weights, job: JobConfig) -> dict[str, Any]:
+    seen = look(job)
+    initial.check_fits(job, weights, seen)
+    return seen
 
 
 def _settled(asked: TraceAsked, job: JobConfig) -> Replayed:
@@ -188,7 +203,7 @@ def claim(
     folder = runs.create(runs.home(), prepared.run)
     held = lock.take(folder)
     assert held is not None, "a folder made just now has no launcher"
-    job = _with_code(folder, prepared)
+    job = _with_files(folder, prepared)
     shutil.copyfile(source, folder.job)
     folder.events.mkdir()
     played = prepared.trace
@@ -205,17 +220,19 @@ def claim(
     return folder, held
 
 
-def _with_code(folder: RunFolder, prepared: Prepared) -> JobConfig:
-    """The job that trains with the run's own copy of the user's code, once that is made."""
-    code = prepared.planned.code
-    if code is None:
-        return prepared.job
+def _with_files(folder: RunFolder, prepared: Prepared) -> JobConfig:
+    """The job that trains with the run's own copy of the user's code, and of the weights that it
+    begins with, once those are made."""
+    code, weights = prepared.planned.code, prepared.weights
     try:
-        write_bundle(code, folder.code)
-    except InputError:
+        if weights is not None:
+            initial.keep(prepared.job, weights, folder)
+        if code is not None:
+            write_bundle(code, folder.code)
+    except (InputError, StorageUnavailable):
         shutil.rmtree(folder.path)  # it never became a run
         raise
-    return replace(prepared.job, code=str(folder.code))
+    return prepared.job if code is None else replace(prepared.job, code=str(folder.code))
 
 
 def run_attached(folder: RunFolder, screen: Screen, begun: Begun) -> dict[str, Any]:

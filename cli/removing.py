@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.errors import InputError
 from bamboo.user_code.bundle import CODE_FOLDER
 from cli import lock
 from cli.look import job_of, store_is_gone
 from cli.runs import RunFolder
 
-PARTS = ("final", "checkpoints", "store", "logs", "events", CODE_FOLDER, "trace")
+PARTS = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
 """Files and folders of a run that are counted by name; all else is `books`."""
 BOOKS = "books"
 

@@ -23,7 +23,7 @@ from bamboo.errors import BambooError, BooksUnwritable, InputError
 from bamboo.ports import ObjectStore
 from bamboo.topology.strategy import Semantics
 from bamboo.user_code.bundle import check_identity
-from cli import attempt, lock, longer, named_store, parts, runs, sites, wiring
+from cli import attempt, initial, lock, longer, named_store, parts, runs, sites, wiring
 from cli.begun import Begun
 from cli.budget import refuse_beyond
 from cli.launching import Prepared, check_place, plan_again
@@ -111,6 +111,7 @@ def prepare(
     after = runs.part_of(folder).number
     strategy, asked = strategy_of(folder), _asked(folder, overrides, steps=steps)
     job = asked.job
+    initial.check_kept(folder, job_of(folder), job)
     refuse_unfit(job, folder.path)
     _refuse_another_region(folder, job)
     if job.code:  # before it is looked at, where any damage would be taken for the user's own

@@ -36,6 +36,8 @@ def _flat(semantics: Semantics) -> dict[str, object]:
             flat["the digest of the data"] = value
         elif name == "segments":
             flat["the learning rate of the steps before"] = value or None
+        elif name == "init":
+            flat["the digest of train.init"] = value or None
         elif isinstance(value, dict):
             section = "train" if name == "optimizer" else name
             flat |= {f"{section}.{key}": one for key, one in value.items()}

@@ -39,9 +39,66 @@ class Hashed:
     """SHA-256 of each tensor's raw bytes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A tensor in a file."""
+
+    dtype: str
+    """As the format calls its kind: `F32`."""
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    """Bytes from the file's begin."""
+
+
+def places(file: BinaryIO) -> dict[str, Place]:
+    """Where each tensor lies in a file that is open at its begin. Raises as `hashed`."""
+    begin, header, _ = _header(file)
+    data_bytes = os.fstat(file.fileno()).st_size - len(begin)
+    ends = _ends(header, data_bytes)
+    out, before = {}, len(begin)
+    for name, end in ends.items():
+        about = header[name]
+        out[name] = Place(
+            dtype=about["dtype"], shape=tuple(about["shape"]), begin=before, end=len(begin) + end
+        )
+        before = len(begin) + end
+    return out
+
+
+def packed(tensors: Mapping[str, tuple[Place, bytes]]) -> bytes:
+    """A whole file of tensors of these kinds and shapes, wherever they lay."""
+    header, at = {}, 0
+    for name, (place, data) in tensors.items():
+        offsets = [at, at + len(data)]
+        header[name] = {"dtype": place.dtype, "shape": place.shape, "data_offsets": offsets}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the data is aligned
+    return b"".join([len(text).to_bytes(8, "little"), text, *(d for _, d in tensors.values())])
+
+
 def hashed(file: BinaryIO) -> Hashed:
     """Read a whole file that is open at its begin. Raises ValueError, saying what does not fit,
     RecursionError for a header that is nested too deep, and OSError."""
+    begin, header, metadata = _header(file)
+    ends = _ends(header, os.fstat(file.fileno()).st_size - len(begin))
+    whole, tensors, at = hashlib.sha256(begin), {}, 0
+    for name, end in ends.items():
+        own = hashlib.sha256()
+        while at < end:
+            piece = file.read(min(_PIECE_BYTES, end - at))
+            if not piece:
+                raise ValueError("it became shorter while it was read")
+            own.update(piece)
+            whole.update(piece)
+            at += len(piece)
+        tensors[name] = own.hexdigest()
+    return Hashed(sha256=whole.hexdigest(), metadata=metadata, tensors=tensors)
+
+
+def _header(file: BinaryIO) -> tuple[bytes, dict[str, Any], Any]:
+    """The bytes before the data, what they say of each tensor, and the header's own entry."""
     size = os.fstat(file.fileno()).st_size
     begin = file.read(8)
     length = int.from_bytes(begin, "little")
@@ -54,19 +111,7 @@ def hashed(file: BinaryIO) -> Hashed:
     if not isinstance(header, dict):
         raise ValueError("its header is no table")
     metadata = header.pop(METADATA, None)
-    ends = _ends(header, size - 8 - length)
-    whole, tensors, at = hashlib.sha256(begin + text), {}, 0
-    for name, end in ends.items():
-        own = hashlib.sha256()
-        while at < end:
-            piece = file.read(min(_PIECE_BYTES, end - at))
-            if not piece:
-                raise ValueError("it became shorter while it was read")
-            own.update(piece)
-            whole.update(piece)
-            at += len(piece)
-        tensors[name] = own.hexdigest()
-    return Hashed(sha256=whole.hexdigest(), metadata=metadata, tensors=tensors)
+    return begin + text, header, metadata
 
 
 def _ends(header: Mapping[str, Any], data_bytes: int) -> dict[str, int]:

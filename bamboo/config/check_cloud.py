@@ -10,6 +10,14 @@ from bamboo.named_files import what_is_wrong
 def check_cloud(job: JobConfig) -> None:
     """Raises InputError with the first impossible value."""
     cloud = job.cloud
+    if job.train.init and cloud.provider != "local":
+        raise InputError.at(
+            file=job.file,
+            key="train.init",
+            value=job.train.init,
+            problem="names weights on this machine, which do not travel to instances of an account",
+            remedy='leave it empty, or train with cloud.provider = "local"',
+        )
     if cloud.anchors and cloud.market != "spot":
         raise _at(job, "cloud.anchors", "stand beside spot nodes only", 'take 0, or market "spot"')
     if cloud.anchors > job.cluster.pipelines * job.cluster.stages:

@@ -74,8 +74,9 @@ def job_from_json(text: str, *, name: str = "resolved job") -> JobConfig:
     if isinstance(budget := tables.setdefault("budget", {}), dict):
         budget.setdefault("free_first_hour", True)  # so releases without the key billed a run
     segments = parse_segments(tables.pop("segments", ()), file=name)
+    weights = str(tables.pop("weights", ""))
     job = parse_job(tables, file=name)
-    return _finish(replace(job, file=file, code=code, segments=segments))
+    return _finish(replace(job, file=file, code=code, segments=segments, weights=weights))
 
 
 def _with_overrides(job: JobConfig, overrides: Sequence[str]) -> JobConfig:

@@ -90,4 +90,5 @@ def semantics(
         clip_norm=train.clip_norm,
         numerics=dict(numerics),
         segments=[asdict(segment) for segment in job.segments],
+        init=job.weights,
     )

@@ -79,6 +79,9 @@ class TrainConfig:
     clip_norm: float = 1.0
     """Global gradient norm limit; 0 switches clipping off."""
     precision: str = "fp32"
+    init: str = ""
+    """`run:ID` or `run:ID@step`: begin with the weights of another run, after its last step or
+    after this one; empty: with those that the layers draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +313,8 @@ class JobConfig:
     segments: tuple[Segment, ...] = ()
     """The segments of a run that are done, the first one first; [train] is of the one after them.
     No job file has any."""
+    weights: str = ""
+    """The digest of the weights that `train.init` names, once they were looked at."""
     code: str = ""
     """Folder with the code that a run took along at launch (`bamboo/user_code`); empty: the model
     is loaded from the file that the job names."""

@@ -4,8 +4,10 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from bamboo.checkpoint.initial import INIT_FOLDER, load_layers
 from bamboo.checkpoint.open import OpenObjects, open_objects
 from bamboo.checkpoint.run_files import fetch_data
 from bamboo.config.tree import JobConfig
@@ -15,7 +17,7 @@ from bamboo.models import build_model
 from bamboo.planner.memory import Sizes, stage_counts
 from bamboo.ports import ObjectStore, Store
 from bamboo.runtime.numerics import local_numerics, prepare
-from bamboo.runtime.slots import SlotBuilder
+from bamboo.runtime.slots import Initial, SlotBuilder
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.bundle import check_identity
@@ -62,9 +64,16 @@ def text_of(documents: Mapping[str, str], objects: ObjectStore) -> bytearray | N
     return fetch_data(objects, digest)
 
 
-def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = None) -> SlotBuilder:
+def load_builder(
+    job: JobConfig,
+    strategy: Strategy,
+    text: bytearray | None = None,
+    *,
+    run_dir: Path | None = None,
+) -> SlotBuilder:
     """Load data and model as the job says and check that they are what the strategy was made for.
-    `text`: the data, on a machine that has it not.
+    `text`: the data, on a machine that has it not; `run_dir`: where the weights lie that the run
+    begins with, if they are another run's.
 
     Raises InputError when this machine would compute other bits than the run's semantics say.
     """
@@ -80,7 +89,14 @@ def load_builder(job: JobConfig, strategy: Strategy, text: bytearray | None = No
         )
     if job.code:
         check_identity(Path(job.code), semantics.model.get("code", {}))
-    return SlotBuilder(job=job, strategy=strategy, spec=build_model(job), dataset=dataset)
+    initial: Initial | None = None
+    if semantics.init:
+        if run_dir is None:
+            raise InputError("this node has no folder of the run, and train.init lies there")
+        initial = partial(load_layers, run_dir / INIT_FOLDER, digest=semantics.init)
+    return SlotBuilder(
+        job=job, strategy=strategy, spec=build_model(job), dataset=dataset, initial=initial
+    )
 
 
 def needed_bytes(builder: SlotBuilder) -> int:

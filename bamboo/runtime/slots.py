@@ -1,7 +1,8 @@
 """Builds the runs of slots: the exchange plan of a slot, and its stage with fresh state."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Strategy
 from bamboo.topology.virtual_nodes import blocks_of
 
+Initial: TypeAlias = Callable[[Iterable[int]], Mapping[str, Tensor]]
+"""Layers -> their parameters at step 0, by global name, as tensors of the caller's own."""
+
 
 class SlotBuilder:
     """Everything that a node needs to build any slot at step 0, the same on every node."""
@@ -32,7 +36,10 @@ class SlotBuilder:
         spec: ModelSpec,
         dataset: Dataset,
         shares: tuple[int, ...] = (),
+        initial: Initial | None = None,
     ) -> None:
+        """`initial` gives the parameters that the run begins with; None: the layers draw them."""
+        self._initial = initial
         self.job, self.strategy, self.spec, self.dataset = job, strategy, spec, dataset
         self.optimizer = AdamW(job.train, job.segments)
         self.batch = batch_shape(job)
@@ -56,6 +63,7 @@ class SlotBuilder:
             spec=self.spec,
             dataset=self.dataset,
             shares=shares,
+            initial=self._initial,
         )
 
     def room_for(self, layers: Iterable[int]) -> dict[str, Tensor]:
@@ -80,7 +88,9 @@ class SlotBuilder:
         """A run of `slot` with its initial parameters and zero moments; or with those that it has
         before `step`, by name: they are taken, not copied. Raises ValueError when one of these has
         another shape."""
-        values = None if held is None else of_kind(held, KINDS[0])
+        values: Mapping[str, Tensor] | None = None if held is None else of_kind(held, KINDS[0])
+        if held is None and self._initial is not None:
+            values = self._initial(self.strategy.placement.layers_of(slot.stage))
         stage = Stage(
             self.spec,
             self.dataset,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, tensor_sha256
+from bamboo.checkpoint.initial import INIT_FOLDER, all_layers
 from bamboo.config.load import job_from_json
 from bamboo.config.resolve import semantics
 from bamboo.config.tree import JobConfig
@@ -43,7 +44,7 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
     prepare(job.cluster)
     data = load_data(job)
     ours = same_semantics(run, job, data)
-    calm = CalmRun(job, build_model(job), data)
+    calm = calm_run(run, job, data)
     result: dict[str, Any] = {
         "schema_version": 1,
         "equal": True,
@@ -61,6 +62,21 @@ def verify(run: Path, progress: Progress) -> dict[str, Any]:
         if not found or any(one.hex() != loss.hex() for one in found):
             return result | difference(step, "loss", loss.hex(), [one.hex() for one in found])
     return result | compare_tensors(calm, final.tensors)
+
+
+def calm_run(run: Path, job: JobConfig, data: Dataset) -> CalmRun:
+    """The calm reference of the run in this folder, before its first step. Raises InputError when
+    the weights that it began with are not there."""
+    calm = CalmRun(job, build_model(job), data)
+    if not job.weights:
+        return calm
+    mine, folder = calm.tensors(), run / INIT_FOLDER
+    for held in all_layers(folder, digest=job.weights):
+        for name, tensor in held.items():
+            if name not in mine or mine[name].shape != tensor.shape:
+                raise InputError(f"{folder}: {name} is not of the run's model; put it back")
+        calm.load(held, 0)
+    return calm
 
 
 def job_of_run(run: Path) -> JobConfig:

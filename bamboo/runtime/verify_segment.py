@@ -23,13 +23,13 @@ from bamboo.checkpoint.manifest import HashAt, Manifest, folder_of
 from bamboo.config.tree import JobConfig
 from bamboo.data.dataset import load_data
 from bamboo.errors import InputError, StorageUnavailable
-from bamboo.models import build_model
 from bamboo.ports import ObjectStore
 from bamboo.runtime.answer import answer_equal, tell_progress
 from bamboo.runtime.numerics import prepare
 from bamboo.runtime.reference import CalmRun
 from bamboo.runtime.verify import (
     Progress,
+    calm_run,
     compare_tensors,
     difference,
     job_of_run,
@@ -70,7 +70,7 @@ def verify_segment(
         kept = _Kept(*checkpoints(run, job), run.resolve().name, ours.hash_at)
         start = kept.start(first, stop, done) if first else None
         witnesses = kept.of(stop) | _final_of(run, stop)
-        calm = CalmRun(job, build_model(job), data)
+        calm = calm_run(run, job, data)
         if start is not None:
             kept.load(calm, start)
     except StorageUnavailable as error:

@@ -196,7 +196,7 @@ class _Worker:
         threading.excepthook = self._thread_broke
         job, me = self._job, self._me
         strategy = Strategy.from_json(self._documents["strategy"])
-        builder = load_builder(job, strategy, self._text)
+        builder = load_builder(job, strategy, self._text, run_dir=self._run_dir)
         touch(needed_bytes(builder))
         transport = self._transport()
         log = self._run_dir / "events" / f"{me}.jsonl" if self._run_dir else None

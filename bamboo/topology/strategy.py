@@ -51,10 +51,14 @@ class Semantics:
     """The segments that are done before this one, of a run that was resumed with more steps: each
     {to_step, steps, learning_rate, warmup_steps, final_learning_rate}, as `config.tree.Segment`."""
 
+    init: str = ""
+    """The digest of the weights that it begins with; empty: those that the layers draw."""
+
     def body(self) -> dict[str, Any]:
-        """As JSON. What a run of one segment does not have is left out, so that its hash is the one
-        that it had before there were any."""
-        return {name: value for name, value in asdict(self).items() if name != "segments" or value}
+        """As JSON. Segments and weights that a run does not have are left out, so that its hash is
+        the one that it had before there were any."""
+        optional = ("segments", "init")
+        return {n: value for n, value in asdict(self).items() if value or n not in optional}
 
     def hash(self) -> str:
         """What `verify` and `resume` compare: 16 hex digits of SHA-256 over the canonical JSON."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli import background, launching
+from cli import background, initial, launching
 from cli.begun import Begun
 from cli.budget_options import limit_options
 from cli.echo import echo, echo_result
@@ -26,10 +26,11 @@ from cli.views.trace import trace_body, trace_text
 def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     """The plan before a start, a line or several each."""
     run, planned, played = prepared.run, prepared.planned, prepared.trace
+    begins = [] if prepared.weights is None else [initial.said(prepared.weights)]
     if not verbose:
-        return plan_lines(run, planned, played=played)
+        return [*plan_lines(run, planned, played=played), *begins]
     said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
-    said.append(plan_text(run, planned))
+    said += [plan_text(run, planned), *begins]
     return said if played is None else [*said, trace_text(played)]
 
 

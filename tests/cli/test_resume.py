@@ -3,6 +3,7 @@ and what comes out is bit for bit the calm run."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -140,7 +141,7 @@ def lose_further_segment(bench: Bench, run: str, *arguments: str, after: int) ->
 
     def is_on() -> bool:
         assert process.poll() is None, (bench.folder / f"{run}.longer").read_text()
-        return f'"step": {after}' in metrics.read_text()
+        return re.search(rf'"step": ?{after}\b', metrics.read_text()) is not None
 
     try:
         wait_until(is_on, what="a step of the further segment", timeout_s=90.0)

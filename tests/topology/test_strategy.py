@@ -55,6 +55,7 @@ CHANGED = {
     "precision": "bf16",
     "clip_norm": 0.5,
     "numerics": {"torch": "2.13.0", "threads": 2},
+    "init": "0a" * 32,
     "segments": [{"to_step": 60, "steps": 80, "learning_rate": 1e-3}],
 }
 

@@ -1,0 +1,161 @@
+"""The weights that a run begins with, where they are another run's: kept in the run's own folder.
+
+    init/layer-00000.safetensors …   param/0.<name> …, without moments
+    init/manifest.json               {schema_version, run, step, tensors: {name: sha256}}
+
+Rule: a layer's tensors lie in a file of their own, so who builds a stage reads only its own; and
+what was read is held against the digest that the run's semantics have.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bamboo.checkpoint.final import tensor_sha256
+from bamboo.checkpoint.manifest import layer_of
+from bamboo.checkpoint.tensor_file import Place, packed, places
+from bamboo.errors import InputError
+from bamboo.named_files import open_named
+from bamboo.new_files import write_whole
+from bamboo.topology.strategy import canonical_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INIT_FOLDER = "init"
+SCHEMA_VERSION = 1
+PARAM = "param/"
+_MANIFEST = "manifest.json"
+_MOST_MANIFEST_BYTES = 2**28
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The weights of a run after `step` steps."""
+
+    run: str
+    step: int
+    tensors: Mapping[str, str]
+    """Global name of a parameter, `3.weight` -> SHA-256 of its raw bytes."""
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Its kind, such as `F32`, and its shape."""
+
+    @property
+    def digest(self) -> str:
+        """Of all of them, whatever run they are of and however they were cut."""
+        return _digest(self.tensors)
+
+
+def weights_in(files: Sequence[Path], *, run: str, step: int) -> Weights:
+    """What the files of a final state, or the shards of a checkpoint, hold. Raises InputError for
+    one that cannot be read."""
+    tensors, shapes = {}, {}
+    for name, place, data in _parameters(files):
+        tensors[name] = hashlib.sha256(data).hexdigest()
+        shapes[name] = (place.dtype, place.shape)
+    return Weights(run=run, step=step, tensors=tensors, shapes=shapes)
+
+
+def keep_weights(files: Sequence[Path], weights: Weights, folder: Path) -> None:
+    """Write them into a run's folder, the manifest last. Raises InputError when they have changed
+    since they were looked at, OSError."""
+    folder.mkdir()
+    layers: dict[int, dict[str, tuple[Place, bytes]]] = {}
+    for name, place, data in _parameters(files):
+        if hashlib.sha256(data).hexdigest() != weights.tensors.get(name):
+            raise InputError(
+                f"the weights of run {weights.run} have changed since they were looked at; launch "
+                "again"
+            )
+        layers.setdefault(layer_of(PARAM + name), {})[PARAM + name] = (place, data)
+    for layer, tensors in layers.items():
+        write_whole(folder / _layer_file(layer), packed(tensors))
+    body = {
+        "schema_version": SCHEMA_VERSION,
+        "run": weights.run,
+        "step": weights.step,
+        "tensors": dict(weights.tensors),
+    }
+    write_whole(folder / _MANIFEST, (json.dumps(body, indent=1) + "\n").encode())
+
+
+def load_layers(folder: Path, layers: Iterable[int], *, digest: str) -> "dict[str, Tensor]":
+    """The parameters of these layers, by global name, out of a run's folder. Raises InputError when
+    they are not those of this digest."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    kept = _kept(folder, digest)
+    out: dict[str, Tensor] = {}
+    wanted = set(layers)
+    for layer in sorted(wanted & {layer_of(PARAM + name) for name in kept}):
+        path = folder / _layer_file(layer)
+        try:
+            found = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise _damaged(path, str(error)) from error
+        for name, tensor in found.items():
+            short = name.removeprefix(PARAM)
+            if tensor_sha256(tensor) != kept.get(short):
+                raise _damaged(path, f"{name} is not what was written")
+            out[short] = tensor
+    lacking = [n for n in kept if layer_of(PARAM + n) in wanted and n not in out]
+    if lacking:
+        raise _damaged(folder, f"{min(lacking)} is not there")
+    return out
+
+
+def all_layers(folder: Path, *, digest: str) -> Iterator["dict[str, Tensor]"]:
+    """The parameters of one layer after the other, named as in the final files. Raises as
+    `load_layers`."""
+    for layer in sorted({layer_of(PARAM + name) for name in _kept(folder, digest)}):
+        held = load_layers(folder, [layer], digest=digest)
+        yield {PARAM + name: tensor for name, tensor in held.items()}
+
+
+def _kept(folder: Path, digest: str) -> Mapping[str, str]:
+    path = folder / _MANIFEST
+    try:
+        with open_named(path, follow=False) as file:
+            tensors: dict[str, str] = json.loads(file.read(_MOST_MANIFEST_BYTES))["tensors"]
+        found = _digest(tensors)
+    except OSError as error:
+        raise _damaged(path, str(error.strerror)) from error
+    except _DAMAGE as error:
+        raise _damaged(path, str(error)) from error
+    if found != digest:
+        raise _damaged(path, f"it names weights of digest {found[:12]}, not {digest[:12]}")
+    return tensors
+
+
+def _parameters(files: Sequence[Path]) -> Iterator[tuple[str, Place, bytes]]:
+    """Global name, place and raw bytes of each parameter, one after the other."""
+    for path in files:
+        try:
+            with open_named(path, follow=False) as file:
+                for name, place in places(file).items():
+                    if name.startswith(PARAM):
+                        file.seek(place.begin)
+                        yield name.removeprefix(PARAM), place, file.read(place.end - place.begin)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; take another step of that run") from error
+        except _DAMAGE as error:
+            raise InputError(
+                f"{path}: is damaged ({error}); take another step of that run"
+            ) from error
+
+
+def _digest(tensors: Mapping[str, str]) -> str:
+    return hashlib.sha256(canonical_json(dict(tensors)).encode()).hexdigest()
+
+
+def _layer_file(layer: int) -> str:
+    return f"layer-{layer:05d}.safetensors"
+
+
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(f"{path}: {why}; the weights that the run begins with must be put back")

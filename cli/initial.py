@@ -1,0 +1,176 @@
+"""`train.init = "run:ID[@step]"`: a run that begins with the weights of another one.
+
+Rule: only the weights are taken, neither moments nor the place in the data. They are looked at
+before the launch and kept with the new run, which needs the other one no more.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bamboo.checkpoint.catalogue import examine, steps
+from bamboo.checkpoint.final import read_final
+from bamboo.checkpoint.initial import INIT_FOLDER, Weights, keep_weights, weights_in
+from bamboo.config.tree import JobConfig
+from bamboo.errors import InputError
+from cli import finish, runs, wiring
+from cli.look import job_of, strategy_of
+from cli.runs import RunFolder
+
+_INIT = re.compile(r"run:([^@\s]+)(?:@([0-9]{1,9}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The state of another run, by its place."""
+
+    folder: RunFolder
+    step: int | None
+    """None: that of its end."""
+
+    def __str__(self) -> str:
+        at = "its end" if self.step is None else f"step {self.step}"
+        return f"run {self.folder.id} after {at}"
+
+
+def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
+    """The job with the digest of the weights that it begins with, and those; None: with its own.
+    Raises InputError where they cannot be had, StorageUnavailable."""
+    if not job.train.init:
+        return job, None
+    with _files(job, source_of(job)) as (files, run, step):
+        weights = weights_in(files, run=run, step=step)
+    return replace(job, weights=weights.digest), weights
+
+
+def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
+    """Write them into the folder of the new run. Raises InputError when they have changed since."""
+    with _files(job, source_of(job)) as (files, _, _):
+        keep_weights(files, weights, folder.path / INIT_FOLDER)
+
+
+def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:
+    """Raise InputError unless the run in this folder, which goes on as `job`, has the weights that
+    it began with still: `verify` and who begins anew need them."""
+    if job.train.init != before.train.init:
+        raise _at(
+            job,
+            f"names other weights than run {folder.id} began with, {before.train.init!r}",
+            "leave the setting as it was, or launch the job as a run of its own",
+        )
+    if not job.weights:
+        return
+    kept = folder.path / INIT_FOLDER
+    found = weights_in(sorted(kept.glob("layer-*.safetensors")), run=folder.id, step=0)
+    if found.digest != job.weights:
+        raise InputError(
+            f"{kept} does not hold the weights that run {folder.id} began with; put them back"
+        )
+
+
+def said(weights: Weights) -> str:
+    """Where they come from, in a line."""
+    return (
+        f"begins with the weights of run {weights.run} after step {weights.step} "
+        f"({weights.digest[:12]}), kept with the run; moments, data and learning rate begin anew"
+    )
+
+
+def source_of(job: JobConfig) -> Source:
+    """Raises InputError for what names no run."""
+    found = _INIT.fullmatch(job.train.init)
+    if found is None:
+        raise _at(job, "names no run", 'write "run:ID", or "run:ID@20" for a checkpoint of it')
+    step = None if found[2] is None else int(found[2])
+    return Source(folder=runs.find(runs.home(), found[1]), step=step)
+
+
+def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> None:
+    """Raise InputError with the first tensor that is another one in the job's model, as the
+    preflight has `seen` it; where it looked at no layer there is nothing to compare."""
+    shapes: dict[str, Sequence[int]] = {
+        f"{layer['index']}.{name}": shape
+        for layer in seen["layers"]
+        for name, shape in layer.get("shapes", {}).items()
+    }
+    if not shapes:
+        return
+    for name in sorted(shapes.keys() | weights.shapes.keys(), key=_in_order):
+        ours, theirs = shapes.get(name), weights.shapes.get(name)
+        if ours is None or theirs is None or ("F32", tuple(ours)) != theirs:
+            here = "not there" if ours is None else f"of shape {list(ours)}"
+            there = "not there" if theirs is None else f"{theirs[0]} of shape {list(theirs[1])}"
+            raise _at(
+                job,
+                f"is of another model: {name} is {here} in this one and {there} in run "
+                f"{weights.run}",
+                "take a run of the same [model]",
+            )
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    layer, _, rest = name.partition(".")
+    return int(layer), rest
+
+
+@contextmanager
+def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
+    """The files of that state, for as long as the block lasts, the run and its steps."""
+    folder = source.folder
+    if why := _wrong_with_final(source):
+        if source.step is None:
+            there = steps(wiring.checkpoints_of(folder, job_of(folder)))
+            remedy = "take another run"
+            if there:
+                remedy = f'take a checkpoint of it, "run:{folder.id}@{there[0]}"'
+            raise _at(job, f"run {folder.id} has no final state: {why}", remedy)
+        with _checkpoint(job, source) as files:
+            yield files, folder.id, source.step
+        return
+    final = read_final(folder.final)
+    yield sorted(folder.final.glob("stage-*.safetensors")), folder.id, final.step
+
+
+def _wrong_with_final(source: Source) -> str:
+    """Why the final state of the run is not the one to take, or ""."""
+    folder = source.folder
+    if folder.receipt.exists() and not folder.final_manifest.exists():
+        finish.bring_late(folder, folder.read_json(folder.receipt))
+    try:
+        final = read_final(folder.final)
+    except InputError as error:
+        return str(error)
+    if source.step not in (None, final.step):
+        return f"it is of step {final.step}"
+    return f"{folder.final / final.damaged[0]} is damaged" if final.damaged else ""
+
+
+@contextmanager
+def _checkpoint(job: JobConfig, source: Source) -> Iterator[list[Path]]:
+    folder, step = source.folder, source.step
+    assert step is not None, "asked for a checkpoint by its step"
+    objects = wiring.checkpoints_of(folder, job_of(folder))
+    hashes = strategy_of(folder).semantics.hash_at
+    manifest, why = examine(objects, step, run=folder.id, semantic_hash=hashes)
+    if manifest is None or why:
+        there = ", ".join(map(str, sorted(steps(objects)))) or "none"
+        remedy = f"take one that is there ({there})"
+        raise _at(job, f"the checkpoint of step {step} of run {folder.id} {why}", remedy)
+    with TemporaryDirectory(prefix="bamboo-") as scratch:
+        files = []
+        for number, shard in enumerate(manifest.shards):
+            path = Path(scratch) / f"{number}.safetensors"
+            if not objects.fetch(shard.name, path):
+                raise _at(job, f"{shard.name} of run {folder.id} is gone", "take another step")
+            files.append(path)
+        yield files
+
+
+def _at(job: JobConfig, problem: str, remedy: str) -> InputError:
+    return InputError.at(
+        file=job.file, key="train.init", value=job.train.init, problem=problem, remedy=remedy
+    )
