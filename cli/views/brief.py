@@ -218,7 +218,7 @@ def _lost(body: Mapping[str, Any]) -> list[str]:
     """A line for all losses, and one for each."""
     lost, relaid = body["preemptions"], body["reconfigurations"]
     again = sum(one["steps_again"] for one in relaid)
-    noticed = sum(one["planned"] for one in lost)
+    noticed = sum(one.get("planned", False) for one in lost)
     words = count(len(lost), "node") + " lost" + (f", {noticed} after a notice" if noticed else "")
     if relaid:
         words += f"; {count(len(relaid), 'new layout')}"
