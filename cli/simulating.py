@@ -26,6 +26,7 @@ from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
 from cli.autoscaling import terms_of
+from cli.intervals import given_every
 from cli.market import check_time_scale
 from cli.market_options import MarketAsked
 from cli.markets import check_hours, check_seed, made, market_of
@@ -103,6 +104,7 @@ def prepare(
         last_step=math.inf if endless else job.train.steps,
         restart_s=restart_s or {},
         store=planned.catalogue.auxiliary,
+        interval_is_open=given_every(there) is None,
         keep=job.checkpoint.keep,
     )
     return Simulated(

@@ -46,5 +46,7 @@ class Asked:
     """Of other ways by name (`bamboo.sim.ways.RESTART_S`), where it is not their default."""
     store: Mapping[str, AuxiliaryPrice] = field(default_factory=dict)
     """Prices of the object store; empty: checkpoints are not paid."""
+    interval_is_open: bool = False
+    """Whether the plan chose `policy.checkpoint_every`: another way then takes its own best one."""
     keep: int = 2
     """So many checkpoints are kept."""

@@ -93,7 +93,7 @@ def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
     nodes = policy.pipelines * policy.stages
     between_s = between_losses_s(trace, nodes)
     step_s = policy.step_s(policy.pipelines, policy.stages)
-    every = policy.checkpoint_every
+    every = 0 if asked.interval_is_open else policy.checkpoint_every
     if not every and step_s is not None and not math.isinf(between_s):
         # Nobody waits for one that is written behind the training; its requests are paid.
         put = asked.store.get("put")

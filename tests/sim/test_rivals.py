@@ -6,6 +6,7 @@ import pytest
 
 from bamboo.errors import CoreMisuse
 from bamboo.planner.auxiliary import NEEDED, AuxiliaryPrice
+from bamboo.planner.checkpoint_cost import checkpoint_puts
 from bamboo.planner.origin import Origin
 from bamboo.planner.zones import USD_PER_GB
 from bamboo.sim.run import simulate, simulate_seeds
@@ -115,6 +116,8 @@ def test_a_job_without_checkpoints_leaves_the_other_way_its_best_interval() -> N
     market = trace(EIGHT, *LOSSES)
     best, own = (restart_terms(asked(pipelines=2, every=n), market) for n in (0, 500))
     assert own.checkpoint_every == 500
+    ours = replace(asked(pipelines=2, every=500), interval_is_open=True)
+    assert restart_terms(ours, market) == best, "what our plan chose is not the other way's"
     assert 1 <= best.checkpoint_every < 10
     assert restart_terms(asked(pipelines=2), trace(EIGHT)).checkpoint_every == 0
     lost = [
@@ -135,7 +138,8 @@ def test_dear_requests_make_checkpoints_rarer_and_are_paid() -> None:
     assert simulate(found[0], market, system=CHECKPOINT_RESTART).store_usd == 0
     theirs = simulate(found[1], market, system=CHECKPOINT_RESTART)
     written = (theirs.steps + theirs.lost_steps) / seldom
-    assert theirs.store_usd == pytest.approx(written * 5 * 10 / 1000, rel=0.05)
+    requests = checkpoint_puts([1.0] * 4)
+    assert theirs.store_usd == pytest.approx(written * requests * 10 / 1000, rel=0.05)
     assert simulate(found[1], market, system=ON_DEMAND).store_usd == 0
 
 
