@@ -22,7 +22,9 @@ come is a model, and a copy an hour costs next to nothing."""
 PAUSE_S = 0.005
 COPY_BYTES_PER_S = 1e9
 """What a checkpoint takes of the training: a pause, and a copy of the state of the largest stage in
-memory. Measured on a CPU (`benchmarks.checkpoint_default`); the memory of a GPU copies faster."""
+memory. Together 9 ms where a stage has 2.6 MB: `benchmarks.elastic`, one every five steps of 345 ms
+on the virtual device at +0.5 %. A thread copied 400 MB into new memory at 0.6 GB/s and 64 MB at
+2 GB/s on a busy machine of two cores; the memory of a GPU copies faster."""
 REQUESTS = 1000
 """What the price of a request is of."""
 PART_BYTES = 64 << 20

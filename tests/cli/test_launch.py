@@ -34,6 +34,7 @@ redundancy = "eager"
 PASSWORD = "Zq7-of-this-test"
 LONG = (
     "train.steps=100000",
+    "checkpoint.every_steps=0",
     'cluster.device="virtual"',
     "cluster.virtual_forward_ms=[10.0]",
     "cluster.virtual_backward_ms=[20.0]",
