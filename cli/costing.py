@@ -28,6 +28,7 @@ from bamboo.planner.chosen import (
     value_at,
     value_in_short,
 )
+from bamboo.planner.credible import OneCard, doubt_of, one_card
 from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import again, options, shared_out, together
 from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, REPLACE_S, RESTART_S
@@ -96,6 +97,8 @@ class JobCost:
     deadline_h: float
     budget_usd: float
     """inf: none."""
+    alone: OneCard | None
+    """Where the whole model fits one GPU, whose times are modelled."""
 
     @property
     def rows(self) -> tuple[Option, ...]:
@@ -146,19 +149,28 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         raise InputError(f"no option fits: {next(iter(offers.too_large.values()))}")
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
     budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
+    alone = one_card(offers.offers) if offers.modelled else None
+    doubt = partial(
+        doubt_of,
+        # A model that one GPU has room for is held against that GPU, in a note.
+        best=None if alone else offers.best_known,
+        catalogue=offers.catalogue,
+        tokens_per_sample=job.model.context,
+    )
     rounds = []
     for tighter in (1.0, TIGHTER, TIGHTER**2):
         inside = replace(question, most_hours=deadline_h * tighter)
         rounds.append(_round(job, offers, inside, terms, asked=asked, bar=bar))
         table, ours, rival = rounds[-1]
-        chosen = _chosen(ours, table, deadline_h=deadline_h, budget_usd=budget_usd)
-        if chosen.outcome is not None or not _late(ours, deadline_h, budget_usd):
+        chosen = _chosen(ours, table, doubt, deadline_h=deadline_h, budget_usd=budget_usd)
+        hopeful = [one for one in ours if not doubt(one.option)]
+        if chosen.outcome is not None or not _late(hopeful, deadline_h, budget_usd):
             break
     if chosen.outcome is None:
         # Of all that was played, for what would be enough.
         every = [outcome for _, found, _ in rounds for outcome in found]
         table, ours, rival = rounds[0]
-        chosen = _chosen(every, table, deadline_h=deadline_h, budget_usd=budget_usd)
+        chosen = _chosen(every, table, doubt, deadline_h=deadline_h, budget_usd=budget_usd)
     return JobCost(
         job=job,
         offers=offers,
@@ -173,6 +185,7 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         seeds=asked.seeds,
         deadline_h=deadline_h,
         budget_usd=budget_usd,
+        alone=alone,
     )
 
 
@@ -322,10 +335,20 @@ def _rival(
 
 
 def _chosen(
-    found: Sequence[Outcome], table: Options, *, deadline_h: float, budget_usd: float
+    found: Sequence[Outcome],
+    table: Options,
+    doubt: Callable[[Option], str],
+    *,
+    deadline_h: float,
+    budget_usd: float,
 ) -> Chosen:
+    able = [one for one in found if one.option.launchable]
+    hopeful = [one for one in able if not doubt(one.option)]
+    if able and not hopeful:
+        best = max((one.option for one in able), key=lambda option: option.value)
+        return Chosen(outcome=None, why=f"No sensible way found, because {doubt(best)}.")
     if found:
-        return choose(found, deadline_h=deadline_h, budget_usd=budget_usd)
+        return choose(hopeful, deadline_h=deadline_h, budget_usd=budget_usd)
     return Chosen(
         outcome=None,
         why=f"Not enough: no plan that fits is done within {deadline_h:g} h; none takes less than "

@@ -17,6 +17,7 @@ from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.credible import BestKnown, best_known
 from bamboo.planner.option import Offer
 from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profiled import Profile
@@ -60,6 +61,8 @@ class Offers:
     too_large: Mapping[str, str]
     """Types on which some layer does not fit even alone, and why."""
     catalogue: Catalogue
+    best_known: BestKnown | None = None
+    """What the job's products are known to cost; None: times are not modelled for GPUs."""
 
     def price_warnings(self, zones: Sequence[str]) -> tuple[str, ...]:
         """What is to be said of the prices of all that is compared, in these zones."""
@@ -82,12 +85,14 @@ def offers_of(
     kinds = [catalogue.find(name) for name in dict.fromkeys(names)]
     too_large: dict[str, str] = {}
     found: dict[str, Workload] = {}
+    best = None
     if alike:
         one = _as_given(job, asked.samples_per_s) if asked.samples_per_s > 0 else _as_planned(job)
         found = {kind.name: one for kind in kinds}
         source = one.source
     else:
         profile = _profile(job, path, progress)
+        best = best_known(profile, catalogue, load_gpus())
         for kind in kinds:
             try:
                 found[kind.name] = on_type(kind, profile, job=job)
@@ -115,6 +120,7 @@ def offers_of(
         modelled=not alike,
         too_large=too_large,
         catalogue=catalogue,
+        best_known=best,
     )
 
 

@@ -24,6 +24,8 @@ class Gpu:
     memory_gib: float
     fp32_tflops: float
     """Peak without tensor cores."""
+    bf16_tflops: float
+    """Peak of dense products on tensor cores; 0: it has none of that type."""
     bandwidth_gb_per_s: float
     """Peak of its memory."""
 
@@ -128,8 +130,11 @@ def _gpu(name: str, body: Mapping[str, Any]) -> Gpu:
         name=name,
         memory_gib=float(body["memory_gib"]),
         fp32_tflops=float(body["fp32_tflops"]),
+        bf16_tflops=float(body["bf16_tflops"]),
         bandwidth_gb_per_s=float(body["bandwidth_gb_per_s"]),
     )
     if min(gpu.memory_gib, gpu.fp32_tflops, gpu.bandwidth_gb_per_s) <= 0:
         raise ValueError(f"{name}: memory, arithmetic and bandwidth must be above 0")
+    if gpu.bf16_tflops < 0:
+        raise ValueError(f"{name}: bf16_tflops must be 0 or more")
     return gpu

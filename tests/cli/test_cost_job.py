@@ -225,3 +225,16 @@ def test_gpt2_xl_needs_no_model_in_memory(
     assert body["do_not_fit"]["lines"] > 0
     assert "layer " in body["do_not_fit"]["nearest"]
     assert all(row["bytes_of_fullest_node"] > 10 * 2**30 for row in body["options"])
+
+
+def test_what_is_beyond_any_quota_is_no_advice(
+    job: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bamboo.planner.credible.MOST_VCPUS", 1)
+    assert main.run(["cost", job, *FAST]) == 2
+    said = capsys.readouterr()
+    assert "No sensible way found, because the best, " in said.err
+    assert "take g4dn" not in said.out
+    body = body_of(capsys, job, *FAST, code=2)
+    assert body["chosen"] is None
+    assert "vCPUs of one quota, and more than 1 are not to be counted on" in body["why"]

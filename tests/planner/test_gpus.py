@@ -18,7 +18,7 @@ TABLE = GpuTable(
     bandwidth_share=0.8,
     kernel_s=1e-5,
     gpus={
-        name: Gpu(name=name, memory_gib=gib, fp32_tflops=10, bandwidth_gb_per_s=500)
+        name: Gpu(name=name, memory_gib=gib, fp32_tflops=10, bf16_tflops=80, bandwidth_gb_per_s=500)
         for name, gib in (("X1", 1), ("X2", 2), ("X2-4GB", 4))
     },
 )
@@ -32,6 +32,7 @@ kernel_us = 10
 [gpus.X1]
 memory_gib = 1
 fp32_tflops = 10
+bf16_tflops = 80
 bandwidth_gb_per_s = 500
 """
 
@@ -75,7 +76,7 @@ def test_a_faster_gpu_takes_no_longer_and_no_less_than_its_share(
 
 @given(PROFILES)
 def test_only_times_are_modelled(one: Profile) -> None:
-    roomy = Gpu(name="R", memory_gib=1e9, fp32_tflops=10, bandwidth_gb_per_s=500)
+    roomy = Gpu(name="R", memory_gib=1e9, fp32_tflops=10, bf16_tflops=80, bandwidth_gb_per_s=500)
     made = TABLE.modelled(one, roomy)
     assert made.modelled
     assert "modelled for R" in made.source

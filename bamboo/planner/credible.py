@@ -1,0 +1,116 @@
+"""What is no advice: an option that costs many times what the same work is known to cost, or that
+asks for more instances than anybody should count on.
+
+Rule: what is known is derived from figures that have a source. The flops of the job's products, at
+the catalogue's cheapest bf16 tensor flops for a dollar on demand with every GPU of the instance
+used, of which a run reaches UTILISATION. On demand, because that is to be had at that price by
+whoever pays it.
+"""
+
+from dataclasses import dataclass
+
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.gpus import GpuTable
+from bamboo.planner.memory import Sizes, StageCounts, sizes_of
+from bamboo.planner.option import HOUR_S, Offer, Option
+from bamboo.planner.profiled import Profile
+from bamboo.planner.quota import quota_needed
+from bamboo.planner.value import samples_per_usd
+
+UTILISATION = 0.40
+"""Of the peak, by the flops of the model: large runs on tensor cores are published to reach 38 to
+43 % (Llama Team, "The Llama 3 Herd of Models", 2024)."""
+MOST_TIMES = 5.0
+"""The best known price: what costs more is not advised."""
+MOST_VCPUS = 5_000
+"""Of one GPU quota: assumed, for AWS publishes no upper end. A new account has none at all."""
+ALONE = StageCounts(stage=0, waiting=0, in_flight=1, stashed=0, replica=False, ahead=0)
+"""A model on one device, one microbatch after the other into one gradient."""
+NOTHING = Sizes(parameters=0, activations=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestKnown:
+    """What the products of one sample are known to cost."""
+
+    usd_per_sample: float
+    source: str
+    """Where that is from, in words."""
+
+    def times(self, option: Option) -> float:
+        """How many times as much a sample costs with the option."""
+        return 1 / (option.value * self.usd_per_sample)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneCard:
+    """A single GPU that the whole model fits, without a pipeline."""
+
+    offer: Offer
+    samples_per_usd: float
+    """On demand, with the times of the offer, whatever other GPUs its instance has."""
+
+
+def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKnown | None:
+    """By the work that was counted of a job's layers. None: they have no products, or no type of
+    the catalogue has a GPU with bf16."""
+    flops = sum(x.forward.product_flops + x.backward.product_flops for x in counted.layers)
+    able = {}
+    for kind in catalogue.types.values():
+        tflops = gpus.of(kind.gpu, kind.gpu_memory_gib).bf16_tflops
+        if tflops and kind.on_demand_usd_per_hour:
+            able[kind.name] = kind.gpus * tflops / kind.on_demand_usd_per_hour
+    if not flops or not able:
+        return None
+    kind = catalogue.types[max(able, key=lambda name: able[name])]
+    peak = gpus.of(kind.gpu, kind.gpu_memory_gib).bf16_tflops
+    each = "its GPU" if kind.gpus == 1 else f"each of its {kind.gpus} GPUs"
+    return BestKnown(
+        usd_per_sample=flops / counted.microbatch / (able[kind.name] * 1e12 * UTILISATION * HOUR_S),
+        source=f"the job's flops in bf16 on {kind.name} at ${kind.on_demand_usd_per_hour:g}/h on "
+        f"demand, {100 * UTILISATION:.0f} % of the {peak:g} TFLOPS of {each}",
+    )
+
+
+def one_card(offers: tuple[Offer, ...]) -> OneCard | None:
+    """The GPU on which the whole model trains for the fewest dollars; None: it fits none."""
+    found = []
+    for offer in offers:
+        work = offer.workload
+        sizes = sizes_of(work.layers)
+        if ALONE.bytes_of(sizes, NOTHING, crossing_bytes=0).total <= offer.memory_bytes:
+            step_s = sum(work.both_s) * work.shape.total + sum(work.optimizer_s)
+            value = samples_per_usd(work.batch / step_s, offer.on_demand_usd_per_hour)
+            found.append(OneCard(offer=offer, samples_per_usd=value))
+    return max(found, key=lambda one: one.samples_per_usd, default=None)
+
+
+def doubt_of(
+    option: Option, best: BestKnown | None, catalogue: Catalogue, *, tokens_per_sample: int
+) -> str:
+    """Why nobody is told to take an option, after "because"; "": nothing speaks against it. `best`
+    None: its price is not held against any."""
+    times = 0.0 if best is None else best.times(option)
+    if best is not None and times > MOST_TIMES:
+        known = best.usd_per_sample / tokens_per_sample * 1e6
+        comes_to = option.usd_per_million_tokens(tokens_per_sample)
+        return (
+            f"the best, {option.line.name} with {option.plan.nodes} nodes, costs {_usd(comes_to)} "
+            f"a million tokens, {times:.3g} times the {_usd(known)} of {best.source}; beyond "
+            f"{MOST_TIMES:g} times that nothing is advised. Bamboo computes in fp32 without tensor "
+            "cores, on one GPU of an instance"
+        )
+    for spot, nodes in option.by_market().items():
+        for need in quota_needed({option.line.instance_type: nodes}, catalogue, spot=spot):
+            has = max(MOST_VCPUS, need.has or 0)
+            if need.vcpus is not None and need.vcpus > has:
+                return (
+                    f"the best, {option.line.name} with {option.plan.nodes} nodes, needs "
+                    f"{need.vcpus:,} vCPUs of one quota, and more than {has:,.0f} are not to be "
+                    "counted on"
+                )
+    return ""
+
+
+def _usd(amount: float) -> str:
+    return f"${amount:,.2f}" if amount >= 1 else f"${amount:.2g}"
