@@ -78,7 +78,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setenv("PYTHONPATH", str(ACTORS))
+    monkeypatch.setenv("PYTHONPATH", str(ACTORS), prepend=os.pathsep)
     world = World(tmp_path)
     yield world
     world.close()

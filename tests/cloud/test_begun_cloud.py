@@ -87,7 +87,7 @@ def test_what_it_said_before_it_was_a_runs_stands_in_the_runs_log(tmp_path, monk
     (tmp_path / "says.py").write_text(
         "import sys; sys.stderr.write('imported with words\\n')", encoding="utf-8"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ACTORS}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ACTORS}", prepend=os.pathsep)
     cloud = start(tmp_path, preload="says")
     try:
         assert "imported with words" in (tmp_path / "logs" / "cloud.log").read_text()

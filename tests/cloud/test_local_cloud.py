@@ -51,7 +51,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cloud(run_dir: Path) -> Iterator[LocalCloud]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ACTORS))
+        patch.setenv("PYTHONPATH", str(ACTORS), prepend=os.pathsep)
         for name, value in OF_THE_USER.items():
             patch.setenv(name, value)
         cloud = start(run_dir)

@@ -253,7 +253,7 @@ def test_text_hashes_alike_in_every_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     (tmp_path / "says.py").write_text("print(hash('text'), flush=True)\n", encoding="utf-8")
     said = []
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_the_seed_comes_first_and_the_faults_can_be_seen_without_a_start(bench: 
 def test_a_job_that_must_fail_is_refused(bench: Bench) -> None:
     done = bench.run("chaos", "job.toml", "--seed", "7")
     assert done.returncode == 2
-    assert "checkpoint.every_steps = 0" in done.stderr
+    assert "checkpoint.every_steps = 'auto'" in done.stderr
 
 
 def test_minutes_that_leave_no_fault_are_refused(bench: Bench) -> None:
