@@ -3,6 +3,7 @@ faults stop the run always ends."""
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -278,5 +279,5 @@ def _caught_up(node: NodeId, slot: Slot) -> CaughtUp:
     return CaughtUp(node=node, slot=slot, step=3, recomputed=2, already_computed=1, pause_s=0.1)
 
 
-TestRunHistory = RunHistory.TestCase
+TestRunHistory = pytest.mark.timeout(300)(RunHistory.TestCase)
 TestRunHistory.settings = settings(max_examples=180, stateful_step_count=40)

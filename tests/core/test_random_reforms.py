@@ -7,6 +7,7 @@ that all layers are to be had for; nothing is read from a checkpoint while all a
 unrecoverable only if some layer is nowhere; whatever is sent is what its receiver lacked.
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -297,5 +298,5 @@ class World(Honest, RuleBasedStateMachine):
         raise AssertionError(f"it does not come to rest: {self.state.sentence}")
 
 
-TestWorld = World.TestCase
+TestWorld = pytest.mark.timeout(300)(World.TestCase)
 TestWorld.settings = settings(max_examples=150, stateful_step_count=40)

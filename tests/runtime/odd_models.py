@@ -70,7 +70,7 @@ def assert_refused(job: JobConfig, alone: Alone, message: str) -> None:
     with pytest.raises(InputError) as caught:
         preflight(job, alone)
     said = str(caught.value)
-    assert message in said
+    assert message in said, said
     assert said.startswith(f"{job.file}: ")
     assert ";" in said, "the remedy"
     assert "\n" not in said
