@@ -11,6 +11,7 @@ jobs fit as they are cut by time alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from bamboo.errors import InputError
@@ -79,13 +80,29 @@ def bounded_cut(
     limit = bounds.limit_bytes
     if not 0 < limit <= MOST_BYTES:
         raise InputError(f"a node's memory of {limit} bytes; give 1 to {MOST_BYTES} bytes")
-    weights = _weights(bounds)
+    weights = _weights(bounds.grid, bounds.shape, bounds.mode)
     _check_countable(facts, weights)
-    if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
+    if _too_much(facts, weights, limit):
         return None
     from bamboo.planner.bounded_search import Search
 
     return Search(facts, costs, weights, limit).best()
+
+
+def _too_much(facts: Sequence[LayerFacts], weights: Sequence["Weights"], limit: int) -> bool:
+    """Whether it is plain that nothing fits: some layer not even alone, or all of them together
+    not all nodes, each layer on the stage where it and its replica take least."""
+    if any(weights[-1].alone(sizes_of([layer])) > limit for layer in facts):
+        return True
+    pairs = [(weight, weights[stage - 1]) for stage, weight in enumerate(weights)]
+    sizes = sizes_of(facts)
+    least = (
+        min(own.parameters + before.following_parameters for own, before in pairs)
+        * sizes.parameters
+        + min(own.activations + before.following_activations for own, before in pairs)
+        * sizes.activations
+    )
+    return least > len(weights) * limit
 
 
 def _check_countable(facts: Sequence[LayerFacts], weights: Sequence["Weights"]) -> None:
@@ -138,7 +155,7 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     cut = tightest_cut(facts, costs, bounds)
     full = _fullest(facts, cut, bounds)
     stages = [range(*ends) for ends in pairwise(cut)]
-    weights = _weights(bounds)[full.stage]
+    weights = _weights(bounds.grid, bounds.shape, bounds.mode)[full.stage]
     taken = {x: weights.alone(sizes_of([facts[x]])) for x in stages[full.stage]}
     following = stages[(full.stage + 1) % len(stages)]
     taken |= {x: weights.beside(sizes_of([facts[x]])) for x in following}
@@ -156,8 +173,9 @@ def _why(facts: Sequence[LayerFacts], costs: Sequence[float], bounds: Bounds) ->
     )
 
 
-def _weights(bounds: Bounds) -> list["Weights"]:
-    return [Weights.of(c) for c in stage_counts(bounds.grid, bounds.shape, bounds.mode)]
+@lru_cache(maxsize=4096)
+def _weights(grid: Grid, shape: BatchShape, mode: str) -> tuple["Weights", ...]:
+    return tuple(Weights.of(counts) for counts in stage_counts(grid, shape, mode))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

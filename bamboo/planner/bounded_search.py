@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bamboo.planner.bounded import Weights
-from bamboo.planner.memory import Sizes, sizes_of
+from bamboo.planner.memory import sizes_of
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 
 Floats = NDArray[np.float64]
@@ -167,20 +167,21 @@ class Search:
 
 
 def _parts(facts: Sequence[LayerFacts], weights: Sequence[Weights]) -> list[_Parts]:
-    up_to = [
-        Sizes(parameters=p, activations=a)
-        for p, a in zip(
-            accumulate((FLOAT_BYTES * layer.parameters for layer in facts), initial=0),
-            accumulate((layer.activation_bytes for layer in facts), initial=0),
-            strict=True,
+    parameters, activations = (
+        np.array([*accumulate(sizes, initial=0)], dtype=np.int64)
+        for sizes in (
+            (FLOAT_BYTES * layer.parameters for layer in facts),
+            (layer.activation_bytes for layer in facts),
         )
-    ]
+    )
     # What crosses a cut before layer i; at the ends of the model nothing does.
     crossing = np.array([0, *(layer.output_bytes for layer in facts[:-1]), 0], dtype=np.int64)
     out = []
     for stage, weight in enumerate(weights):
-        own = np.array([weight.alone(sizes) for sizes in up_to], dtype=np.int64)
-        following = np.array([weight.beside(sizes) for sizes in up_to], dtype=np.int64)
+        own = weight.parameters * parameters + weight.activations * activations
+        following = (
+            weight.following_parameters * parameters + weight.following_activations * activations
+        )
         crosses = weight.crossing * crossing
         # The stage after the last one begins at layer 0.
         taken_off = following if stage < len(weights) - 1 else 0

@@ -8,6 +8,7 @@ afterwards, under the same names.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.schedule.one_f_one_b import most_in_flight
@@ -130,8 +131,9 @@ def sizes_of(layers: Sequence[LayerFacts]) -> Sizes:
     )
 
 
+@lru_cache(maxsize=4096)
 def stage_counts(grid: Grid, shape: BatchShape, mode: str) -> tuple[StageCounts, ...]:
-    """Of each stage, in the pipeline that has most of it.
+    """Of each stage, in the pipeline that has most of it. A price list asks the same of every GPU.
 
     Raises ValueError when there are more pipelines than virtual nodes.
     """

@@ -4,6 +4,7 @@ Rule: first the largest stage is as small as it can be, then the sum of the squa
 costs, then the cut that comes first in dictionary order.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from math import isfinite
@@ -15,7 +16,9 @@ def partition(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     """The first layer of each stage, and the number of layers at the end (`Placement.cut`).
 
     `costs` holds one finite figure >= 0 per layer (any unit). Every stage gets at least one layer.
-    Dynamic programming over (stages, layers): O(stages * layers^2).
+    Dynamic programming over (stages, layers): O(stages * layers * log(layers)) for the largest
+    stage, and then over the stages that are no larger, of which each layer begins about
+    layers / stages.
     Raises InputError when there are more stages than layers, or a cost is unusable.
     """
     check_costs(costs, stages)
@@ -42,17 +45,22 @@ def _smallest_largest(before: Sequence[float], stages: int) -> float:
     layers = len(before) - 1
     best = [before[layers] - before[start] for start in range(layers + 1)]
     for count in range(2, stages + 1):
-        best = [
-            min(
-                (
-                    max(before[stop] - before[start], best[stop])
-                    for stop in range(start + 1, layers - count + 2)
-                ),
-                default=float("inf"),
-            )
-            for start in range(layers + 1)
-        ]
+        # Beyond these a stage would be left without a layer.
+        last = layers - count + 1
+        best = [_least_of_both(before, best, start, last) for start in range(last)]
     return best[0]
+
+
+def _least_of_both(before: Sequence[float], best: Sequence[float], start: int, last: int) -> float:
+    """The least larger one of the stage from `start` to a stop, and of what follows the stop, over
+    all stops up to `last`: the one grows with the stop, the other does not."""
+
+    def is_longer(stop: int) -> bool:
+        return before[stop] - before[start] >= best[stop]
+
+    first = bisect_left(range(last + 1), True, lo=start + 1, key=is_longer)
+    ends = [before[first] - before[start]] if first <= last else []
+    return min([*ends, best[first - 1]] if first > start + 1 else ends)
 
 
 def _flattest(before: Sequence[float], stages: int, limit: float) -> tuple[int, ...]:
@@ -64,6 +72,7 @@ def _flattest(before: Sequence[float], stages: int, limit: float) -> tuple[int, 
         cost = before[stop] - before[start]
         return cost * cost if cost <= limit else float("inf")
 
+    longest = [_end_of_longest(before, start, limit) for start in range(layers + 1)]
     best: list[tuple[float, tuple[int, ...]]] = [
         (stage(start, layers), (start, layers)) if start < layers else none
         for start in range(layers + 1)
@@ -74,10 +83,19 @@ def _flattest(before: Sequence[float], stages: int, limit: float) -> tuple[int, 
             min(
                 (
                     (stage(start, stop) + following[stop][0], (start, *following[stop][1]))
-                    for stop in range(start + 1, layers - count + 2)
+                    for stop in range(start + 1, min(layers - count + 1, longest[start]) + 1)
                 ),
                 default=none,
             )
             for start in range(layers + 1)
         ]
     return best[0][1]
+
+
+def _end_of_longest(before: Sequence[float], start: int, limit: float) -> int:
+    """Where a stage from `start` ends that costs at most `limit`: no cost is below 0."""
+
+    def cost(until: float) -> float:
+        return until - before[start]
+
+    return bisect_right(before, limit, lo=start, key=cost) - 1
