@@ -65,6 +65,16 @@ class InstanceType:
         """Such as `21.2 GiB for tensors (of 22.4)`."""
         return f"{self.gpu_memory_bytes / _GIB:.1f} GiB for tensors (of {self.gpu_memory_gib:.3g})"
 
+    @property
+    def idle_gpus(self) -> str:
+        """What is said of GPUs that no node uses, as a sentence; "": there are none."""
+        if self.gpus == 1:
+            return ""
+        return (
+            f"A {self.name} has {self.gpus} GPUs and a node uses one of them: the others are paid "
+            "and idle."
+        )
+
     def share_of_on_demand(self, spot_usd_per_hour: float) -> float:
         """What a spot price is of this type's on-demand price."""
         return spot_usd_per_hour / self.on_demand_usd_per_hour

@@ -29,6 +29,15 @@ class Gpu:
     bandwidth_gb_per_s: float
     """Peak of its memory."""
 
+    @property
+    def arithmetic(self) -> str:
+        """What its times are of, beside what bf16 would be."""
+        less = self.fp32_tflops / self.bf16_tflops if self.bf16_tflops else 0.0
+        bf16 = f"bf16 on them would take {less:.2g} of the time of products"
+        return f"fp32 without tensor cores, {self.fp32_tflops:g} TFLOPS at most; " + (
+            f"{bf16} ({self.bf16_tflops:g} TFLOPS)" if less else "it has no bf16"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTable:

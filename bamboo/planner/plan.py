@@ -268,9 +268,4 @@ def _memory_notes(memory: Sequence[StageBytes], kind: InstanceType) -> tuple[str
         for stage in memory
         if stage.total > kind.gpu_memory_bytes
     ]
-    if kind.gpus > 1:
-        notes.append(
-            f"A {kind.name} has {kind.gpus} GPUs and a node uses one of them: the others are paid "
-            "and idle."
-        )
-    return tuple(notes)
+    return (*notes, *filter(None, [kind.idle_gpus]))

@@ -13,6 +13,7 @@ from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
+from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
 from cli.views.options_body import bought, misses
 from cli.views.quantities import (
@@ -48,6 +49,7 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
         *_played(found, width or WIDEST),
         *_verdict(found),
         *_redundancy(found),
+        *(line for said in advice(found) for line in paragraph(said)),
         *paragraph(found.offers.catalogue.sources([row.line.instance_type for row in found.rows])),
         *(
             line

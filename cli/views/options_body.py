@@ -15,6 +15,7 @@ from bamboo.planner.option import ON_DEMAND, Option
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
 from cli.printable import printable
+from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_body
 from cli.views.quota import quota_body
 
@@ -69,6 +70,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
         | _simulated(found, found.restarts),
         "chosen": None if first is None else first.option.line.name,
         "why": found.chosen.why,
+        "notes": advice(found),
         "bought": None if first is None else bought(found, first),
         "quota": None if first is None else _quota_body(found, first.option),
         "beside": None if first is None else auxiliary_body(beside(found, first.option)),

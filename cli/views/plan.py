@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
+from bamboo.config.catalogue import load_gpus
 from bamboo.config.notice import notice_s
 from bamboo.core import keep
 from bamboo.core.words import size
@@ -122,6 +123,9 @@ def size_notes(planned: Planned) -> tuple[str, ...]:
         )
     if planned.modelled is not None and planned.modelled.why:
         notes.append(planned.modelled.why)
+    if planned.modelled is not None:
+        gpu = load_gpus().find(planned.modelled.gpu)
+        notes.append(f"Times of {gpu.name} are those of {gpu.arithmetic}.")
     if planned.too_large:
         grids = ", ".join(
             f"{grid.pipelines} x {grid.stages} ({size(need)})" for grid, need in planned.too_large

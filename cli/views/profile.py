@@ -145,7 +145,7 @@ def _notes(found: Found) -> list[str]:
     if found.gpu is not None:
         gpu, table = found.gpu, load_gpus()
         notes.append(
-            f"modelled: {gpu.fp32_tflops:g} TFLOPS fp32, {gpu.bandwidth_gb_per_s:g} GB/s and "
+            f"modelled: {gpu.arithmetic}. {gpu.bandwidth_gb_per_s:g} GB/s and "
             f"{gpu.memory_gib:g} GiB by the table of {table.seen}; assumed are "
             f"{table.product_share:.0%} of the first in products, {table.bandwidth_share:.0%} of "
             f"the second, and {table.kernel_s * 1e6:g} µs a kernel"

@@ -225,6 +225,23 @@ def test_gpt2_xl_needs_no_model_in_memory(
     assert body["do_not_fit"]["lines"] > 0
     assert "layer " in body["do_not_fit"]["nearest"]
     assert all(row["bytes_of_fullest_node"] > 10 * 2**30 for row in body["options"])
+    said = " ".join(body["notes"])
+    assert "Times of A10G are those of fp32 without tensor cores, 31.5 TFLOPS at most; bf16" in said
+    assert "fits one GPU" not in said, "a T4 and an A10G have no room for it"
+    best = next(row for row in body["options"] if row["option"] == body["chosen"])
+    assert f"{best['option']} costs " in said
+
+
+def test_gpus_that_are_idle_and_a_model_that_fits_one_are_said(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = asked(capsys, job, "--type", "g4dn.12xlarge", "--seeds", "1", "--rows", "1")
+    said = " ".join(text.split())
+    assert (
+        "A g4dn.12xlarge has 4 GPUs and a node uses one of them: the others are paid and idle."
+    ) in said
+    assert "The whole model fits one GPU: a single g4dn.12xlarge on demand (T4) would come" in said
+    assert "Times of T4 are those of fp32 without tensor cores, 8.1 TFLOPS at most; it has" in said
 
 
 def test_what_is_beyond_any_quota_is_no_advice(

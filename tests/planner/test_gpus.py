@@ -118,6 +118,15 @@ def test_a_variant_is_found_by_the_memory_nearest_to_what_is_said() -> None:
     assert table.of("A10G", 22888 / 1024).name == "A10G"
 
 
+def test_what_times_are_of_is_said_beside_what_bf16_would_take() -> None:
+    assert TABLE.gpus["X1"].arithmetic == (
+        "fp32 without tensor cores, 10 TFLOPS at most; bf16 on them would take 0.12 of the time of "
+        "products (80 TFLOPS)"
+    )
+    without = replace(TABLE.gpus["X1"], bf16_tflops=0.0)
+    assert without.arithmetic.endswith("10 TFLOPS at most; it has no bf16")
+
+
 def test_the_table_is_read_and_a_damaged_one_refused() -> None:
     table = parse_gpus(TEXT)
     assert table.kernel_s == pytest.approx(1e-5)
@@ -129,6 +138,7 @@ def test_the_table_is_read_and_a_damaged_one_refused() -> None:
         ("bandwidth_share = 0.8", "bandwidth_share = 0"),
         ("kernel_us = 10", "kernel_us = 0"),
         ("fp32_tflops = 10", "fp32_tflops = -1"),
+        ("bf16_tflops = 80", "bf16_tflops = -1"),
         ("memory_gib = 1", ""),
     ):
         with pytest.raises(ValueError):

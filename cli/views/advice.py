@@ -1,0 +1,56 @@
+"""What is to be known before a price is taken for advice: GPUs that are paid and idle, a single GPU
+that would do, and arithmetic that others do not use.
+
+Rule: sentences over figures that are known already, each with its source.
+"""
+
+from bamboo.planner.option import Option
+from cli.costing import JobCost
+from cli.modelled import gpu_of
+from cli.views.quantities import usd
+
+
+def advice(found: JobCost) -> list[str]:
+    """Of the options that are shown, as sentences."""
+    kinds = [
+        found.offers.catalogue.find(name)
+        for name in dict.fromkeys(option.line.instance_type for option in found.rows)
+    ]
+    notes = [kind.idle_gpus for kind in kinds if kind.idle_gpus]
+    notes += _alone(found)
+    if found.offers.modelled:
+        gpus = {gpu.name: gpu for gpu in map(gpu_of, kinds)}
+        notes += [f"Times of {name} are those of {gpu.arithmetic}." for name, gpu in gpus.items()]
+        notes += _best_known(found)
+    return notes
+
+
+def _alone(found: JobCost) -> list[str]:
+    if found.alone is None or not found.rows:
+        return []
+    alone, context = found.alone, found.job.model.context
+    best = _best(found)
+    return [
+        f"The whole model fits one GPU: a single {alone.offer.name} on demand ({alone.offer.gpu}) "
+        f"would come to {usd(1e6 / alone.samples_per_usd / context)} a million tokens, without a "
+        f"pipeline: {best.value / alone.samples_per_usd:.3g} times what {best.line.name} costs."
+    ]
+
+
+def _best_known(found: JobCost) -> list[str]:
+    best = found.offers.best_known
+    if best is None or not found.rows:
+        return []
+    context, option = found.job.model.context, _best(found)
+    return [
+        f"Best known: {usd(best.usd_per_sample / context * 1e6)} a million tokens, {best.source}, "
+        f"as large runs are published to reach; {option.line.name} costs "
+        f"{best.times(option):.3g} times that."
+    ]
+
+
+def _best(found: JobCost) -> Option:
+    """That is taken, or else the one that is worth most of all that a launch can rent."""
+    if found.chosen.outcome is not None:
+        return found.chosen.outcome.option
+    return max((one for one in found.rows if one.launchable), key=lambda one: one.value)
