@@ -7,7 +7,6 @@ own layers is taken from a kept profile. What is modelled says so, and a real la
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,12 +19,11 @@ from bamboo.planner.catalogue import Catalogue, InstanceType
 from bamboo.planner.gpus import Gpu
 from bamboo.planner.profile import FLOAT_BYTES, LayerFacts
 from bamboo.planner.profiled import Profile, profiled_workload
-from bamboo.planner.shaped import gpt_profile
 from bamboo.planner.workload import Workload
 from cli import wiring
 from cli.bar import Told
 from cli.planning import cheapest_pool
-from cli.profiling import kept_profile, seen_of
+from cli.profiling import kept_profile, seen_of, shaped_work
 from cli.workload import MODELLED, Modelled
 
 OWN = "its own"
@@ -113,22 +111,6 @@ def look_at(
         why=why,
     )
     return {**seen, "layers": layers, MODELLED: modelled}
-
-
-def shaped_work(job: JobConfig) -> Profile:
-    """What the layers of the built-in model have a device do, by its shape."""
-    model = job.model
-    return gpt_profile(
-        job=Path(job.file).name,
-        layers=model.layers,
-        width=model.width,
-        heads=model.heads,
-        context=model.context,
-        vocabulary=model.vocabulary,
-        microbatch=job.train.microbatch,
-        dropout=model.dropout,
-        threads=job.cluster.threads,
-    )
 
 
 def counted_work(job: JobConfig) -> Profile:

@@ -26,9 +26,9 @@ from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
 from cli.bar import Told
-from cli.modelled import counted_words, on_type, shaped_work
+from cli.modelled import counted_words, on_type
 from cli.planning import plan_job, zone_prices
-from cli.profiling import Wanted, profile_job, seen_of
+from cli.profiling import Wanted, profile_job, seen_of, shaped_work
 from cli.settling import grid_of
 from cli.workload import cuts_by_flops
 

@@ -26,6 +26,7 @@ from bamboo.errors import InputError
 from bamboo.named_files import LONGEST, read_own
 from bamboo.planner.gpus import Gpu
 from bamboo.planner.profiled import SCHEMA_VERSION, Profile
+from bamboo.planner.shaped import gpt_profile
 from bamboo.topology.strategy import canonical_json
 from bamboo.user_code.bundle import read_manifest
 from cli import wiring
@@ -102,6 +103,8 @@ def profile_job(
     notes = [VIRTUAL] if job.cluster.device == "virtual" else []
     profile = None if wanted.fresh else _kept(file, limit_s=wanted.limit_s, notes=notes)
     kept = profile is not None
+    if profile is None and gpu is not None and not job.model.is_own and not wanted.fresh:
+        profile = shaped_work(job)  # what would be counted is known by formula
     if profile is None:
         with progress() as told:
             profile = wiring.run_profile(
@@ -121,6 +124,22 @@ def profile_job(
         path=file,
         gpu=gpu,
         notes=tuple(notes),
+    )
+
+
+def shaped_work(job: JobConfig) -> Profile:
+    """What the layers of the built-in model have a device do, by its shape."""
+    model = job.model
+    return gpt_profile(
+        job=Path(job.file).name,
+        layers=model.layers,
+        width=model.width,
+        heads=model.heads,
+        context=model.context,
+        vocabulary=model.vocabulary,
+        microbatch=job.train.microbatch,
+        dropout=model.dropout,
+        threads=job.cluster.threads,
     )
 
 

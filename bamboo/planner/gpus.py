@@ -91,9 +91,10 @@ class GpuTable:
                 + (f", or one of {', '.join(roomy)}" if roomy else "; no GPU of the table has it")
             )
         counted = "a CPU" if profile.device == "cpu" else profile.device
+        work = "the model's shape" if profile.modelled else f"work counted on {counted}"
         return replace(
             profile,
-            source=f"modelled for {gpu.name} by published figures, from work counted on {counted}",
+            source=f"modelled for {gpu.name} by published figures, from {work}",
             modelled=True,
             device=gpu.name,
             layers=tuple(self._modelled(layer, gpu) for layer in profile.layers),

@@ -68,6 +68,8 @@ def _source(found: Found) -> str:
     profile = found.profile
     threads = count(profile.threads, "thread")
     repeats = min((layer.repeats for layer in profile.layers), default=0)
+    if profile.modelled and not profile.machine:
+        return f"{profile.source}: nothing was built or timed (--fresh counts it here)"
     if profile.modelled:
         return f"{profile.source} ({profile.machine}, torch {profile.torch}): nothing was timed"
     again = f", kept from {profile.seen}" if found.kept else ""
@@ -137,7 +139,7 @@ def _notes(found: Found) -> list[str]:
         f"moments of all layers: {size(state)}"
     )
     unlike = len({layer.measured_as for layer in profile.layers})
-    if unlike < len(profile.layers):
+    if unlike < len(profile.layers) and profile.machine:
         notes.append(
             f"{unlike} of {count(len(profile.layers), 'layer')} were run: the others are made by "
             "the same functions for inputs of the same shape"

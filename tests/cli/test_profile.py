@@ -117,6 +117,19 @@ def test_a_gpu_is_modelled_from_what_is_kept(measuring: Measuring) -> None:
     assert not Profile.from_json(found.path.read_text()).modelled
 
 
+def test_a_gpu_is_modelled_by_formula_where_nothing_is_kept(measuring: Measuring) -> None:
+    found = find(Wanted(gpu="t4"), "model.layers=80", "model.width=2048")
+    assert measuring.asked == []
+    assert len(found.profile.layers) == 82
+    assert found.profile.source.endswith("for T4 by published figures, from the model's shape")
+    assert not found.path.exists()
+    text = profile_text(found)
+    assert "nothing was built or timed (--fresh counts it here)" in " ".join(text.split())
+    assert "were run" not in text
+    find(Wanted(gpu="t4", fresh=True))
+    assert len(measuring.asked) == 1
+
+
 def test_the_name_says_all_that_figures_depend_on_and_no_more(tmp_path: Path) -> None:
     file = Path(tiny_job(tmp_path).file)
 
@@ -171,7 +184,7 @@ def test_a_layer_too_large_for_the_gpu(
     measuring: Measuring, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measuring.layers = (layer(0), replace(layer(1), parameter_bytes=5 * 2**30))
-    assert main.run(["profile", "job.toml", "--gpu", "T4"]) == 2
+    assert main.run(["profile", "job.toml", "--gpu", "T4", "--fresh"]) == 2
     said = capsys.readouterr().err
     assert "layer 1 (Block) needs 20.0 GiB alone" in said
     assert "or one of L4" in said
