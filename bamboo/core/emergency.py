@@ -13,7 +13,16 @@ import math
 from dataclasses import replace
 
 from bamboo.core.events import SaveDue
-from bamboo.core.keep import cut_of, divide, fits_notice, held_by, homeless, unfit_words
+from bamboo.core.keep import (
+    MARGIN_S,
+    cut_of,
+    deadline_s,
+    divide,
+    fits_notice,
+    held_by,
+    homeless,
+    unfit_words,
+)
 from bamboo.core.policy import Policy
 from bamboo.core.reform import begin_reform, void_member
 from bamboo.core.state import Emergency, Phase, State
@@ -96,11 +105,20 @@ def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | No
     plan = divide(held, state, policy)
     if plan is None or math.isinf(plan.by_s):
         return None, ""
-    if plan.latest_s <= now_s:
+    first_s = _first_loss_s(state)
+    if min(plan.latest_s, first_s) <= now_s:
         return None, f"{whose}, too soon to store anything"
-    found = Emergency(since=state.version + 1, by_s=plan.by_s, stages=stages)
-    in_s = max(0.0, plan.by_s - now_s)
+    by_s = min(plan.by_s, first_s - MARGIN_S)
+    found = Emergency(since=state.version + 1, by_s=by_s, stages=stages)
+    in_s = max(0.0, by_s - now_s)
     return found, f"{whose}: within {in_s:.1f} s all hold at a boundary and keep the state"
+
+
+def _first_loss_s(state: State) -> float:
+    """When the first owner is taken whose loss none of the others mends: without redundancy any."""
+    if state.redundancy != "off" or state.assignment is None:
+        return math.inf
+    return min(deadline_s(state, node) for node in set(state.assignment.owners))
 
 
 def _is_stored(state: State) -> bool:

@@ -10,7 +10,7 @@ layers that are not here are asked for, each from one who has it; what nobody ha
 checkpoint of that step, or is the state that every run begins with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -81,6 +81,8 @@ class Rebuild:
         """The round that this node stops, or has stopped, for."""
         self._stopping = False
         self._stopped = Stopped(me=me, mail=mail, executor=executor)
+        self.say_losses: Callable[[], None] = lambda: None
+        self._said_era = -1
         self._given: set[int] = set()
         """Layers whose tensors a run of the new layout has taken."""
         self._building = -1
@@ -153,6 +155,10 @@ class Rebuild:
             return
         if reform.keep is not None and self._vault is not None:
             self._stopped.keep(reform.keep, self._vault)
+            if reform.keep.era != self._said_era:
+                # Who said the losses so far may be taken, and nobody goes on who would repeat them.
+                self._said_era = reform.keep.era
+                self.say_losses()
         if reform.base is None or self._building == reform.since:
             return
         assert state.assignment is not None, "places are decided with the base"

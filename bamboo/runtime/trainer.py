@@ -91,9 +91,8 @@ class Trainer:
             stall_s=job.cluster.step_timeout_s,
         )
         self.log_watch = LogWatch(job.cluster.step_timeout_s)
-        self._records = Records(
-            me=me, builder=builder, outbox=outbox, store_away=self.log_watch.away
-        )
+        away = self.log_watch.away
+        self._records = Records(me=me, builder=builder, outbox=outbox, store_away=away)
         self._replicas = ReplicaCheck(wanted=job.cluster.check_replicas)
         if job.cluster.check_replicas:
             self.executor.settled = lambda: acknowledged(self.mail, self.executor)
@@ -125,6 +124,7 @@ class Trainer:
             vault=checkpoints,
             ahead=self.transfers.ahead,
         )
+        self.rebuild.say_losses = self._records.promoted
         self.finish = Finish(me=me, executor=self.executor, outbox=outbox, keep=keep_final)
         self._goodbye: Goodbye | None = None
 

@@ -117,6 +117,21 @@ def test_another_pipeline_is_a_home_until_it_will_be_taken_too(redundancy: str) 
     assert bare.emergency.stages == (0,)
 
 
+def test_without_redundancy_all_hold_before_the_first_owner_is_taken() -> None:
+    """Another pipeline has the stage, and without redundancy a loss ends the run all the same."""
+    for redundancy, by_s in (("peer", 20.0 - 4.0), ("off", 6.0 - 1.0)):
+        state = running(2, redundancy)
+        for node, deadline_s in ((A, 6.0), (B, 20.0), (C, 20.0), (D, 20.0)):
+            state = say(state, notice(node, deadline_s)).state
+        while state.reform is not None and state.reform.base is None:
+            ready = [BoundaryReady(node=n, since=state.reform.since, step=8) for n in (A, B, C, D)]
+            layers = {A: (0, 2), B: (2, 4), C: (0, 2), D: (2, 4)}
+            state = say(state, *ready).state
+            state = say(state, *(stopped(state, n, layers[n]) for n in (A, B, C, D))).state
+        assert state.emergency is not None
+        assert state.emergency.by_s == pytest.approx(by_s)
+
+
 def test_what_does_not_fit_is_not_tried_and_said_at_the_end() -> None:
     policy = replace(POLICY, notice_s=3.9)
     decided = say(running(), notice(A, 3.9), notice(B, 3.9), policy=policy)

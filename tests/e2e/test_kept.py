@@ -3,14 +3,16 @@
 Real processes, SIGKILL at the deadline, no checkpoint but the one of the emergency.
 """
 
+import random
 import time
+from typing import Any
 
 import pytest
 
 from bamboo.core.events import CheckpointDone, NoticeReceived
 from bamboo.core.patience import parked
 from bamboo.ids import NodeId
-from tests.e2e.calm import assert_calm
+from tests.e2e.calm import assert_calm, difference
 from tests.e2e.cluster import Cluster, cluster
 from tests.e2e.jobs import job
 from tests.support import wait_until
@@ -52,3 +54,50 @@ def test_both_nodes_of_a_run_will_be_taken() -> None:
         assert made.step == max(run.losses()) + 1, "no step that was taken is lost"
         run.start(2)
         assert_calm(run)
+
+
+def drawn(seed: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """A run of 2 to 6 nodes, and notices to two of them, or to more where two alone take nothing
+    that has no other home; each of 3 to 12 s."""
+    rng = random.Random(seed)
+    pipelines, stages = rng.choice(((1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (2, 3)))
+    settings = {
+        "pipelines": pipelines,
+        "stages": stages,
+        "redundancy": rng.choice(("stash", "eager", "peer", "off")),
+        "virtual_nodes": 4,
+    }
+    nodes = [f"i-{number:02d}.1" for number in range(pipelines * stages)]
+    rng.shuffle(nodes)
+    count = rng.choice((2, len(nodes)))
+    return settings, {node: rng.uniform(3.0, 12.0) for node in nodes[:count]}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(50))
+def test_no_step_is_lost_whoever_has_a_notice(seed: int) -> None:
+    settings, in_s = drawn(seed)
+    with cluster(job(steps=150, **settings, **SLOW)) as run:
+        run.start()
+        run.wait_step(3)
+        deadlines = notice(run, **in_s)
+        for node, deadline_s in sorted(deadlines.items(), key=lambda item: item[1]):
+            due(deadline_s)
+            if run.processes[node].status() is None:
+                run.kill(node)
+                run.lost(node)
+        run.start(len(in_s))
+        state = run.finish(timeout_s=100)
+        assert state.outcome == "done", run.report()
+        assert not difference(run), f"{difference(run)}\n{run.report()}"
+        assert not done_again(run), run.report()
+
+
+def due(at_s: float) -> None:
+    """Wait for a time of the clock."""
+    wait_until(lambda: time.time() >= at_s, what="a deadline", timeout_s=60)
+
+
+def done_again(run: Cluster) -> list[str]:
+    """Decisions by which steps were done again."""
+    return [d.reason for d in run.decisions() if "done again" in d.reason]
