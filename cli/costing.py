@@ -23,7 +23,6 @@ from bamboo.planner.chosen import (
     Chosen,
     Outcome,
     break_even,
-    choose,
     on_spot,
     value_at,
     value_in_short,
@@ -38,6 +37,7 @@ from bamboo.sim.synth import fit
 from bamboo.sim.trace import read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART
 from bamboo.sim.world import Terms
+from cli.advised import advised, hopeless_of
 from cli.bar import Bar, Told
 from cli.intervals import given_every, put_usd
 from cli.outcomes import MarketTerms, Row, outcomes, row_of
@@ -150,10 +150,12 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
     deadline_h = _limit(asked.deadline_h, job.budget.max_hours)
     budget_usd = _limit(asked.budget_usd, job.budget.max_usd)
     alone = one_card(offers.offers) if offers.modelled else None
+    # A model that one GPU has room for is held against that GPU, in a note.
+    best = None if alone else offers.best_known
+    question = replace(question, least_value=best.least_value if best else 0.0)
     doubt = partial(
         doubt_of,
-        # A model that one GPU has room for is held against that GPU, in a note.
-        best=None if alone else offers.best_known,
+        best=best,
         catalogue=offers.catalogue,
         tokens_per_sample=job.model.context,
     )
@@ -162,7 +164,14 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         inside = replace(question, most_hours=deadline_h * tighter)
         rounds.append(_round(job, offers, inside, terms, asked=asked, bar=bar))
         table, ours, rival = rounds[-1]
-        chosen = _chosen(ours, table, doubt, deadline_h=deadline_h, budget_usd=budget_usd)
+        chosen = advised(
+            ours,
+            table,
+            doubt,
+            hopeless=hopeless_of(job, table, best),
+            deadline_h=deadline_h,
+            budget_usd=budget_usd,
+        )
         hopeful = [one for one in ours if not doubt(one.option)]
         if chosen.outcome is not None or not _late(hopeful, deadline_h, budget_usd):
             break
@@ -170,7 +179,14 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         # Of all that was played, for what would be enough.
         every = [outcome for _, found, _ in rounds for outcome in found]
         table, ours, rival = rounds[0]
-        chosen = _chosen(every, table, doubt, deadline_h=deadline_h, budget_usd=budget_usd)
+        chosen = advised(
+            every,
+            table,
+            doubt,
+            hopeless=hopeless_of(job, table, best),
+            deadline_h=deadline_h,
+            budget_usd=budget_usd,
+        )
     return JobCost(
         job=job,
         offers=offers,
@@ -332,28 +348,6 @@ def _rival(
         row_of(job, offers[one.line.instance_type], one, terms, system=CHECKPOINT_RESTART)
         for one in bare[:1]
     ]
-
-
-def _chosen(
-    found: Sequence[Outcome],
-    table: Options,
-    doubt: Callable[[Option], str],
-    *,
-    deadline_h: float,
-    budget_usd: float,
-) -> Chosen:
-    able = [one for one in found if one.option.launchable]
-    hopeful = [one for one in able if not doubt(one.option)]
-    if able and not hopeful:
-        best = max((one.option for one in able), key=lambda option: option.value)
-        return Chosen(outcome=None, why=f"No sensible way found, because {doubt(best)}.")
-    if found:
-        return choose(hopeful, deadline_h=deadline_h, budget_usd=budget_usd)
-    return Chosen(
-        outcome=None,
-        why=f"Not enough: no plan that fits is done within {deadline_h:g} h; none takes less than "
-        f"{table.least_hours:.3g} h, whatever it costs, so allow for more hours or --max-nodes.",
-    )
 
 
 def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:

@@ -37,6 +37,21 @@ class BestKnown:
     source: str
     """Where that is from, in words."""
 
+    @property
+    def least_value(self) -> float:
+        """Samples per dollar: what is worth less is not advised."""
+        return 1 / (MOST_TIMES * self.usd_per_sample)
+
+    def doubt_at_most(self, name: str, value: float, *, tokens_per_sample: int) -> str:
+        """Why an option that is worth no more is not advised."""
+        known = self.usd_per_sample / tokens_per_sample * 1e6
+        least = 1e6 / value / tokens_per_sample
+        return (
+            f"the best, {name}, costs at least {_usd(least)} a million tokens, {least / known:.3g} "
+            f"times the {_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing "
+            "is advised. Bamboo computes in fp32 without tensor cores, on one GPU of an instance"
+        )
+
     def times(self, option: Option) -> float:
         """How many times as much a sample costs with the option."""
         return 1 / (option.value * self.usd_per_sample)

@@ -50,6 +50,8 @@ class Question:
     put_usd: float = 0.0
     most_hours: float = inf
     """Expected; slower plans are left out."""
+    least_value: float = 0.0
+    """Samples per dollar: where no plan can be worth as much, none is looked at closely."""
 
     def hazard(self, zone_usd_per_hour: Mapping[str, float], *, preemptible: bool) -> Hazard:
         """Of nodes at these prices."""

@@ -136,7 +136,10 @@ class _Table:
             self._enter(offer)
         heapq.heapify(self._queue)
         goal = most or len(self._lines)
-        found, left = self._search(goal, told)
+        if self._queue and -self._queue[0].key[0] < self._question.least_value:
+            found, left = list[Option](), self._at_most()
+        else:
+            found, left = self._search(goal, told)
         known = {option.line for option in found} | left.keys() | {*self._misfits}
         return Options(
             found=tuple(found),
@@ -166,6 +169,13 @@ class _Table:
             else:
                 self._look_closer(entry)
         return sorted(found, key=lambda one: -one.value), left
+
+    def _at_most(self) -> dict[Line, float]:
+        """Of every line that fits what the best of its plans is worth at most."""
+        left: dict[Line, float] = {}
+        for entry in self._queue:
+            left[entry.line] = max(left.get(entry.line, 0.0), -entry.key[0])
+        return left
 
     # ---------------------------------------------------------------- what there is
 

@@ -101,3 +101,10 @@ def test_a_model_that_fits_one_gpu_is_found_and_its_cheapest_told() -> None:
     assert alone.samples_per_usd == pytest.approx(work.batch / step_s * 3600 / 2.0)
     assert one_card((offer("small", memory=1),)) is None
     assert one_card((replace(offer("huge"), memory_bytes=80 * GIB),)) is not None
+
+
+def test_what_is_worth_too_little_at_most_is_doubted_without_a_plan() -> None:
+    best = BestKnown(usd_per_sample=0.001, source="S")
+    assert best.least_value == pytest.approx(1000 / MOST_TIMES)
+    said = best.doubt_at_most("L", 100.0, tokens_per_sample=CONTEXT)
+    assert said.startswith("the best, L, costs at least $1,250.00 a million tokens, 10 times the $")

@@ -308,3 +308,14 @@ def test_of_options_worth_the_same_the_one_with_less_redundancy_is_chosen() -> N
     assert chosen.why.startswith("The most samples per dollar, to within 0.5 % as many as ")
     far = [outcome(redundant, usd=2), outcome(bare, usd=2 * (1 + SAME * 2))]
     assert choose(far).outcome is far[0]
+
+
+def test_where_no_plan_can_be_worth_enough_none_is_looked_at_closely() -> None:
+    whole = found()
+    best = whole.found[0].value
+    hopeless = found(question=replace(QUESTION, least_value=100 * best))
+    assert hopeless.found == ()
+    at_most = dict(hopeless.behind)
+    assert at_most.keys() == {one.line for one in whole.found}
+    assert all(at_most[one.line] >= one.value for one in whole.found)
+    assert found(question=replace(QUESTION, least_value=best)) == whole
