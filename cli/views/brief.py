@@ -221,7 +221,7 @@ def _lost(body: Mapping[str, Any]) -> list[str]:
     noticed = sum(one.get("planned", False) for one in lost)
     words = count(len(lost), "node") + " lost" + (f", {noticed} after a notice" if noticed else "")
     if relaid:
-        words += f"; {count(len(relaid), 'new layout')}"
+        words += f"; {count(len(relaid), 'reconfiguration')}"
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
     return [_row("losses", words), *(f"    {one.get('short', one['line'])}" for one in lost)]
 
