@@ -109,10 +109,10 @@ def prepare(
     done, or would not be the same run."""
     _refuse_unless_over(folder)
     after = runs.part_of(folder).number
+    refuse_unfit(job_with(job_of(folder), overrides), folder.path)
     strategy, asked = strategy_of(folder), _asked(folder, overrides, steps=steps)
     job = asked.job
     initial.check_kept(folder, job_of(folder), job)
-    refuse_unfit(job, folder.path)
     _refuse_another_region(folder, job)
     if job.code:  # before it is looked at, where any damage would be taken for the user's own
         check_identity(Path(job.code), strategy.semantics.model.get("code", {}))

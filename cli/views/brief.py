@@ -160,7 +160,7 @@ def end_lines(body: Mapping[str, Any]) -> list[str]:
         f"in {duration(body['wall_s'])}{parts}"
     ]
     if not done:
-        lines += _folded("why", body["sentence"], most=4)
+        lines += _folded("why", body["sentence"], most=6)
     if body["final_note"]:
         lines += _folded("note", body["final_note"], most=2)
     newest = body.get("newest_checkpoint")

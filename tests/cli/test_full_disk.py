@@ -104,7 +104,7 @@ def test_an_attached_run_that_is_ended_on_a_full_disk_names_it(bench: Bench) -> 
         filler = _filled(bench, run)
         run.process.send_signal(signal.SIGTERM)  # at once, as two Ctrl-C
         assert run.process.wait(timeout=90) == 1
-        said = run.out.read_text()
+        said = " ".join(run.out.read_text().split())
         assert f"make room in {run.folder}, then `bamboo resume breaks`" in said
         assert "nothing of its checkpoints is lost" in said
         assert "Traceback" not in said
