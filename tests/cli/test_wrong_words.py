@@ -8,25 +8,23 @@ import pytest
 
 from bamboo.core.state import Checkpoint, Outcome
 from bamboo.errors import InputError
-from bamboo.topology.strategy import Strategy
 from cli import resuming, runs
 from cli.commands import preempt
 from cli.finish import receipt_body
 from cli.money import bill
 from cli.views.receipt import summary_text
 from tests.cli.world import START_S, World, job, joined
-from tests.topology.test_strategy import PLACEMENT, SEMANTICS
+from tests.topology.test_strategy import SEMANTICS
 
 
 def test_a_resume_with_other_numbers_names_keys_and_values() -> None:
-    ours = Strategy(semantics=SEMANTICS, placement=PLACEMENT)
     other = replace(
         SEMANTICS,
         steps=80,
         optimizer=SEMANTICS.optimizer | {"learning_rate": 0.5},
         data_digest="e" * 64,
     )
-    assert resuming._differences(ours, replace(ours, semantics=other)) == (
+    assert resuming._differences(SEMANTICS, other) == (
         "the digest of the data was 'd1' and is 'eeeeeeeeeeee…', "
         "train.learning_rate was 0.001 and is 0.5, train.steps was 100 and is 80"
     )
