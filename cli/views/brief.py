@@ -185,7 +185,7 @@ def end_lines(body: Mapping[str, Any]) -> list[str]:
     named = lost[1:]
     if len(named) > room:
         hidden = len(named) - max(0, room - 1)
-        named = [*named[: max(0, room - 1)], f"    and {hidden} more"][: max(0, room)]
+        named = [*named[: max(0, room - 1)], f"  and {hidden} more"][: max(0, room)]
     return [fit(line) for line in [*lines, lost[0], *named, *after]]
 
 
@@ -223,7 +223,7 @@ def _lost(body: Mapping[str, Any]) -> list[str]:
     if relaid:
         words += f"; {count(len(relaid), 'reconfiguration')}"
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
-    return [_row("losses", words), *(f"    {one.get('short', one['line'])}" for one in lost)]
+    return [_row("losses", words), *(f"  {one.get('short', one['line'])}" for one in lost)]
 
 
 def _bill(bill: Mapping[str, Any]) -> list[str]:
