@@ -1,8 +1,8 @@
 """What a run takes on the disk of this home, and taking it away.
 
-Rule: only a run that has ended is removed, by whoever holds its launcher's lock meanwhile. The file
-that makes a folder a run goes last, so what was begun is gone on with by the same command; no link
-is followed.
+Rule: only a run that has ended is removed, by whoever holds its launcher's lock meanwhile. The lock
+and the file that makes a folder a run go last, so nobody else takes up what is half gone, and what
+was begun is gone on with by the same command; no link is followed.
 """
 
 import os
@@ -72,15 +72,17 @@ def remove(folder: RunFolder) -> None:
     held = lock.take(folder)
     if held is None:
         raise InputError(f"run {folder.id} is not removed: somebody goes on with it just now")
+    last = (folder.path / lock.NAME, folder.resolved)
     try:
         for path in list(folder.path.iterdir()):
-            if path == folder.resolved:
+            if path in last:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        folder.resolved.unlink()
+        for path in last:
+            path.unlink()
         folder.path.rmdir()
     except OSError as error:
         raise InputError(

@@ -182,8 +182,8 @@ def find(base: Path, text: str) -> RunFolder:
         raise InputError(
             f"unknown run {text!r}: there are no runs in {base}; set BAMBOO_HOME to where they are"
         )
-    if text == NEWEST:
-        return _oldest_first(folders)[-1]
+    if text == NEWEST and (there := _oldest_first(folders)):
+        return there[-1]
     exact = [f for f in folders if f.id == text]
     matches = exact or [f for f in folders if text and f.id.startswith(text)]
     if not matches:
@@ -205,7 +205,11 @@ def own_runs(base: Path) -> list[RunFolder]:
 
 
 def _oldest_first(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    return sorted(folders, key=lambda folder: (_order_s(folder), folder.id))
+    """Those that are still there."""
+    timed = [
+        (at_s, folder.id, folder) for folder in folders if (at_s := _order_s(folder)) is not None
+    ]
+    return [folder for _, _, folder in sorted(timed, key=lambda one: one[:2])]
 
 
 def _stranger(base: Path, folder: RunFolder) -> int:
@@ -226,13 +230,16 @@ def _folders(base: Path) -> list[RunFolder]:
     ]
 
 
-def _order_s(folder: RunFolder) -> float:
+def _order_s(folder: RunFolder) -> float | None:
     """The launch; of a damaged run the latest that it can have been, so that `last` never means an
-    older one by mistake."""
+    older one by mistake; None: it was removed just now."""
     try:
         return started_at_s(folder)
     except InputError:
-        return folder.resolved.lstat().st_mtime
+        try:
+            return folder.resolved.lstat().st_mtime
+        except FileNotFoundError:
+            return None
 
 
 def is_detached(folder: RunFolder) -> bool:

@@ -19,6 +19,7 @@ def command(as_json: bool) -> None:
         row_of(folder) | {"disk_bytes": total(disk_use(folder))}
         for folder in runs.all_runs(runs.home())
     ]
+    rows = [row for row in rows if (runs.home() / row["run"]).exists()]  # some may go meanwhile
     if as_json:
         echo_result(json.dumps(rows))
     else:

@@ -1,11 +1,14 @@
 """`bamboo prune`: take the oldest ended runs off the disk."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from bamboo.core.words import size
 from bamboo.errors import InputError
+from bamboo.ids import RunId
 from cli import removing, runs
 from cli.agreement import agreed
 from cli.echo import echo_result, note
@@ -17,7 +20,7 @@ from cli.views.quantities import count
 @click.option("--keep", type=click.IntRange(min=0), required=True, help="Ended runs that stay.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of what is gone.")
-def command(*, keep: int, yes: bool, as_json: bool) -> None:
+def command(*, keep: int, yes: bool, as_json: bool) -> int:
     """Remove the folders of all ended runs but the newest.
 
     Runs that go on, and those without a receipt, stay and do not count; `bamboo rm` removes one by
@@ -25,16 +28,27 @@ def command(*, keep: int, yes: bool, as_json: bool) -> None:
     """
     old = removing.too_many(runs.own_runs(runs.home()), keep)
     bytes_of = {folder.id: removing.total(removing.disk_use(folder)) for folder in old}
-    rows = [{"run": run, "bytes": held} for run, held in bytes_of.items()]
-    held = size(sum(bytes_of.values()))
     if old:
-        note(removed_text(rows))
-        if not agreed(f"Remove {count(len(old), 'run')}, {held}?", yes=yes):
+        note(removed_text(_rows(bytes_of)))
+        what = f"{count(len(old), 'run')}, {size(sum(bytes_of.values()))}"
+        if not agreed(f"Remove {what}?", yes=yes):
             raise InputError("all runs stay as they are")
+    code = 0
     for folder in old:
-        removing.remove(folder)
+        try:
+            removing.remove(folder)
+        except InputError as error:  # the others go all the same
+            del bytes_of[folder.id]
+            if folder.path.exists():
+                code = error.exit_code
+                note(str(error))
     if as_json:
-        echo_result(json.dumps(rows))
+        echo_result(json.dumps(_rows(bytes_of)))
     else:
-        done = f"{count(len(old), 'run')} removed, {held}"
+        done = f"{count(len(bytes_of), 'run')} removed, {size(sum(bytes_of.values()))}"
         echo_result(done if old else f"there are no more than {keep} ended runs")
+    return code
+
+
+def _rows(bytes_of: Mapping[RunId, int]) -> list[dict[str, Any]]:
+    return [{"run": run, "bytes": held} for run, held in bytes_of.items()]

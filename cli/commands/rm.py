@@ -16,8 +16,13 @@ from cli.views.disk import parts_text
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, run: str, yes: bool, as_json: bool) -> None:
-    """Remove the folder of a run that has ended."""
+    """Remove the folder of a run that has ended.
+
+    With --yes RUN is its whole id: said once more, a part of one would mean another run.
+    """
     folder = runs.find(runs.home(), run)
+    if yes and run != folder.id:
+        raise InputError(f"--yes: {run!r} is not a whole id; it means run {folder.id} just now")
     if why := removing.why_not(folder):
         raise InputError(f"run {folder.id} is not removed: {why}")
     parts, elsewhere = removing.disk_use(folder), removing.in_bucket(folder)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bamboo.errors import InputError
+from bamboo.ids import run_id
 from cli import lock, main, removing, runs
 from cli.removing import disk_use, remove, too_many, why_not
 from tests.cli.test_damaged_runs import folder_of, truncate
@@ -82,6 +83,91 @@ def test_what_may_live_stays(home: Path) -> None:
     for gone in (lost, damaged):
         remove(gone)
     assert {path.name for path in home.iterdir()} == {"led", "acc"}
+
+
+def test_who_comes_second_finds_nothing_and_says_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = ended(home, "a"), runs.RunFolder(id=run_id("a"), path=home / "a")
+    seen = why_not(second)
+    remove(first)
+    monkeypatch.setattr(removing, "why_not", lambda folder: seen)
+    with pytest.raises(InputError, match="run a is gone: it was removed just now"):
+        remove(second)
+    assert not second.path.exists()
+
+
+def test_the_lock_and_what_makes_it_a_run_go_last(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ended(home, "a")
+    gone: list[str] = []
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        gone.append(path.name)
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    remove(folder)
+    assert gone[-2:] == [lock.NAME, "resolved.json"]
+    assert "receipt.json" in gone
+
+
+@pytest.mark.parametrize("vanishes", ["started", "damaged"])
+def test_a_run_that_goes_while_all_are_listed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], vanishes: str
+) -> None:
+    ended(home, "a")
+    gone = ended(home, "b")
+    if vanishes == "damaged":
+        truncate(gone.resolved)
+    found = runs._folders(home)
+    remove(gone)
+    monkeypatch.setattr(runs, "_folders", lambda base: found)
+    assert [folder.id for folder in runs.all_runs(home)] == ["a"]
+    assert runs.find(home, "last").id == "a"
+    assert main.run(["list", "--json"]) == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["a"]
+    assert main.run(["prune", "--keep", "0", "--yes"]) == 0
+    with pytest.raises(InputError, match="unknown run 'last'"):
+        runs.find(home, "last")
+
+
+def test_prune_goes_on_after_one_that_stays(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another prune may be at the same runs: what it takes is none of ours, and no error."""
+    stays, gone, last = (
+        ended(home, name, started_s=at_s) for name, at_s in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+    )
+    real, held = removing.remove, lock.take(stays)
+    monkeypatch.setattr(removing, "too_many", lambda folders, keep: [stays, gone, last])
+
+    def slowly(folder: runs.RunFolder) -> None:
+        if folder == gone and folder.path.exists():
+            real(folder)
+        real(folder)
+
+    monkeypatch.setattr(removing, "remove", slowly)
+    assert main.run(["prune", "--keep", "0", "--yes", "--json"]) == 2
+    out = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out.out)] == ["c"]
+    assert "run a is not removed: it is going on" in out.err
+    assert [path.name for path in home.iterdir()] == ["a"]
+    assert held is not None
+    held.close()
+
+
+def test_rm_unasked_takes_no_part_of_an_id(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said twice, `rm gpt --yes` would take gpt, then gpt-2."""
+    for name in ("gpt", "gpt-2"):
+        ended(home, name)
+    assert main.run(["rm", "gpt", "--yes"]) == 0
+    for part in ("gpt", "last"):
+        assert main.run(["rm", part, "--yes"]) == 2
+        assert f"--yes: '{part}' is not a whole id; it means run gpt-2" in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == ["gpt-2"]
 
 
 def test_a_link_to_a_run_is_not_the_run(home: Path) -> None:
