@@ -35,7 +35,7 @@ from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.synth import fit
 from bamboo.sim.trace import read_trace
-from bamboo.sim.ways import CHECKPOINT_RESTART
+from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from bamboo.sim.world import Terms
 from cli.advised import advised, hopeless_of
 from cli.bar import Bar, Told
@@ -106,6 +106,13 @@ class JobCost:
         ranked = sorted(self.outcomes, key=lambda one: -one.value)
         first = [one.option for one in ranked]
         return (*first, *(one for one in self.table.found if one not in first))
+
+    @property
+    def restarts_terms(self) -> str:
+        """What checkpoint and restart is charged with, in words."""
+        assert self.restarts is not None, "asked only where it was played"
+        every = self.restarts.option.plan.losses.checkpoint_every
+        return terms_of_rivals({}, every=every)[CHECKPOINT_RESTART]
 
 
 def beside(found: JobCost, option: Option) -> tuple[Part, ...]:

@@ -50,3 +50,8 @@ class Asked:
     """Whether the plan chose `policy.checkpoint_every`: another way then takes its own best one."""
     keep: int = 2
     """So many checkpoints are kept."""
+
+    @property
+    def given_every(self) -> int:
+        """Steps between checkpoints that every way is to write; 0: each has its own interval."""
+        return 0 if self.interval_is_open else self.policy.checkpoint_every

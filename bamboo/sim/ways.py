@@ -5,6 +5,7 @@ Rule: ours is told apart from the others here and nowhere else.
 """
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 
 from bamboo.errors import InputError
@@ -42,10 +43,10 @@ SHORT = {"checkpoint-restart": CHECKPOINT_RESTART, "rerouting": REROUTING, "pape
 """The same ways as the command line names them."""
 
 
-def terms_of_rivals(asked: Asked | None = None) -> dict[str, str]:
-    """What each of the other ways is charged with, in words, and where that is from. None: by the
-    defaults."""
-    given = {} if asked is None else asked.restart_s
+def terms_of_rivals(given: Mapping[str, float], *, every: int) -> dict[str, str]:
+    """What each of the other ways is charged with, in words, and where that is from. `given`: as
+    `Asked.restart_s`; `every`: steps between checkpoints that are ours and theirs; 0: each has its
+    own best interval."""
     seconds = {name: f"{given.get(name, RESTART_S[name]):g} s" for name in RESTART_S}
     sources = {
         CHECKPOINT_RESTART: "torchrun elastic, a node killed, as measured on one machine; 76 to "
@@ -54,8 +55,7 @@ def terms_of_rivals(asked: Asked | None = None) -> dict[str, str]:
         PAPER: "Bamboo, NSDI 2023",
     }
     said = {n: "as asked" if n in given else source for n, source in sources.items()}
-    every = 0 if asked is None else asked.policy.checkpoint_every
-    own = f"every {every} steps, as the job's" if every else "at its best interval (Daly, 2006)"
+    own = f"every {every} steps, as ours" if every else "at its best interval (Daly, 2006)"
     paper = PaperTerms()
     return {
         ON_DEMAND: "the nodes of the largest grid in one zone, which nobody takes",
@@ -93,7 +93,7 @@ def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
     nodes = policy.pipelines * policy.stages
     between_s = between_losses_s(trace, nodes)
     step_s = policy.step_s(policy.pipelines, policy.stages)
-    every = 0 if asked.interval_is_open else policy.checkpoint_every
+    every = asked.given_every
     if not every and step_s is not None and not math.isinf(between_s):
         # Nobody waits for one that is written behind the training; its requests are paid.
         put = asked.store.get("put")

@@ -11,7 +11,7 @@ from typing import Any
 from bamboo.core.words import size
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import HOUR_S, ON_DEMAND, Option
-from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
+from bamboo.sim.ways import CHECKPOINT_RESTART
 from cli.costing import JobCost, beside
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
@@ -143,7 +143,7 @@ def _played(found: JobCost, width: int) -> list[str]:
     if found.restarts is not None:
         lines += paragraph(
             f"* a model of another way to use the plan of {found.restarts.option.line.name}: "
-            f"{terms_of_rivals()[CHECKPOINT_RESTART]}"
+            f"{found.restarts_terms}"
         )
     lines += paragraph(
         f"{count(found.seeds, 'run')} a row (seeds 0 to {found.seeds - 1}); $ with what stands "
@@ -176,9 +176,8 @@ def _verdict(found: JobCost) -> list[str]:
         )
     if found.restarts is not None and found.restarts.value > first.value:
         lines += paragraph(
-            f"{CHECKPOINT_RESTART} is worth more here, as its checkpoints are free and frequent; "
-            "with less of checkpoint.every_steps and a longer cluster.patience_s so may be the "
-            "option with checkpoints only"
+            f"{CHECKPOINT_RESTART} is worth more here; with less of checkpoint.every_steps and a "
+            "longer cluster.patience_s so may be the option with checkpoints only"
         )
     lines += auxiliary_lines(beside(found, first.option))
     return [*lines, *_tokens(found, first)]

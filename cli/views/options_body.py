@@ -12,7 +12,6 @@ from typing import Any
 
 from bamboo.planner.chosen import Outcome
 from bamboo.planner.option import ON_DEMAND, Option
-from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
 from cli.costing import JobCost, beside
 from cli.printable import printable
 from cli.views.advice import advice
@@ -65,7 +64,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
         if found.restarts is None
         else {
             "option": found.restarts.option.line.name,
-            "terms": terms_of_rivals()[CHECKPOINT_RESTART],
+            "terms": found.restarts_terms,
         }
         | _simulated(found, found.restarts),
         "chosen": None if first is None else first.option.line.name,

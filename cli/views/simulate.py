@@ -54,6 +54,7 @@ def picture_title(simulated: Simulated, *, seed: int) -> str:
 def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> dict[str, Any]:
     """For `--json`."""
     asked = simulated.asked
+    terms = terms_of_rivals(asked.restart_s, every=asked.given_every)
     return {
         "schema_version": 1,
         "simulated": True,
@@ -76,7 +77,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
                     for field in (*FIGURES, *BODY_ALONE)
                 },
                 "ended": sorted({one[name].ended for one in found if one[name].ended}),
-                "terms": terms_of_rivals(asked).get(name, ""),
+                "terms": terms.get(name, ""),
                 "no_ratio": no_ratio(found, name, ours=OURS, last_step=asked.last_step),
             }
             for name in found[0]
@@ -103,7 +104,7 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
         lines += _rivals(found, last_step=asked.last_step)
         if any(one[name].store_usd for one in found for name in one):
             lines.append("    here samples per $ count the object store of checkpoints, too")
-        terms = terms_of_rivals(asked)
+        terms = terms_of_rivals(asked.restart_s, every=asked.given_every)
         lines += [f"    {name}: {terms[name]}" for name in found[0] if name in terms]
     ended = [one[OURS].ended for one in found if one[OURS].ended]
     for why in sorted(set(ended)):

@@ -40,7 +40,8 @@ def body_of(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
 
 
 def test_the_same_seeds_give_the_same_table(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = (body_of(capsys, job, *FAST, "--hazard", "2") for _ in range(2))
+    every = ("--set", "checkpoint.every_steps=7")
+    one, other = (body_of(capsys, job, *FAST, "--hazard", "2", *every) for _ in range(2))
     assert one == other
     assert one["modelled"]
     assert one["chosen"] in {row["option"] for row in one["options"]}
@@ -60,7 +61,9 @@ def test_the_same_seeds_give_the_same_table(job: str, capsys: pytest.CaptureFixt
             assert played["hours_p50"] <= played["hours_p90"]
             assert played["usd_p50"] <= played["usd_p90"]
             assert played["whole_usd_p90"] > played["usd_p90"]
-    assert one["checkpoint_and_restart"]["usd_p90"] > 0
+    restarts = one["checkpoint_and_restart"]
+    assert restarts["usd_p90"] > 0
+    assert "a checkpoint every 7 steps, as ours" in restarts["terms"]
     assert one["lines"] == len(one["options"]) + len(one["behind"]) + one["do_not_fit"]["lines"]
     taken = next(row for row in one["options"] if row["option"] == one["chosen"])["simulated"]
     for name in ("p50", "p90"):

@@ -20,6 +20,7 @@ from bamboo.sim.ways import (
     REROUTING,
     SYSTEMS,
     restart_terms,
+    terms_of_rivals,
 )
 from tests.sim.worlds import STATE_BYTES_PER_S, asked, calm_step_s, trace
 
@@ -118,6 +119,12 @@ def test_a_job_without_checkpoints_leaves_the_other_way_its_best_interval() -> N
     assert own.checkpoint_every == 500
     ours = replace(asked(pipelines=2, every=500), interval_is_open=True)
     assert restart_terms(ours, market) == best, "what our plan chose is not the other way's"
+    said = [
+        terms_of_rivals({}, every=one.given_every)[CHECKPOINT_RESTART]
+        for one in (ours, replace(ours, interval_is_open=False))
+    ]
+    assert "a checkpoint at its best interval" in said[0]
+    assert "a checkpoint every 500 steps, as ours" in said[1]
     assert 1 <= best.checkpoint_every < 10
     assert restart_terms(asked(pipelines=2), trace(EIGHT)).checkpoint_every == 0
     lost = [
