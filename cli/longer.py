@@ -59,10 +59,12 @@ def longer(
         raise InputError(f"--set train.steps: --steps {steps} says that; leave one of them out")
     train = job.train
     rates = {key: getattr(train, key) for key in RATE_KEYS}
-    closed = Segment(to_step=done, steps=train.steps, **rates)
-    begun = any(one.to_step == done for one in job.segments)
+    newest = Segment(to_step=done, steps=train.steps, **rates)
+    # A run that was restored from before a segment may end in the one before it.
+    current = next((one for one in job.segments if one.to_step >= done), newest)
+    ended = [one for one in job.segments if one.to_step < done]
     made = job_with(job, [*overrides, f"train.steps={steps}"])
-    return replace(made, segments=job.segments if begun else (*job.segments, closed))
+    return replace(made, segments=(*ended, replace(current, to_step=done)))
 
 
 def expected(ours: Semantics, job: JobConfig) -> Semantics:

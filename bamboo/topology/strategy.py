@@ -81,7 +81,7 @@ class Semantics:
     def listed(self, steps: int) -> list[dict[str, Any]]:
         """What a run that has done so many steps has done in which segment, the first one first:
         {from_step, to_step, semantic_hash}."""
-        ends = [*(int(segment["to_step"]) for segment in self.segments), steps]
+        ends = [*(min(steps, int(segment["to_step"])) for segment in self.segments), steps]
         return [
             {"from_step": begin, "to_step": end, "semantic_hash": self.of_segment(number).hash()}
             for number, (begin, end) in enumerate(itertools.pairwise([0, *ends]))

@@ -10,7 +10,7 @@ from bamboo.checkpoint.catalogue import examine
 from bamboo.checkpoint.directory import DirectoryStore
 from bamboo.checkpoint.manifest import folder_of
 from bamboo.checkpoint.stopped import keep_final
-from bamboo.config.load import job_from_json
+from bamboo.config.load import job_from_json, job_to_json
 from bamboo.config.tree import JobConfig, Segment
 from bamboo.errors import InputError
 from bamboo.ids import RunId
@@ -75,6 +75,18 @@ def test_a_segment_in_which_no_step_was_done_is_planned_anew(folder: RunFolder) 
     again = longer.longer(folder, job, ("train.learning_rate=0.25",), steps=40, done=STEPS)
     assert again.segments == job.segments
     assert (again.train.steps, again.train.learning_rate) == (40, 0.25)
+
+
+def test_a_run_that_went_back_before_a_segment_goes_on_in_the_one_that_it_is_in(
+    folder: RunFolder,
+) -> None:
+    """Its checkpoint of step 12 was damaged, so it went on from an older one, to step 10."""
+    job = lengthened(folder, 20, "train.learning_rate=0.5")
+    again = longer.longer(folder, job, ("train.learning_rate=0.25",), steps=40, done=10)
+    assert again.segments == (replace(job.segments[0], to_step=10),)
+    assert job_from_json(job_to_json(again)).segments == again.segments
+    further = replace(job, segments=(*job.segments, replace(job.segments[0], to_step=15)))
+    assert longer.longer(folder, further, (), steps=40, done=STEPS).segments == job.segments
 
 
 def test_what_is_left_of_the_run_is_no_further_segment(folder: RunFolder) -> None:

@@ -157,6 +157,7 @@ def test_a_state_has_the_hash_of_the_segment_that_its_step_ends_in() -> None:
     assert ends == [(0, 30), (30, 45), (45, 90)]
     assert [one["semantic_hash"] for one in third.listed(90)] == hashes
     assert [one["to_step"] for one in third.listed(45)] == [30, 45], "of the third no step is done"
+    assert [one["to_step"] for one in third.listed(40)] == [30, 40], "it went back to before that"
     placed = Strategy(semantics=third, placement=PLACEMENT)
     assert Strategy.from_json(placed.to_json()) == placed
 
