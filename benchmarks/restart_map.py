@@ -1,6 +1,6 @@
 """Where redundancy pays against checkpoint-restart: nodes x losses x what a restart takes.
 
-    python -m benchmarks.restart_map [--seeds 3] [--hours 24]
+    python -m benchmarks.restart_map [--seeds 3] [--hours 24] [--plot MAP.svg] [--of RESULT.json]
 
 BERT-large in up to eight pipelines of four stages, on made-up markets with as many victims at an
 instant as the published p3 trace has. Ours is in the mode that `redundancy = "auto"` takes for the
@@ -12,12 +12,14 @@ simulated and modelled; cells in which ours gains nothing stand there as well.
 """
 
 import argparse
+import json
 import math
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bamboo.config.catalogue import load_catalogue
 from bamboo.core.policy import GridTime, Policy
@@ -42,6 +44,10 @@ from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from benchmarks.options import at_least, more_than_zero, parsed
 from benchmarks.report import command_of, write_result
+from cli.pictures.canvas import AMBER, GREEN, check_name, to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NODES = (4, 8, 16, 32)
 HAZARDS = (0.01, 0.1, 0.3, 1.0)
@@ -177,11 +183,80 @@ def text_of(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def map_svg(rows: Sequence[dict[str, Any]]) -> bytes:
+    """The map as a picture: a panel a restart time, a cell a number of nodes and a hazard, with the
+    ratio and the mode that `auto` takes; where it is PAYS or more it stands in bold."""
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(1, len(RESTARTS_S), sharey=True)
+        for axes, restart_s in zip(panels, RESTARTS_S, strict=True):
+            cells = {
+                (one["losses_per_node_hour"], one["nodes"]): (
+                    one["ratio"][f"{restart_s:g}"],
+                    one["auto"],
+                )
+                for one in rows
+            }
+            for (hazard, nodes), (ratio, mode) in cells.items():
+                at = HAZARDS.index(hazard), NODES.index(nodes)
+                depth = min(1.0, abs(math.log(ratio)) / math.log(2))
+                axes.add_patch(
+                    Rectangle(
+                        (at[0] - 0.5, at[1] - 0.5),
+                        1,
+                        1,
+                        facecolor=(*to_rgb(GREEN if ratio > 1 else AMBER), 0.75 * depth),
+                        edgecolor="white",
+                    )
+                )
+                weight = "bold" if ratio >= PAYS else "normal"
+                axes.text(*at, f"{ratio:.2f}", ha="center", va="bottom", weight=weight)
+                axes.text(*at, mode, ha="center", va="top", size=7)
+            axes.set_title(f"a restart takes {restart_s:g} s", loc="left")
+            axes.set_xticks(range(len(HAZARDS)), [f"{one:g}" for one in HAZARDS])
+            axes.set_yticks(range(len(NODES)), [str(one) for one in NODES])
+            axes.set_xlim(-0.5, len(HAZARDS) - 0.5)
+            axes.set_ylim(-0.5, len(NODES) - 0.5)
+            axes.set_xlabel("losses per node-hour")
+            axes.grid(visible=False)
+            axes.tick_params(length=0)
+        panels[0].set_ylabel("nodes")
+        figure.suptitle(
+            "Samples per dollar with redundancy, over checkpoint-restart at its best interval "
+            f"(modelled; bold: at least {PAYS:g} times)",
+            x=0.01,
+            ha="left",
+        )
+
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    return to_svg(draw, width_in=10.0, height_in=3.4)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", type=at_least(1), default=3)
     parser.add_argument("--hours", type=more_than_zero, default=24.0)
+    parser.add_argument("--plot", type=Path, help="draw the map as this SVG file")
+    parser.add_argument("--of", type=Path, help="play nothing, and show this result")
     arguments = parsed(parser, given)
+    if arguments.plot is not None:
+        check_name(arguments.plot)
+    if arguments.of is not None:
+        rows = json.loads(arguments.of.read_text())["rows"]
+        print(text_of(rows))
+    else:
+        rows = play(seeds=arguments.seeds, hours=arguments.hours)
+        body = {"modelled": True, "pays": PAYS, "checkpoint_every_of_ours": EVERY, "rows": rows}
+        print(write_result("restart-map", command_of("restart_map", arguments), body))
+    if arguments.plot is not None:
+        arguments.plot.write_bytes(map_svg(rows))
+    return 0
+
+
+def play(*, seeds: int, hours: float) -> list[dict[str, Any]]:
+    """All rows of the map; each is printed as it is known."""
     base = bert_large()
     base = replace(base, bytes_per_s=base.state_bytes_per_s)  # what redundancy sends takes time
     rows = []
@@ -191,12 +266,10 @@ def main(given: Sequence[str] | None = None) -> int:
         shape = replace(base.shape, virtual_nodes=leaves, microbatches=many)
         work = replace(base, shape=shape)
         for hazard in HAZARDS:
-            rows.append(row(work, nodes, hazard, seeds=arguments.seeds, hours=arguments.hours))
+            rows.append(row(work, nodes, hazard, seeds=seeds, hours=hours))
             print(text_of(rows[-1:]).splitlines()[1], flush=True)
     print(text_of(rows))
-    body = {"modelled": True, "pays": PAYS, "checkpoint_every_of_ours": EVERY, "rows": rows}
-    print(write_result("restart-map", command_of("restart_map", arguments), body))
-    return 0
+    return rows
 
 
 if __name__ == "__main__":

@@ -90,6 +90,11 @@ class Planned:
     """What the run takes along of the user's code; None: the built-in model needs none."""
 
     @property
+    def whole_usd_per_hour(self) -> float:
+        """Of all instances, and of what calm steps send between zones."""
+        return self.usd_per_hour + self.plan.transfer_usd_per_hour
+
+    @property
     def policy(self) -> Policy:
         """The figures that decisions use."""
         return policy_of(
@@ -134,10 +139,12 @@ class Planned:
         expected = self.plan.full
         return {
             "usd_per_hour": self.usd_per_hour,
+            "transfer_usd_per_hour": self.plan.transfer_usd_per_hour,
             "step_s": expected.step_s if expected else None,
             "samples_per_s": expected.samples_per_s if expected else None,
             "samples_per_s_source": expected.source if expected else None,
             "samples_per_usd": self.plan.samples_per_usd(self.usd_per_hour),
+            "samples_per_usd_with_transfer": self.plan.samples_per_usd(self.whole_usd_per_hour),
         }
 
 

@@ -222,8 +222,13 @@ def gain_at(found: Sequence[Option], per_node_hour: float, question: Question) -
 
 def break_even(found: Sequence[Option], question: Question) -> BreakEven:
     """Where `gain_at` first passes PAYS: looked for at RATES, then by halving between two."""
-    if not on_spot(found, redundant=True) or not on_spot(found, redundant=False):
-        return BreakEven(per_node_hour=None, says="There are no two plans on spot to compare.")
+    for redundant, word in ((True, "with"), (False, "without")):
+        if not on_spot(found, redundant=redundant):
+            return BreakEven(
+                per_node_hour=None,
+                says=f"No plan {word} redundancy is left on spot, so that nothing says from which "
+                "rate of preemption redundancy pays.",
+            )
     if question.losses_per_node_hour <= 0:
         return BreakEven(
             per_node_hour=None, says="No node is ever taken here: redundancy has nothing to save."

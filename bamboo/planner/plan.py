@@ -86,6 +86,11 @@ class Plan:
             return self.given_every
         return 0 if self.chosen is None else self.chosen.checkpoint_every
 
+    @property
+    def transfer_usd_per_hour(self) -> float:
+        """Of bytes between zones, at the rate of calm steps, for the spread that is taken."""
+        return 0.0 if self.chosen is None else self.chosen.transfer_usd_per_hour
+
     def samples_per_usd(self, usd_per_hour: float) -> float | None:
         """The value at a price of the whole fleet, with the grid that it fills; None without an
         expected step time."""

@@ -82,25 +82,30 @@ def _instances(planned: Planned) -> str:
 
 def _price(planned: Planned, *, modelled: bool) -> str:
     word = "modelled, nothing is paid" if modelled else "real dollars"
+    moved = planned.plan.transfer_usd_per_hour
     on_demand = f"; on demand {usd(planned.plan.on_demand_usd_per_hour)}/h"
-    if planned.usd_per_hour == planned.plan.on_demand_usd_per_hour:
+    if moved or planned.usd_per_hour == planned.plan.on_demand_usd_per_hour:
         on_demand = ""
-    return f"{usd(planned.usd_per_hour)}/h, {word}{on_demand}"
+    more = f" + {usd(moved)}/h for bytes" if moved else ""
+    return f"{usd(planned.usd_per_hour)}/h{more}, {word}{on_demand}"
 
 
 def _times(planned: Planned) -> list[tuple[str, str]]:
     full = planned.plan.full
     if full is None:
         return []
-    value = planned.plan.samples_per_usd(planned.usd_per_hour)
+    value = planned.plan.samples_per_usd(planned.whole_usd_per_hour)
     worth = "" if value is None else f", {rate(value)} samples per dollar"
+    if worth and planned.plan.transfer_usd_per_hour:
+        worth += " with bytes"
     seconds = full.step_s * planned.strategy.semantics.steps
     billed_s = max(seconds, float(MINIMUM_BILLED_S))
     least = f" ({MINIMUM_BILLED_S} s are billed)" if billed_s > seconds else ""
-    whole = f"{duration(seconds)}, {usd(planned.usd_per_hour * billed_s / 3600)}{least}"
+    paid = planned.usd_per_hour * billed_s + planned.plan.transfer_usd_per_hour * seconds
+    time_and_price = f"{duration(seconds)}, {usd(paid / 3600)}{least}"
     return [
         ("a step", f"{duration(full.step_s)}: {rate(full.samples_per_s)} samples/s{worth}"),
-        ("the run", f"{whole}, if nothing is lost"),
+        ("the run", f"{time_and_price}, if nothing is lost"),
     ]
 
 

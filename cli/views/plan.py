@@ -98,13 +98,13 @@ def fits_notice(planned: Planned) -> bool:
 
 
 def notice_words(planned: Planned) -> str:
-    """What a notice is enough for: `a notice of 120 s is enough to keep all: 5.0 MiB a stage at
+    """What a notice is enough for: `a notice of 120 s keeps all: 5.0 MiB a stage at
     0.6 GB/s`."""
     stage = size(keep.largest_stage(planned.policy, planned.plan.cut))
     what = f"{stage} a stage at {planned.policy.store_bytes_per_s / 1e9:.2g} GB/s"
     notice = f"a notice of {notice_s(planned.job):g} s"
     if fits_notice(planned):
-        return f"{notice} is enough to keep all: {what}"
+        return f"{notice} keeps all: {what}"
     return f"{notice} does not fit {what}: what no node keeps is lost"
 
 
@@ -172,6 +172,11 @@ def _time(planned: Planned) -> list[str]:
     if value is not None:
         tokens = value * planned.strategy.semantics.model["context"]
         worth = f", {rate(value)} samples or {rate(tokens)} tokens per dollar"
+    whole = plan.samples_per_usd(planned.whole_usd_per_hour)
+    if worth and whole and whole != value:
+        worth += f" of instances, {rate(whole)} samples with the bytes between zones"
+    moved_usd = plan.transfer_usd_per_hour * expected.step_s * steps / 3600
+    moved = f" and {usd(moved_usd)} for bytes between zones" if moved_usd else ""
     grown = plan.largest.pipelines
     of = f" of all {count(grown, 'pipeline')}" if plan.largest != plan.grid else ""
     return [
@@ -182,7 +187,7 @@ def _time(planned: Planned) -> list[str]:
         *paragraph(expected.source, indent=4),
         *paragraph(
             f"bubble {expected.bubble:.0%}, redundant work {expected.redundant:.0%}; all steps "
-            + _in_all(expected.step_s * steps, planned.usd_per_hour),
+            f"{_in_all(expected.step_s * steps, planned.usd_per_hour)}{moved}",
             indent=4,
         ),
     ]

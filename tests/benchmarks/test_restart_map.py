@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.sim.presets import bert_large
-from benchmarks.restart_map import row, text_of
+from benchmarks.restart_map import map_svg, row, text_of
 
 WORK = replace(bert_large(), bytes_per_s=bert_large().state_bytes_per_s)
 
@@ -23,3 +23,6 @@ def test_auto_takes_redundancy_where_it_pays_and_checkpoints_alone_where_it_does
     assert all(one["auto_of_best"] > 0.98 for one in (calm, busy))
     text = text_of([calm, busy])
     assert f"{sum(ratio >= 1.2 for ratio in ratios)} of 6 cells reach 1.2 x" in text
+    drawn = map_svg([calm, busy])
+    assert drawn.startswith(b"<?xml")
+    assert len(drawn) > len(map_svg([calm])), "each cell is drawn"

@@ -14,6 +14,7 @@ from cli.progress import Preemption
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.node_names import short_names, with_short_names
 from cli.views.preemption import short_preemption_line
+from cli.views.quantities import rate
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_views import START_S, bill, in_the_middle
 
@@ -45,6 +46,16 @@ def test_a_plan_has_few_lines(redundancy: str, provider: str, every: int) -> Non
     assert ("any one loss, in the step" in text) == survived
     assert ("ends the run" in text or "end the run" in text) == (every == 0)
     assert ("real dollars" in text) == (provider == "ec2")
+
+
+def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
+    planned = plan(replace(JOB, cluster=replace(JOB.cluster, spread="neighbours")))
+    text = "\n".join(plan_lines("r", planned))
+    assert "/h for bytes, modelled, nothing is paid" in text
+    promised = planned.promised()
+    whole = rate(promised["samples_per_usd_with_transfer"])
+    assert f" {whole} samples per dollar with bytes" in text
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 receipts = st.fixed_dictionaries(

@@ -71,6 +71,22 @@ def test_the_object_holds_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(strategy.placement.cut) == body["cut"]
 
 
+def test_a_plan_over_zones_says_what_its_bytes_are_worth_beside_its_instances(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = sets('cloud.zones=["us-east-1a","us-east-1b"]', "cluster.spread=neighbours")
+    body = body_of(capsys, "plan", "job.toml", "--json", *own)
+    moved = body["transfer_usd_per_hour"]
+    assert moved > 0
+    price, samples = body["usd_per_hour"], body["samples_per_s"] * 3600
+    assert body["samples_per_usd"] == pytest.approx(samples / price)
+    assert body["samples_per_usd_with_transfer"] == pytest.approx(samples / (price + moved))
+    assert run(["plan", "job.toml", *own]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "tokens per dollar of instances, " in words
+    assert "samples with the bytes between zones" in words
+
+
 @pytest.mark.parametrize("bare", [False, True])
 def test_others_are_placed_by_it(bare: bool, capsys: pytest.CaptureFixture[str]) -> None:
     planned = body_of(capsys, "plan", "job.toml", "--max-nodes", "6", "--json")

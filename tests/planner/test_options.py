@@ -16,6 +16,7 @@ from bamboo.planner.chosen import (
     break_even,
     choose,
     gain_at,
+    on_spot,
 )
 from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import anchors, options, shared_out, together
@@ -231,7 +232,9 @@ def test_without_losses_there_is_no_break_even() -> None:
     even = break_even(found(question=question).found, question)
     assert even.per_node_hour is None
     assert "nothing to save" in even.says
-    assert "no two plans" in break_even((), QUESTION).says
+    assert "No plan with redundancy is left on spot" in break_even((), QUESTION).says
+    redundant = on_spot(found().found, redundant=True)
+    assert "No plan without redundancy is left" in break_even(redundant, QUESTION).says
 
 
 def test_the_most_value_is_chosen_or_under_limits_the_cheapest_that_keeps_them() -> None:

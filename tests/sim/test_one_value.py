@@ -17,7 +17,9 @@ from bamboo.planner.ranking import Candidate, ranked
 from bamboo.planner.workload import Workload, uniform_workload
 from bamboo.planner.zones import Stakes
 from bamboo.schedule.figures import plan_run, step_time_s
+from bamboo.sim.prices import constant
 from bamboo.sim.run import Figures, simulate
+from bamboo.sim.trace import Trace, TraceEvent
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REDUNDANCY_MODES
 from bamboo.topology.virtual_nodes import BatchShape
@@ -28,6 +30,7 @@ LEAVES = 6
 STEPS = 20
 WITHIN = 1e-3
 PRICES = {"us-east-1a": 0.5}
+ZONES = ("us-east-1a", "us-east-1b")
 STAKES = Stakes(zone_usd_per_hour=PRICES, preemptible=False, steps=STEPS)
 
 
@@ -60,7 +63,8 @@ def workloads(draw: st.DrawFn) -> Workload:
 grids = st.builds(Grid, pipelines=st.integers(1, 4), stages=st.integers(2, 6))
 
 
-def planned(work: Workload, grid: Grid, mode: str) -> Plan:
+def planned(work: Workload, grid: Grid, mode: str, spread: str = "one") -> Plan:
+    zones = PRICES if spread == "one" else dict.fromkeys(ZONES, 0.5)
     return make_plan(
         work.layers,
         grid=grid,
@@ -68,10 +72,10 @@ def planned(work: Workload, grid: Grid, mode: str) -> Plan:
         shape=work.shape,
         timed=work,
         instance_type=load_catalogue().find("g5.xlarge"),
-        zone_spot_usd_per_hour=PRICES,
+        zone_spot_usd_per_hour=zones,
         cut=work.cut(grid.stages)[:-1],
-        stakes=STAKES,
-        spread="one",
+        stakes=replace(STAKES, zone_usd_per_hour=zones),
+        spread=spread,
     )
 
 
@@ -88,8 +92,10 @@ def listed(work: Workload, grid: Grid, mode: str) -> Candidate:
     return found
 
 
-def played(work: Workload, grid: Grid, mode: str, table: tuple[GridTime, ...]) -> Figures:
-    """STEPS of them, on a market that takes nothing."""
+def played(
+    work: Workload, grid: Grid, mode: str, table: tuple[GridTime, ...], spread: str = "one"
+) -> Figures:
+    """STEPS of them, on a market that takes nothing and has as many nodes in each zone."""
     one = replace(
         asked(redundancy=mode, last_step=STEPS, horizon_s=1e6),
         workload=work,
@@ -100,8 +106,16 @@ def played(work: Workload, grid: Grid, mode: str, table: tuple[GridTime, ...]) -
             stages=grid.stages,
             pipelines=grid.pipelines,
             grids=table,
+            spread=spread,
         ),
+        prices=constant(0.5),
     )
+    if spread != "one":
+        nodes = [
+            TraceEvent(at_s=0.0, node=f"n{number}", comes=True, zone=ZONES[number % 2])
+            for number in range(grid.size)
+        ]
+        return simulate(one, Trace(source="test", events=tuple(nodes), length_s=1e6))
     names = " ".join(f"n{number}" for number in range(grid.size))
     return simulate(one, trace(f"0 +{names}", length_s=1e6))
 
@@ -125,6 +139,30 @@ def have_one_step(work: Workload, grid: Grid, mode: str) -> None:
 @pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.full)])
 def test_plan_price_list_policy_and_simulation_have_one_step(count: int) -> None:
     property_ = given(workloads(), grids, st.sampled_from(REDUNDANCY_MODES))(have_one_step)
+    settings(max_examples=count, deadline=None)(property_)()
+
+
+def have_one_price(work: Workload, pairs: int, stages: int, mode: str) -> None:
+    """Two zones, each with half of the pipelines: the bytes between them cost the same on paper
+    and simulated, and so does a sample."""
+    grid = Grid(pipelines=2 * pairs, stages=stages)
+    plan = planned(work, grid, mode, "pipelines")
+    assert plan.expected is not None
+    cut = work.cut(stages)
+    table = grids_of(work, mode=mode, pipelines=grid.pipelines, cuts=(cut,))
+    figures = played(work, grid, mode, table, "pipelines")
+    hours = figures.trained_s / 3600
+    assert figures.transfer_usd == pytest.approx(plan.transfer_usd_per_hour * hours, rel=WITHIN)
+    usd_per_hour = 0.5 * grid.size + plan.transfer_usd_per_hour
+    paid = figures.transfer_usd + 0.5 * grid.size * hours
+    samples = STEPS * work.batch
+    assert plan.samples_per_usd(usd_per_hour) == pytest.approx(samples / paid, rel=WITHIN)
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(100, marks=pytest.mark.full)])
+def test_plan_and_simulation_pay_the_same_for_bytes_between_zones(count: int) -> None:
+    modes = st.sampled_from(["off", "stash", "eager", "peer"])
+    property_ = given(workloads(), st.integers(1, 2), st.integers(2, 5), modes)(have_one_price)
     settings(max_examples=count, deadline=None)(property_)()
 
 
