@@ -75,6 +75,12 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         **dict.fromkeys((f"grids[].{name}" for name in ("pipelines", "stages")), _COUNT),
         "grids[].step_s": _NUMBER,
         "zones": _OBJECT,
+        "spread": _TEXT,
+        **dict.fromkeys(("planned", "trace"), _MAYBE),
+        **dict.fromkeys(("planned.step_s", "crossing_bytes", "unigram_entropy_nats"), _LOSS),
+        "layer_bytes": _LIST,
+        "layer_bytes[]": _COUNT,
+        "store_bytes_per_s": _NUMBER,
     },
     "endpoint.json": {
         "store_url": _TEXT,

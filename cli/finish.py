@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bamboo.checkpoint.final import stage_file, write_manifest
+from bamboo.checkpoint.final import read_final, stage_file, write_manifest
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.tree import JobConfig
 from bamboo.core.state import Outcome
@@ -76,6 +76,21 @@ def bring_late(folder: RunFolder, receipt: Mapping[str, Any]) -> str:
         return ""
     stages = receipt.get("stages", job.cluster.stages)
     return _brought(folder, job, stages=stages, step=int(receipt["step"]))
+
+
+def wrong_with_final(folder: RunFolder, *, step: int | None = None) -> str:
+    """Why nothing can go on from the final state of a run, `step` steps in where that is given;
+    "": it can. Of a run in an account it is fetched first, where that is still to be done."""
+    late = folder.receipt.exists() and not folder.final_manifest.exists()
+    if late and (why := bring_late(folder, folder.read_json(folder.receipt))):
+        return why
+    try:
+        final = read_final(folder.final)
+    except InputError as error:
+        return str(error)
+    if step not in (None, final.step):
+        return f"{folder.final} is of step {final.step}"
+    return f"{folder.final / final.damaged[0]} is damaged" if final.damaged else ""
 
 
 def keep_stopped(

@@ -14,7 +14,13 @@ from typing import Any
 
 from bamboo.checkpoint.catalogue import examine, steps
 from bamboo.checkpoint.final import read_final
-from bamboo.checkpoint.initial import INIT_FOLDER, Weights, keep_weights, weights_in
+from bamboo.checkpoint.initial import (
+    INIT_FOLDER,
+    Weights,
+    check_weights,
+    keep_weights,
+    weights_in,
+)
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
 from cli import finish, runs, wiring
@@ -62,14 +68,8 @@ def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:
             f"names other weights than run {folder.id} began with, {before.train.init!r}",
             "leave the setting as it was, or launch the job as a run of its own",
         )
-    if not job.weights:
-        return
-    kept = folder.path / INIT_FOLDER
-    found = weights_in(sorted(kept.glob("layer-*.safetensors")), run=folder.id, step=0)
-    if found.digest != job.weights:
-        raise InputError(
-            f"{kept} does not hold the weights that run {folder.id} began with; put them back"
-        )
+    if job.weights:
+        check_weights(folder.path / INIT_FOLDER, digest=job.weights)
 
 
 def said(weights: Weights) -> str:
@@ -121,7 +121,7 @@ def _in_order(name: str) -> tuple[int, str]:
 def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, int]]:
     """The files of that state, for as long as the block lasts, the run and its steps."""
     folder = source.folder
-    if why := _wrong_with_final(source):
+    if why := finish.wrong_with_final(folder, step=source.step):
         if source.step is None:
             there = steps(wiring.checkpoints_of(folder, job_of(folder)))
             remedy = "take another run"
@@ -133,20 +133,6 @@ def _files(job: JobConfig, source: Source) -> Iterator[tuple[list[Path], str, in
         return
     final = read_final(folder.final)
     yield sorted(folder.final.glob("stage-*.safetensors")), folder.id, final.step
-
-
-def _wrong_with_final(source: Source) -> str:
-    """Why the final state of the run is not the one to take, or ""."""
-    folder = source.folder
-    if folder.receipt.exists() and not folder.final_manifest.exists():
-        finish.bring_late(folder, folder.read_json(folder.receipt))
-    try:
-        final = read_final(folder.final)
-    except InputError as error:
-        return str(error)
-    if source.step not in (None, final.step):
-        return f"it is of step {final.step}"
-    return f"{folder.final / final.damaged[0]} is damaged" if final.damaged else ""
 
 
 @contextmanager

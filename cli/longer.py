@@ -9,10 +9,8 @@ is started.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from bamboo.checkpoint.catalogue import examine
-from bamboo.checkpoint.final import read_final
 from bamboo.checkpoint.manifest import HashAt
 from bamboo.config.load import job_with
 from bamboo.config.tree import JobConfig, Segment
@@ -92,7 +90,7 @@ def stages_to_keep(
     _, why = examine(objects, done, run=folder.id, semantic_hash=semantic_hash, layers=layers)
     if not why:
         return 0
-    lacking = _wrong_with_final(folder, done)
+    lacking = finish.wrong_with_final(folder, step=done)
     if not lacking:
         return sum(1 for _ in folder.final.glob("stage-*.safetensors"))
     raise InputError(
@@ -100,23 +98,6 @@ def stages_to_keep(
         f"it: {lacking}, and the checkpoint of step {done} {why}; put its files back, or "
         f"`bamboo resume {folder.id}` without --steps, where steps are left to be done"
     )
-
-
-def _wrong_with_final(folder: RunFolder, done: int) -> str:
-    """Why the final state cannot be gone on from, or ""."""
-    if folder.receipt.exists() and not folder.final_manifest.exists():
-        receipt: Any = folder.read_json(folder.receipt)
-        if why := finish.bring_late(folder, receipt):
-            return why
-    try:
-        final = read_final(folder.final)
-    except InputError as error:
-        return str(error)
-    if final.step != done:
-        return f"{folder.final} is of step {final.step}"
-    if final.damaged:
-        return f"{folder.final / final.damaged[0]} is damaged"
-    return ""
 
 
 def _key(override: str) -> str:

@@ -38,7 +38,7 @@ from cli.signals import Interrupts
 from cli.spending import spending_of
 from cli.spent import rented_of
 from cli.store_reference import store_of_job
-from cli.terms import save_terms, terms_of
+from cli.terms import job_to_plan, save_terms, terms_of
 
 STILL_S = 3.0
 """A store in which no node has beaten for so long has none that lives."""
@@ -163,7 +163,7 @@ class _Asked:
 
 
 def _asked(folder: RunFolder, overrides: Sequence[str], *, steps: int | None) -> _Asked:
-    before, ours = job_of(folder), strategy_of(folder).semantics
+    before, ours = job_to_plan(folder), strategy_of(folder).semantics
     done = longer.steps_done(folder)
     if steps is not None and longer.is_further(before, overrides, steps=steps, done=done):
         job = longer.longer(folder, before, overrides, steps=steps, done=done)

@@ -6,7 +6,7 @@ before it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from bamboo.config.load import job_to_json
@@ -15,10 +15,12 @@ from bamboo.config.tree import JobConfig
 from bamboo.core.checkpointing import KEPT
 from bamboo.core.policy import GridTime, Policy
 from bamboo.core.state import Checkpoint
+from bamboo.errors import InputError
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.refreshed import catalogue_json
-from bamboo.topology.strategy import Strategy
+from bamboo.topology.strategy import AUTO, Strategy
 from cli import runs
+from cli.documents import REMEDY
 from cli.look import catalogue_of, job_of, strategy_of
 from cli.market import TraceTerms
 from cli.planning import Planned
@@ -109,6 +111,7 @@ def save_terms(
         "led_before_s": part.led_before_s,
         "detached": detached,
         "planned": planned.promised(),
+        "interval_is_open": planned.plan.given_every is None,
         "frame_bytes": max(stage.total for stage in planned.plan.memory),
         "layers": planned.layers,
         "cuts": planned.cuts,
@@ -130,6 +133,15 @@ def save_terms(
     runs.write_json(folder.resolved, body)
 
 
+def job_to_plan(folder: RunFolder) -> JobConfig:
+    """The resolved job of a run for another plan of it, to which the interval between checkpoints
+    is left where the job left it to the one before."""
+    job = job_of(folder)
+    if not folder.read_json(folder.resolved).get("interval_is_open", False):
+        return job
+    return replace(job, checkpoint=replace(job.checkpoint, every_steps=AUTO))
+
+
 def promised(folder: RunFolder) -> Mapping[str, Any] | None:
     """What the newest plan of a run said that it is worth; None in runs of before it was kept."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)
@@ -146,6 +158,11 @@ def terms_of(folder: RunFolder) -> Terms:
     """The terms of a run. Raises InputError when a file is missing or of another release."""
     body: Mapping[str, Any] = folder.read_json(folder.resolved)
     entropy, trace = body.get("unigram_entropy_nats"), body.get("trace")
+    try:
+        zones = {str(zone): int(count) for zone, count in body.get("zones", {}).items()}
+        played = None if trace is None else TraceTerms(**trace)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{folder.resolved} is damaged: {error}; {REMEDY}") from error
     return Terms(
         job=job_of(folder),
         strategy=strategy_of(folder),
@@ -161,9 +178,9 @@ def terms_of(folder: RunFolder) -> Terms:
         layer_bytes=tuple(map(int, body.get("layer_bytes", ()))),
         store_bytes_per_s=float(body.get("store_bytes_per_s", 0.0)),
         step_s=float((body.get("planned") or {}).get("step_s") or 0.0),
-        zones={str(zone): int(count) for zone, count in body.get("zones", {}).items()},
+        zones=zones,
         unigram_entropy_nats=None if entropy is None else float(entropy),
-        trace=None if trace is None else TraceTerms(**trace),
+        trace=played,
         detached=runs.is_detached(folder),
         part=runs.part_of(folder),
     )

@@ -30,6 +30,7 @@ SCHEMA_VERSION = 1
 PARAM = "param/"
 _MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 2**28
+_PUT_BACK = "the weights that the run begins with must be put back"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -117,6 +118,19 @@ def all_layers(folder: Path, *, digest: str) -> Iterator["dict[str, Tensor]"]:
         yield {PARAM + name: tensor for name, tensor in held.items()}
 
 
+def check_weights(folder: Path, *, digest: str) -> None:
+    """Read all of them, without torch. Raises as `load_layers`."""
+    kept = _kept(folder, digest)
+    files = (folder / _layer_file(n) for n in sorted({layer_of(PARAM + name) for name in kept}))
+    found = {
+        name: hashlib.sha256(data).hexdigest()
+        for name, _, data in _parameters(files, remedy=_PUT_BACK)
+    }
+    wrong = [name for name in kept.keys() | found.keys() if kept.get(name) != found.get(name)]
+    if wrong:
+        raise _damaged(folder, f"{min(wrong)} is not what was written")
+
+
 def _kept(folder: Path, digest: str) -> Mapping[str, str]:
     path = folder / _MANIFEST
     try:
@@ -132,7 +146,9 @@ def _kept(folder: Path, digest: str) -> Mapping[str, str]:
     return tensors
 
 
-def _parameters(files: Sequence[Path]) -> Iterator[tuple[str, Place, bytes]]:
+def _parameters(
+    files: Iterable[Path], *, remedy: str = "take another step of that run"
+) -> Iterator[tuple[str, Place, bytes]]:
     """Global name, place and raw bytes of each parameter, one after the other."""
     for path in files:
         try:
@@ -142,11 +158,9 @@ def _parameters(files: Sequence[Path]) -> Iterator[tuple[str, Place, bytes]]:
                         file.seek(place.begin)
                         yield name.removeprefix(PARAM), place, file.read(place.end - place.begin)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; take another step of that run") from error
+            raise InputError(f"{path}: {error.strerror}; {remedy}") from error
         except _DAMAGE as error:
-            raise InputError(
-                f"{path}: is damaged ({error}); take another step of that run"
-            ) from error
+            raise InputError(f"{path}: is damaged ({error}); {remedy}") from error
 
 
 def _digest(tensors: Mapping[str, str]) -> str:
@@ -158,4 +172,4 @@ def _layer_file(layer: int) -> str:
 
 
 def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: {why}; the weights that the run begins with must be put back")
+    return InputError(f"{path}: {why}; {_PUT_BACK}")

@@ -11,7 +11,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bamboo.checkpoint.final import write_stage
-from bamboo.checkpoint.initial import all_layers, keep_weights, load_layers, weights_in
+from bamboo.checkpoint.initial import (
+    all_layers,
+    check_weights,
+    keep_weights,
+    load_layers,
+    weights_in,
+)
 from bamboo.checkpoint.manifest import layer_of
 from bamboo.errors import InputError
 
@@ -74,6 +80,7 @@ _OF_2_AND_3 = ("param/2", "param/3")
 def test_every_layer_one_after_the_other(tmp_path: Path) -> None:
     folder, digest = kept(tmp_path)
     layers = list(all_layers(folder, digest=digest))
+    check_weights(folder, digest=digest)
     assert len(layers) == LAYERS
     found = {name: tensor for layer in layers for name, tensor in layer.items()}
     assert found.keys() == {name for name in state() if name.startswith("param/")}
@@ -114,6 +121,8 @@ def test_what_is_damaged_is_named(tmp_path: Path, damage: str, says: str) -> Non
             manifest.unlink()
     with pytest.raises(InputError, match=says):
         load_layers(folder, [2], digest=digest)
+    with pytest.raises(InputError, match="the weights that the run begins with must be put back"):
+        check_weights(folder, digest=digest)
 
 
 def test_weights_that_changed_since_the_look_are_not_taken(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import pytest
 from bamboo.config.load import job_to_json
 from bamboo.config.resolve import resolve
 from bamboo.errors import InputError
-from bamboo.ids import run_id
+from bamboo.ids import RunId, run_id
 from bamboo.telemetry.samples import read_samples
 from cli import main, runs
 from cli.decisions import save_decisions
 from cli.finish import receipt_body
 from cli.money import bill
+from cli.terms import save_terms, terms_of
+from tests.cli.test_planning import plan
 from tests.cli.world import START_S, World, finished, job, joined, left, step
 
 pytestmark = pytest.mark.timeout(60)
@@ -203,6 +207,19 @@ def test_no_value_in_a_receipt_is_a_fault_of_ours(ended: runs.RunFolder, value: 
         told |= {main.run([verb, "r"]) for verb in ("status", "cost")}
         told |= {2 if main.run(["attach", "r"]) == 2 else 0}
     assert told == {0, 2}
+
+
+def test_no_value_in_the_terms_of_a_run_is_a_fault_of_ours(tmp_path: Path) -> None:
+    folder, planned = runs.RunFolder(id=RunId("r"), path=tmp_path), plan()
+    save_terms(folder, planned.job, planned, started_s=1.0, detached=False)
+    body = json.loads(folder.resolved.read_text())
+    for field, value in product(body, (None, "x", -1, [None], {"x": None})):
+        folder.resolved.write_text(json.dumps(body | {field: value}))
+        with suppress(InputError):
+            terms_of(folder)
+    folder.resolved.write_text(json.dumps(body | {"layer_bytes": None}))
+    with pytest.raises(InputError, match="is damaged: layer_bytes = null is not a list; put the"):
+        terms_of(folder)
 
 
 @pytest.mark.parametrize("damage", [truncate, fill_with_bytes, make_directory, nest_without_end])

@@ -125,10 +125,12 @@ def test_a_run_that_began_with_them_is_verified(other: RunFolder) -> None:
     initial.check_kept(new, job, job)
     assert verify(new.path, lambda *told: None)["equal"] is True
     flip(new.path / INIT_FOLDER / "layer-00001.safetensors")
-    with pytest.raises(InputError, match="does not hold the weights that run new began with"):
-        initial.check_kept(new, job, job)
-    with pytest.raises(InputError, match="the weights that the run begins with must be put back"):
-        verify(new.path, lambda *told: None)
+    for reads in (
+        lambda: initial.check_kept(new, job, job),
+        lambda: verify(new.path, lambda *told: None),
+    ):
+        with pytest.raises(InputError, match="the run begins with must be put back"):
+            reads()
     with pytest.raises(InputError, match="other weights than run new began with, 'run:run@9'"):
         initial.check_kept(new, job, job_with(other, "run:run@6"))
 

@@ -1,6 +1,7 @@
 """The interval between checkpoints from a job to its plan, its policy and its bits."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,11 @@ from bamboo.config.tree import CheckpointConfig, CloudConfig, ClusterConfig, Job
 from bamboo.config.tree import TrainConfig as Train
 from bamboo.errors import CoreMisuse
 from bamboo.ids import RunId
+from cli import resuming
+from cli.look import job_of
 from cli.planning import Planned, plan_job
+from cli.runs import RunFolder, write_json
+from cli.terms import job_to_plan, save_terms
 from cli.views.plan import plan_body, plan_text
 from cli.workload import semantics_of
 from tests.cli.facts import seen
@@ -57,6 +62,26 @@ def test_a_long_job_that_says_nothing_has_the_interval_of_its_plan_in_its_policy
     again = plan(job_from_json(job_to_json(planned.job)))
     assert again.job.checkpoint == planned.job.checkpoint
     assert plan_body("r", again)["checkpoints"]["chosen_by"] == "job"
+
+
+@pytest.mark.parametrize(("every", "left"), [("auto", "auto"), (0, 0), (7, 7)])
+def test_another_plan_of_a_run_has_what_its_job_says_of_the_interval(
+    tmp_path: Path, every: int | str, left: int | str
+) -> None:
+    """A run of three minutes has no checkpoints by its plan; with a thousand times as many steps,
+    or on other nodes, it may be worth some."""
+    folder = RunFolder(id=RunId("r"), path=tmp_path)
+    few = replace(with_every(every), train=replace(LONG.train, steps=100))
+    planned = plan(few)
+    save_terms(folder, planned.job, planned, started_s=1.0, detached=False)
+    assert isinstance(job_of(folder).checkpoint.every_steps, int), "the run itself has a number"
+    assert job_to_plan(folder).checkpoint.every_steps == left
+    write_json(folder.receipt, {"step": 100, "outcome": "done"})
+    asked = resuming._asked(folder, (), steps=LONG.train.steps)
+    assert (plan(asked.job).plan.checkpoint_every > 0) == (every != 0)
+    assert resuming._asked(
+        folder, ("checkpoint.every_steps=9",), steps=LONG.train.steps
+    ).job.checkpoint == CheckpointConfig(every_steps=9)
 
 
 def test_a_short_job_has_none_unless_it_says_so_and_a_long_one_may_say_none() -> None:
