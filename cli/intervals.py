@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bamboo.config.tree import JobConfig
-from bamboo.planner.auxiliary import HOURS_PER_MONTH
+from bamboo.planner.auxiliary import store_usd_per_hour
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.checkpoint_cost import AUTO_LEAST_S, LONGEST_S, REQUESTS
 from bamboo.planner.plan import Plan
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +88,14 @@ def kept_by(job: JobConfig, plan: Plan, catalogue: Catalogue) -> Kept | None:
     every, step_s, shards = plan.checkpoint_every, plan.full.step_s, plan.shards
     stored = (job.checkpoint.keep + 1) * sum(shards.stage_bytes) if every else 0.0
     usd = 0.0
-    if every and in_bucket(job) and "storage" in catalogue.auxiliary:
-        month = stored / GIB * catalogue.auxiliary["storage"].usd
-        usd = month / HOURS_PER_MONTH + shards.usd * 3600 / (every * step_s)
+    if every and in_bucket(job):
+        usd = store_usd_per_hour(
+            catalogue.auxiliary,
+            step_s=step_s,
+            checkpoint_bytes=shards.stage_bytes,
+            every_steps=every,
+            keep=job.checkpoint.keep,
+        )
     return Kept(
         every_steps=every,
         every_s=every * step_s,

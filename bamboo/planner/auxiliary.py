@@ -216,5 +216,29 @@ def extras_of(
     )
 
 
+def store_usd_per_hour(
+    prices: Mapping[str, AuxiliaryPrice],
+    *,
+    step_s: float,
+    checkpoint_bytes: Sequence[float],
+    every_steps: int,
+    keep: int,
+) -> float:
+    """What the checkpoints of a plan cost in the object store, as `extras_of` has them; 0 where the
+    prices are not known."""
+    if any(name not in prices for name in NEEDED):
+        return 0.0
+    extras = extras_of(
+        instances=0,
+        step_s=step_s,
+        checkpoint_bytes=checkpoint_bytes,
+        every_steps=every_steps,
+        keep=keep,
+        coordinator=False,
+    )
+    (part,) = (part for part in auxiliary_parts(prices, extras) if part.name == STORE)
+    return part.usd_per_hour
+
+
 def _words(price: AuxiliaryPrice) -> str:
     return f"{price.what} at ${price.usd:g} per {price.unit}"

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
-from bamboo.planner.auxiliary import STORE, auxiliary_parts, extras_of
+from bamboo.planner.auxiliary import store_usd_per_hour
 from bamboo.planner.checkpoint_cost import REQUESTS, checkpoint_puts
 from bamboo.planner.checkpoint_interval import best_interval_steps
 from bamboo.planner.step_time import StepTimes
@@ -131,18 +131,16 @@ def every_of(system: str, asked: Asked, trace: Trace) -> int:
 def store_usd(asked: Asked, *, every: int, steps: float, seconds: float) -> float:
     """What the checkpoints of a run cost in the object store: those that are kept, and the
     requests. `steps`: all that were taken, again or not."""
-    if not every or not asked.store or steps < 1:
+    if not every or steps < 1:
         return 0.0
-    extras = extras_of(
-        instances=0,
+    rate = store_usd_per_hour(
+        asked.store,
         step_s=seconds / steps,
         checkpoint_bytes=shards_of(asked),
         every_steps=every,
         keep=asked.keep,
-        coordinator=False,
     )
-    parts = auxiliary_parts(asked.store, extras)
-    return sum(part.usd_per_hour for part in parts if part.name == STORE) * seconds / HOUR_S
+    return rate * seconds / HOUR_S
 
 
 def rival(name: str, asked: Asked, world: World, *, bare: StepTimes, ahead: StepTimes) -> System:
