@@ -41,9 +41,7 @@ def refuse_too_small(planned: Planned, home: Path) -> None:
     node_bytes = max((stage.total for stage in plan.memory), default=0)
     if wrong := limits.wrong_with(need_of(job, node_bytes=node_bytes, file_bytes=max(written))):
         raise InputError(wrong)
-    # The final state, and where they lie with the run, checkpoints: one more than are kept.
-    copies = 1 + (job.checkpoint.keep + 1 if _keeps_checkpoints(job) else 0)
-    refuse_without_room(home, need_bytes=copies * sum(written))
+    refuse_without_room(home, need_bytes=(1 + _checkpoints_here(job)) * sum(written))
 
 
 def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need:
@@ -57,5 +55,9 @@ def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need
     )
 
 
-def _keeps_checkpoints(job: JobConfig) -> bool:
-    return bool(job.checkpoint.every_steps) and not job.checkpoint.url
+def _checkpoints_here(job: JobConfig) -> int:
+    """So many lie in the run's folder beside its final state: of periodic ones one more than are
+    kept, and of a stop or an emergency one in any run."""
+    if job.checkpoint.url:
+        return 0
+    return job.checkpoint.keep + 1 if job.checkpoint.interval else 1

@@ -88,7 +88,7 @@ def survival(
     words = _words(single, checkpoint_every, by="its shadow")
     notes = [f"The loss of any one of the {len(nodes)} nodes {words}."]
     if single is Outcome.ENDED:
-        notes[0] += f" Redundancy is {mode!r}, and [checkpoint] every_steps is 0."
+        notes[0] += f" Redundancy is {mode!r}, and no periodic checkpoint is written."
         if mode == "peer":
             notes[0] += (
                 " A lost stage comes from another pipeline in this mode, and at the start there is "

@@ -201,7 +201,7 @@ class Rebuild:
         if base == 0:
             return  # a stage is built with it
         if self._vault is None:
-            self._not_read(base, StorageUnavailable("checkpoint.every_steps is 0: there are none"))
+            self._not_read(base, StorageUnavailable("this node has no object store"))
             return
         patience_s = self.builder.job.cluster.step_timeout_s
         self._reading = Reading(self._vault, base, layers, patience_s=patience_s)

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from bamboo.config.tree import JobConfig
+from bamboo.config.tree import CheckpointConfig, JobConfig
 from bamboo.errors import InputError
 from bamboo.ids import RunId
 from cli import checks_here, launching, machine, resuming, room
@@ -101,9 +101,16 @@ def test_what_a_stage_writes_is_held_against_the_size_of_a_file_and_the_disk(
         machine.refuse_too_small(planned, tmp_path)
     monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 4 * state)
     machine.refuse_too_small(planned, tmp_path)
-    without = plan_of(tiny_job(tmp_path))
-    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + state)
+    # A run that writes none by itself has one of its stop, or of an emergency.
+    without = plan_of(tiny_job(tmp_path, ["checkpoint.every_steps=0"]))
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 2 * state - 1)
+    with pytest.raises(InputError, match="what the run keeps there"):
+        machine.refuse_too_small(without, tmp_path)
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 2 * state)
     machine.refuse_too_small(without, tmp_path)
+    elsewhere = replace(without.job, checkpoint=CheckpointConfig(url="/elsewhere", every_steps=2))
+    monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + state)
+    machine.refuse_too_small(replace(without, job=elsewhere), tmp_path)
 
 
 def test_a_full_disk_for_temporary_files_is_said_by_its_variable(
