@@ -60,18 +60,50 @@ def test_while_it_goes_on_and_after_it_was_killed(bench: Bench) -> None:
     assert "What is missing" in page.read_text()
 
 
-def test_receipt_cost_and_report_quote_one_value_and_that_of_the_plan(bench: Bench) -> None:
-    sets = ("train.steps=4", "cluster.device=virtual", "cluster.redundancy=stash")
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ("cluster.redundancy=stash",),
+        pytest.param(
+            ("cluster.redundancy=peer", "cluster.pipelines=2", "cluster.stages=2"),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            (
+                "cluster.redundancy=eager",
+                "cluster.pipelines=2",
+                "cluster.spread=pipelines",
+                'cloud.zones=["us-east-1a","us-east-1b"]',
+            ),
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=lambda sets: sets[0].partition("=")[2],
+)
+def test_receipt_cost_and_report_quote_one_value_and_that_of_the_plan(
+    strategy: tuple[str, ...], bench: Bench
+) -> None:
+    sets = ("train.steps=4", "cluster.device=virtual", *strategy)
     own = [word for one in sets for word in ("--set", one)]
     planned = bench.json("plan", "job.toml", *own)
     (bench.folder / "plan.json").write_text(json.dumps(planned))
-    done = bench.run("launch", "job.toml", "--run", "one", "--strategy", "plan.json", *own)
+    placed = ("job.toml", "--strategy", "plan.json", *own)
+    dry = bench.json("launch", *placed, "--dry-run")
+    done = bench.run("launch", *placed, "--run", "one")
     assert done.returncode == 0, done.stdout + done.stderr
     receipt = json.loads((bench.home / "one" / "receipt.json").read_text())
     cost, report = bench.json("cost", "one"), bench.json("report", "one")["cost"]
     for name in ("step_s", "samples_per_s", "usd_per_hour", "samples_per_usd"):
+        assert dry[name] == pytest.approx(planned[name], rel=1e-3)
         for body in (receipt, cost, report):
             assert body["planned"][name] == pytest.approx(planned[name], rel=1e-3)
+    zones = [one["zones"] for one in planned["spreads"] if one["name"] == planned["spread"]]
+    where = ",".join(zones[0]) if zones else planned["zone"]
+    calm = ("--hazard", "0", "--hours", "1", "--endless", "--zones", where)
+    figures = bench.json("simulate", *placed, *calm)["systems"]["bamboo"]["figures"]
+    assert figures["samples_per_s"]["mean"] == pytest.approx(planned["samples_per_s"], rel=1e-3)
+    whole = planned["samples_per_usd_with_transfer"]
+    assert figures["samples_per_usd"]["mean"] == pytest.approx(whole, rel=1e-3)
     for name in ("samples_per_s", "samples_per_usd", "tokens_per_usd"):
         assert receipt[name] == cost[name] == report[name] > 0
     assert "planned, for calm steps: " in bench.run("cost", "one").stdout
