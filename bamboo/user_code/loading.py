@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -82,16 +82,40 @@ def load_entry(entry: Entry) -> ModuleType:
 
 def _check_names(entry: Entry) -> None:
     """A process that trains has Bamboo's packages loaded: under their names the user's would not be
-    what is found. Raises InputError where the model's file imports one of its own."""
-    package = entry.name.rpartition(".")[0]
-    wanted = {n.split(".")[0] for n in imported_names(entry.file.read_bytes(), package=package)}
-    for name in wanted.intersection(NAMES):
-        found = PathFinder.find_spec(name, [str(folder) for folder in entry.search])
-        if found is not None and is_local(found.origin or ""):
-            raise InputError(
-                f"{entry.file} imports {name} from {found.origin}, and Bamboo has a package of "
-                "this name in each process that trains; rename yours"
-            )
+    what is found. Raises InputError where the model's file imports one of its own, or a module
+    beside it that it imports."""
+    todo, seen = [(entry.file, entry.name.rpartition(".")[0])], {entry.file}
+    while todo:
+        file, package = todo.pop()
+        for name in imported_names(file.read_bytes(), package=package):
+            for found, origin, below in _modules_along(name, entry.search):
+                if not is_local(str(origin)):
+                    continue
+                if found in NAMES:
+                    raise InputError(
+                        f"{file} imports {found} from {origin}, and Bamboo has a package of "
+                        "this name in each process that trains; rename yours"
+                    )
+                if origin not in seen:
+                    seen.add(origin)
+                    todo.append((origin, below))
+
+
+def _modules_along(name: str, search: Sequence[Path]) -> Iterator[tuple[str, Path, str]]:
+    """Of a dotted name and of the packages above it, as far as they lie in these folders: name,
+    file, and what its relative imports are relative to."""
+    path, above = [str(folder) for folder in search], ""
+    for part in name.split("."):
+        # By its last part alone: of a dotted name Python would have the packages above imported.
+        spec = PathFinder.find_spec(part, path)
+        if spec is None:
+            return
+        found = f"{above}.{part}".lstrip(".")
+        is_package = spec.submodule_search_locations is not None
+        yield found, Path(spec.origin or ""), found if is_package else above
+        if not is_package:
+            return
+        path, above = [os.path.join(folder, part) for folder in path], found
 
 
 def _may_be_named(entry: Entry) -> bool:

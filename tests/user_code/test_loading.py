@@ -25,6 +25,13 @@ def test_a_package_of_the_users_that_is_called_as_one_of_ours_is_refused_by_name
     write(tmp_path, files | {"cloud/__init__.py": "", "cloud/x.py": ""})
     with pytest.raises(InputError, match=r"m\.py imports (cli|cloud) from .*; rename yours"):
         load_entry(entry_of(tmp_path / "m.py"))
+    beside = {
+        "n.py": "from helpers.deep import L\n",
+        "helpers/deep.py": "from . import far\nL = 3\n",
+    }
+    write(tmp_path, beside | {"helpers/far.py": f"import n, json\n{line}\n"})
+    with pytest.raises(InputError, match=r"far\.py imports (cli|cloud) from .*; rename yours"):
+        load_entry(entry_of(tmp_path / "n.py"))
 
 
 def test_one_that_the_model_does_not_import_is_no_hindrance(tmp_path: Path) -> None:
