@@ -45,14 +45,16 @@ def plan_lines(run: str, planned: Planned, *, played: Replayed | None = None) ->
         rows.append(("trace", _trace(played)))
     warnings = [*_too_large(planned), *planned.price_warnings()]
     warnings += [] if local else _short_quotas(planned)
+    notice = notice_words(planned)
     if not fits_notice(planned):
-        warnings.insert(0, notice_words(planned))
+        warnings.insert(0, notice)
     room, notes = PLAN_LINES - len(rows) - 2, list[str]()
     while warnings and len(folded := _folded("note", warnings[0], most=3)) + len(notes) <= room:
         notes += folded
         del warnings[0]
-    if fits_notice(planned) and len(notes) < room:
-        rows.append(("notices", notice_words(planned)))
+    if len(notes) < room and (fits_notice(planned) or notice in warnings):
+        rows.append(("notices", notice))
+        warnings = [words for words in warnings if words != notice]
     left = f"; {count(len(warnings), 'more note')}" if warnings else ""
     return [
         fit(f"{run}: {count(semantics.steps, 'step')} of {count(semantics.batch, 'sample')}"),

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.ids import NodeId
+from bamboo.sim.trace import Trace
 from cli.finish import receipt_body
+from cli.market import Replayed, TraceTerms
 from cli.progress import Preemption
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.node_names import short_names, with_short_names
@@ -56,6 +58,21 @@ def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:
     whole = rate(promised["samples_per_usd_with_transfer"])
     assert f" {whole} samples per dollar with bytes" in text
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_a_notice_that_is_too_short_is_said_on_a_full_page_too() -> None:
+    """Bytes, rate and notice, where a trace takes the last line but one."""
+    chaos = replace(JOB.chaos, kills_per_hour=1.0, notice_share=0.5, notice_s=1.2)
+    terms = TraceTerms(
+        name="t.csv", time_scale=1.0, restart_s=None, max_nodes=4, hours=1.0, begin_s=0.0
+    )
+    played = Replayed(terms=terms, trace=Trace(source="t", events=(), length_s=3600.0), events=())
+    planned = plan(replace(JOB, chaos=chaos))
+    for lines in (plan_lines("r", planned), plan_lines("r", planned, played=played)):
+        assert len(lines) == PLAN_LINES
+        (said,) = [line for line in lines if "a notice of 1.2 s does not fit" in line]
+        assert "KiB a stage at 0.62 GB/s" in said
+        assert "more note" not in lines[-1], "nothing else is to be said"
 
 
 receipts = st.fixed_dictionaries(
