@@ -6,13 +6,14 @@ Rule: ours is told apart from the others here and nowhere else.
 
 import math
 from collections.abc import Mapping
-from itertools import pairwise
+from dataclasses import replace
 
 from bamboo.errors import InputError
 from bamboo.ids import ZoneId
 from bamboo.planner.auxiliary import store_usd_per_hour
-from bamboo.planner.checkpoint_cost import REQUESTS, checkpoint_puts
+from bamboo.planner.checkpoint_cost import REQUESTS, Shards
 from bamboo.planner.checkpoint_interval import best_interval_steps
+from bamboo.planner.losses import shards_of
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.zones import nodes_by_zone
 from bamboo.sim.asked import Asked
@@ -35,8 +36,11 @@ REROUTING = "rerouting to peers"
 PAPER = "the paper's rules"
 SYSTEMS = (OURS, ON_DEMAND, CHECKPOINT_RESTART, REROUTING, PAPER, ORACLE)
 
-
-RESTART_S = {CHECKPOINT_RESTART: 42.0, REROUTING: 5.0, PAPER: 30.0}
+RESTART_S = {
+    CHECKPOINT_RESTART: RestartTerms().restart_s,
+    REROUTING: RerouteTerms().pause_s,
+    PAPER: PaperTerms().start_s,
+}
 """Seconds that a way stands still when it has to begin anew, beside boot and load: a restart of all
 processes; a change (whoever has no peer restarts as the first does); a start of the paper's."""
 SHORT = {"checkpoint-restart": CHECKPOINT_RESTART, "rerouting": REROUTING, "paper": PAPER}
@@ -87,21 +91,18 @@ def between_losses_s(trace: Trace, nodes: int) -> float:
 
 def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
     """Of checkpoint and restart in a market: the job's interval, or its best one."""
-    policy, rate = asked.policy, asked.workload.store_bytes_per_s
-    shards = shards_of(asked)
-    write_s = max(shards) / rate if rate else 0.0
+    policy, shards = asked.policy, _shards(asked)
+    write_s = shards.written_s
     nodes = policy.pipelines * policy.stages
     between_s = between_losses_s(trace, nodes)
     step_s = policy.step_s(policy.pipelines, policy.stages)
     every = asked.given_every
     if not every and step_s is not None and not math.isinf(between_s):
         # Nobody waits for one that is written behind the training; its requests are paid.
-        put = asked.store.get("put")
-        usd = checkpoint_puts(shards) * put.usd / REQUESTS if put is not None else 0.0
         zones = {ZoneId(event.zone) for event in trace.events}
         least = min(asked.prices.mean_usd_per_hour(zone, 0.0, 0.0) for zone in zones)
         price = least * nodes / HOUR_S
-        cost_s = usd / price if price else 0.0
+        cost_s = shards.usd / price if price else 0.0
         best = best_interval_steps(cost_s=cost_s, between_losses_s=between_s, step_s=step_s)
         every = max(best, math.ceil(write_s / step_s))
     return RestartTerms(
@@ -113,10 +114,12 @@ def restart_terms(asked: Asked, trace: Trace) -> RestartTerms:
     )
 
 
-def shards_of(asked: Asked) -> list[int]:
-    """Bytes of each stage's part of a checkpoint."""
+def _shards(asked: Asked) -> Shards:
+    put = asked.store.get("put")
     cut = asked.policy.cut_for(asked.policy.stages)
-    return [asked.workload.state_bytes(range(*ends)) for ends in pairwise(cut)]
+    return replace(
+        shards_of(asked.workload, cut), put_usd=put.usd / REQUESTS if put is not None else 0.0
+    )
 
 
 def every_of(system: str, asked: Asked, trace: Trace) -> int:
@@ -136,7 +139,7 @@ def store_usd(asked: Asked, *, every: int, steps: float, seconds: float) -> floa
     rate = store_usd_per_hour(
         asked.store,
         step_s=seconds / steps,
-        checkpoint_bytes=shards_of(asked),
+        checkpoint_bytes=_shards(asked).stage_bytes,
         every_steps=every,
         keep=asked.keep,
     )
