@@ -29,6 +29,7 @@ from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.bar import Bar, Told, no_bar
+from cli.initial import begin_with
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
 from cli.settling import grid_of
@@ -89,7 +90,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
     """Read the job, look at its layers, plan; `bar` shows how far each of these is. Raises
     InputError, of which one is JobFitsNowhere."""
     _check(asked)
-    job = load_job(path, asked.overrides)
+    job, _ = begin_with(load_job(path, asked.overrides))
     catalogue = load_catalogue(job.cloud.region)
     pool, _ = cheapest_pool(job, catalogue)
     hazard = Hazard(

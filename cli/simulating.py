@@ -26,6 +26,7 @@ from bamboo.sim.trace import LONGEST_S, Trace, read_trace
 from bamboo.sim.trace_shape import multiplied, scaled, tiled, tiling
 from bamboo.sim.ways import OURS, SYSTEMS
 from cli.autoscaling import terms_of
+from cli.initial import begin_with
 from cli.intervals import given_every
 from cli.market import check_time_scale
 from cli.market_options import MarketAsked
@@ -77,7 +78,7 @@ def prepare(
     for name, seconds in (("boot", terms.boot_s), ("notice", terms.notice_s)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError(f"--{name}-seconds {seconds:g} is no time; give seconds, at least 0")
-    job = load_job(path, overrides)
+    job, _ = begin_with(load_job(path, overrides))
     given = None if strategy is None else strategy_for(job, strategy, overrides)
     there = job if given is None else placed(job, given.placement)
     makes, hours, source = _market(market, nodes=nodes_of(there))

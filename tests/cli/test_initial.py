@@ -25,6 +25,7 @@ from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
 from cli import initial
 from cli.runs import RunFolder, write_json
+from tests.cli.on_paper import body_of, nothing_is_looked_at, refused
 from tests.jobs import tiny_job
 from tests.runtime.kept_run import STEPS, flip, write_run
 
@@ -211,6 +212,25 @@ def test_to_an_account_they_do_not_travel(other: RunFolder) -> None:
     job_with(other, "run:run")
     with pytest.raises(InputError, match="which do not travel to instances of an account"):
         load_job(other.path.parent / "job.toml", ["train.init=run:run", "cloud.provider=ec2"])
+
+
+def test_plan_launch_and_simulation_mean_one_training(
+    other: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A strategy of the plan is one of the job's for a launch, which looks at the weights."""
+    nothing_is_looked_at(monkeypatch)
+    job = job_with(other, "run:run")
+    path = Path(job.file).with_name("plan.json")
+    planned = body_of(capsys, "plan", job.file, "--json", "--set", "train.init=run:run")
+    path.write_text(json.dumps(planned))
+    digest = initial.begin_with(job)[0].weights
+    assert planned["strategy"]["semantics"]["init"] == digest
+    for verb in (["launch", "--dry-run"], ["simulate", "--hazard", "0", "--hours", "1"]):
+        words = [*verb, job.file, "--set", "train.init=run:run", "--strategy", str(path), "--json"]
+        body_of(capsys, *words)
+        said = refused(capsys, [*words, "--set", "train.init=run:none"])
+        assert "unknown run 'none'" in said
+    assert "unknown run" in refused(capsys, ["plan", job.file, "--set", "train.init=run:none"])
 
 
 def test_where_they_come_from_is_said(other: RunFolder) -> None:
