@@ -36,7 +36,7 @@ from cli.begun import Begun
 from cli.bill_log import rented_in
 from cli.books import Booked, FileBooks, read_booked
 from cli.decisions import save_decisions
-from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt
+from cli.finish import keep_stopped, receipt_body, save_manifest, save_receipt, with_taken
 from cli.launcher import Launcher
 from cli.look import begun_progress, last_sign_of_life_s
 from cli.market import Market, replayed
@@ -380,6 +380,7 @@ class _Attempt:
         rented = rented_in(self._folder.cloud, on_demand_usd_per_hour=prices, free_first_hour=free)
         now_s = self._over_at_s or time.time()
         total = bill(rented, now_s=now_s, modelled=self._job.cloud.provider == "local")
+        self.progress = with_taken(self.progress, rented)
         self.progress = (spending := spending_of(terms)).at(self.progress, rented, now_s=now_s)
         body = receipt_body(
             self.progress,

@@ -2,23 +2,24 @@
 by an end that is no good end: whatever is known by then is written.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from bamboo.checkpoint.final import read_final, stage_file, write_manifest
 from bamboo.checkpoint.stopped import keep_final
 from bamboo.config.tree import JobConfig
+from bamboo.core.nodes import NodeStatus
 from bamboo.core.state import Outcome
 from bamboo.errors import InputError, StorageUnavailable
 from bamboo.planner.value import per_usd_spent
 from cli import sites, wiring
 from cli.look import job_of
-from cli.money import Bill
-from cli.progress import Progress, node_rows, status_body
+from cli.money import Bill, Rented
+from cli.progress import Preemption, Progress, node_rows, status_body
 from cli.runs import Part, RunFolder, parts_before, write_json
 from cli.terms import Terms
-from cli.views.preemption import preemption_line, short_preemption_line
+from cli.views.preemption import noticed, preemption_line, short_preemption_line
 
 
 def save_manifest(folder: RunFolder, progress: Progress, job: JobConfig) -> str:
@@ -169,6 +170,7 @@ def receipt_body(
                 "zone": p.zone,
                 "slots": [str(s) for s in p.slots],
                 "planned": p.planned,
+                "noticed": noticed(p, progress),
                 "step": p.step,
                 "already_computed": p.already_computed,
                 "recomputed": p.recomputed,
@@ -185,6 +187,26 @@ def receipt_body(
         "bill": bill.to_body() | _with_beside(usd, beside),
         "status": status_body(progress),
     }
+
+
+def with_taken(progress: Progress, rented: Iterable[Rented]) -> Progress:
+    """The same with the nodes that the cloud took when no other was left to write it down: of
+    those that are lost together as the last ones no decision tells."""
+    state, taken = progress.state, {item.instance: item for item in rented if item.interrupted}
+    unseen = [node for node in state.nodes if node.status.live and node.instance in taken]
+    lost = [
+        Preemption(
+            at_s=taken[node.instance].ended_at_s or progress.now_s,
+            node=node.id,
+            zone=node.zone,
+            slots=() if state.assignment is None else state.assignment.owned_by(node.id),
+            planned=False,
+            sentence=f"the cloud took node {node.id}, and no node was left to write it down",
+        )
+        for node in unseen
+    ]
+    gone = state.with_nodes(*(replace(node, status=NodeStatus.GONE) for node in unseen))
+    return replace(progress, state=gone, preemptions=(*progress.preemptions, *lost))
 
 
 def _with_beside(usd: float, beside: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from cli import lock
 from cli.look import job_of, store_is_gone
 from cli.runs import RunFolder
 
-PARTS = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
-"""Files and folders of a run that are counted by name; all else is `books`."""
+BY_NAME = ("final", "checkpoints", INIT_FOLDER, "store", "logs", "events", CODE_FOLDER, "trace")
+PARTS = {name: name for name in BY_NAME} | {"parts": "earlier parts"}
+"""Files and folders of a run that are counted, and what their bytes are called; all else is
+`books`."""
 BOOKS = "books"
 
 
@@ -27,8 +29,7 @@ def disk_use(folder: RunFolder) -> dict[str, int]:
     What goes meanwhile is not counted."""
     found: dict[str, int] = {}
     for path, held_bytes in _held(folder.path):
-        part = path.relative_to(folder.path).parts[0]
-        part = part if part in PARTS else BOOKS
+        part = PARTS.get(path.relative_to(folder.path).parts[0], BOOKS)
         found[part] = found.get(part, 0) + held_bytes
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 

@@ -10,6 +10,7 @@ are equal to the micro-dollar, or `planner.attribution` refuses them.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from bamboo.config.tree import JobConfig
@@ -212,9 +213,19 @@ def _usd_per_hour(books: Books) -> float:
     """Of what runs now; of a run that is over, on the mean while any instance ran."""
     if books.live:
         return sum(item.usd_per_hour for item in books.rented if item.ended_at_s is None)
-    began_s = min(item.started_at_s for item in books.rented)
     ran_s = sum(_ran_s(item, books.now_s) * item.usd_per_hour for item in books.rented)
-    return ran_s / max(books.now_s - began_s, 1e-9)
+    return ran_s / max(_any_ran_s(books), 1e-9)
+
+
+def _any_ran_s(books: Books) -> float:
+    """Seconds in which at least one instance ran: neither the time between two parts of the run
+    nor that after its last instance is among them."""
+    passed_s, until_s = 0.0, -inf
+    for item in sorted(books.rented, key=lambda item: item.started_at_s):
+        end_s = item.started_at_s + _ran_s(item, books.now_s)
+        passed_s += max(0.0, end_s - max(item.started_at_s, until_s))
+        until_s = max(until_s, end_s)
+    return passed_s
 
 
 def _budget(books: Books, spent: int) -> dict[str, Any] | None:

@@ -185,15 +185,14 @@ def end_lines(body: Mapping[str, Any]) -> list[str]:
         for sentence in body.get("troubles", ())
         for line in _folded("trouble", sentence, most=4)
     ]
-    lost = _lost(body)
-    room = END_LINES - len(lines) - len(after) - 1
+    head, named = _lost(body)
+    room = END_LINES - len(lines) - len(after) - len(head)
     lines += troubles[: max(0, room)]
     room -= len(troubles)
-    named = lost[1:]
     if len(named) > room:
         hidden = len(named) - max(0, room - 1)
         named = [*named[: max(0, room - 1)], f"  and {hidden} more"][: max(0, room)]
-    return [fit(line) for line in [*lines, lost[0], *named, *after]]
+    return [fit(line) for line in [*lines, *head, *named, *after]]
 
 
 def _row(label: str, words: str) -> str:
@@ -221,16 +220,19 @@ def _losses(body: Mapping[str, Any]) -> list[str]:
     return [_row("loss", f"{first:.4f} -> {last:.4f}; mean of the last {steps} {mean:.4f}")]
 
 
-def _lost(body: Mapping[str, Any]) -> list[str]:
-    """A line for all losses, and one for each."""
+def _lost(body: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """A row for all losses, and a line for each."""
     lost, relaid = body["preemptions"], body["reconfigurations"]
     again = sum(one["steps_again"] for one in relaid)
-    noticed = sum(one.get("planned", False) for one in lost)
-    words = count(len(lost), "node") + " lost" + (f", {noticed} after a notice" if noticed else "")
+    noticed = sum(one.get("noticed", one.get("planned", False)) for one in lost)
+    words = count(len(lost), "node") + " lost"
+    words += f" in part {body['parts']}" if body.get("parts", 1) > 1 else ""
+    words += f", {noticed} after a notice" if noticed else ""
     if relaid:
         words += f"; {count(len(relaid), 'reconfiguration')}"
     words += f"; {count(again, 'step')} done again" if again else "; no step done again"
-    return [_row("losses", words), *(f"  {one.get('short', one['line'])}" for one in lost)]
+    named = [f"  {one.get('short', one['line'])}" for one in lost]
+    return _folded("losses", words, most=2), named
 
 
 def _bill(bill: Mapping[str, Any]) -> list[str]:

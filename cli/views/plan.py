@@ -12,7 +12,7 @@ from bamboo.core.words import size
 from bamboo.planner.memory import StageBytes
 from bamboo.planner.plan import Plan
 from bamboo.planner.value import MINIMUM_BILLED_S
-from bamboo.planner.zones import USD_PER_GB, Spread, cheapest
+from bamboo.planner.zones import RESTART_S, USD_PER_GB, Spread, cheapest
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import modes_of, stage_modes
 from cli.autoscaling import rule_of
@@ -250,7 +250,7 @@ def spread_sentence(plan: Plan) -> str:
         f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {plan.losses_per_node_hour:.3g} "
         "losses per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 "
         "trace; fatal is what no live copy survives, and costs the work since the last "
-        "checkpoint, or half the run."
+        f"checkpoint, or half the run, and {RESTART_S:g} s until all go on."
     )
 
 

@@ -36,10 +36,30 @@ def short_preemption_line(preemption: Preemption, progress: Progress) -> str:
     slots = ", ".join(str(slot) if several else str(slot.stage) for slot in preemption.slots)
     held = f"{'slot' if several else 'stage'} {slots}, {zone}" if slots else zone
     step = "" if preemption.step is None else f"step {preemption.step}: "
-    heirs = " and ".join(names.get(node, node) for node in preemption.successors) or "others"
+    heirs = " and ".join(names.get(node, node) for node in preemption.successors)
     if preemption.planned:
-        return f"{step}{who} ({held}) left after a notice, {heirs} went on"
+        return f"{step}{who} ({held}) left after a notice, {heirs or 'others'} went on"
     if preemption.pause_s is None:
-        return f"{step}{who} ({held}) lost, {heirs} took over"
+        notice = " after a notice" if noticed(preemption, progress) else ""
+        then = f"{heirs} took over" if heirs else _without_heirs(preemption, progress)
+        return f"{step}{who} ({held}) lost{notice}, {then}"
     paused = milliseconds(preemption.pause_s)
     return f"{step}{who} ({held}) lost, {heirs} went on in {paused}, redid {preemption.recomputed}"
+
+
+def noticed(preemption: Preemption, progress: Progress) -> bool:
+    """Whether the cloud said beforehand that it would take the node."""
+    node = progress.state.node(preemption.node)
+    return preemption.planned or (node is not None and node.notice_deadline_s is not None)
+
+
+def _without_heirs(preemption: Preemption, progress: Progress) -> str:
+    """What all did where no live node went on with what the lost one held."""
+    if not preemption.slots:
+        return "which held no stage"
+    later = (one for one in progress.relaid if one.at_s >= preemption.at_s)
+    if (relaid := next(later, None)) is not None:
+        if not relaid.steps_again:
+            return f"all went on from step {relaid.step}"
+        return f"all went back {count(relaid.steps_again, 'step')}, to {relaid.step}"
+    return "nobody went on" if progress.finished else "all wait for nodes"

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bamboo.core.state import Phase
 from bamboo.ids import NodeId
 from bamboo.sim.trace import Trace
-from cli.finish import receipt_body
+from cli.finish import receipt_body, with_taken
 from cli.market import Replayed, TraceTerms
+from cli.money import Rented
 from cli.progress import Preemption
+from cli.relaid import Relaid
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
 from cli.views.node_names import short_names, with_short_names
 from cli.views.preemption import short_preemption_line
@@ -126,7 +129,74 @@ def test_a_preemption_is_one_line_with_short_names() -> None:
     early = Preemption(
         at_s=0.0, node=NodeId("i-2.0"), zone="a", slots=(), planned=False, sentence="s"
     )
-    assert short_preemption_line(early, progress) == "i-2.0 (a) lost, others took over"
+    assert short_preemption_line(early, progress) == "i-2.0 (a) lost, which held no stage"
+
+
+def test_a_loss_that_no_live_node_took_over_says_what_all_did() -> None:
+    progress = in_the_middle()
+    lost = replace(progress.preemptions[0], at_s=5.0, successors=(), parts_s={}, seen_pause_s=None)
+    lost = replace(lost, step=None)
+    earlier = Relaid(
+        at_s=4.0, took_s=1.0, grid="1 x 4", step=9, checkpoint=True, steps_again=9, sent_bytes=0,
+        why="w",
+    )  # fmt: skip
+    back = replace(earlier, at_s=6.0, step=10, steps_again=2)
+    on = replace(back, steps_again=0)
+
+    def line(one: Preemption, *relaid: Relaid, over: bool = False) -> str:
+        phase = Phase.FINISHED if over else Phase.RESTORING
+        state = replace(progress.state, phase=phase)
+        return short_preemption_line(one, replace(progress, state=state, relaid=relaid))
+
+    who = "i-2.0 (stage 2, us-east-1a) lost"
+    assert line(lost, earlier, back) == f"{who}, all went back 2 steps, to 10"
+    assert line(lost, earlier, on) == f"{who}, all went on from step 10"
+    assert line(lost, earlier) == f"{who}, all wait for nodes"
+    assert line(lost, earlier, over=True) == f"{who}, nobody went on"
+    node = progress.state.node(lost.node)
+    assert node is not None
+    warned = progress.state.with_nodes(replace(node, notice_deadline_s=7.0))
+    told = replace(progress, state=warned, relaid=(on,))
+    assert short_preemption_line(lost, told) == f"{who} after a notice, all went on from step 10"
+
+
+def test_the_last_nodes_that_are_taken_together_are_lost_and_gone() -> None:
+    progress = in_the_middle()
+
+    def item(number: int, *, interrupted: bool) -> Rented:
+        return Rented(
+            instance=f"i-{number}", instance_type="t", zone="us-east-1a", market="spot",
+            started_at_s=1.0, ended_at_s=9.0, interrupted=interrupted, usd_per_hour=1.0,
+            on_demand_usd_per_hour=2.0,
+        )  # fmt: skip
+
+    rented = [item(0, interrupted=False), *(item(n, interrupted=True) for n in (1, 2, 3))]
+    after = with_taken(progress, rented)
+    (known, *new) = after.preemptions
+    assert known is progress.preemptions[0]
+    assert [(one.node, one.at_s, one.planned) for one in new] == [
+        ("i-1.0", 9.0, False),
+        ("i-3.0", 9.0, False),
+    ]
+    assert {node.id for node in after.state.nodes if node.status.live} == {"i-0.0"}
+    assert with_taken(after, rented) == after
+
+
+def test_losses_of_an_end_in_parts_are_those_of_its_last_part() -> None:
+    def losses(parts: int) -> str:
+        return next(line for line in end_lines({**BODY, "parts": parts}) if "losses" in line)
+
+    assert losses(1) == "  losses      1 node lost; no step done again"
+    assert losses(2) == "  losses      1 node lost in part 2; no step done again"
+
+
+def test_no_figure_of_the_losses_is_cut_off() -> None:
+    (lost,) = BODY["preemptions"]
+    again = [{"steps_again": 20}] * 30
+    body = {**BODY, "parts": 12, "preemptions": [{**lost, "noticed": True}] * 30}
+    lines = end_lines({**body, "reconfigurations": again})
+    assert " ".join(" ".join(lines).split()).count("; 600 steps done again") == 1
+    assert len(lines) <= END_LINES
 
 
 def test_short_names_tell_all_nodes_apart() -> None:

@@ -34,10 +34,13 @@ def ended(home: Path, name: str, *, started_s: float = 1000.0) -> runs.RunFolder
 
 
 def test_the_disk_is_counted_by_part_without_following_a_link(home: Path) -> None:
-    parts = disk_use(ended(home, "a"))
-    assert next(iter(parts)) == "final"
-    assert MIB <= parts["final"] < 2 * MIB
-    assert set(parts) == {"final", "books"}
+    folder = ended(home, "a")
+    earlier = folder.path / "parts" / "1" / "final"
+    earlier.mkdir(parents=True)
+    (earlier / "stage-0.safetensors").write_bytes(b"x" * 2 * MIB)
+    parts = disk_use(folder)
+    assert list(parts) == ["earlier parts", "final", "books"]
+    assert MIB <= parts["final"] < 2 * MIB <= parts["earlier parts"]
 
 
 def test_a_run_goes_whole_and_takes_nothing_along(home: Path) -> None:

@@ -311,3 +311,28 @@ def check_golden(name: str, text: str) -> None:
     if os.environ.get("BAMBOO_WRITE_GOLDEN") == "1":
         path.write_text(text)
     assert path.read_text() == text, f"{path} differs; look why before you rewrite it"
+
+
+def test_the_mean_rate_of_a_run_counts_no_time_in_which_nothing_ran(home: Path) -> None:
+    folder, _ = played(home)
+
+    def rate() -> float:
+        spent = spent_on(folder, store=None, steps=3, now_s=START_S + 5000)
+        assert spent is not None
+        return float(spent["usd_per_hour"])
+
+    # For 12.5, 19, 19 and 90 s: 140.5 instance-seconds in 90 s.
+    cloud_log(folder, {2: (2.5, "end"), 0: (9.0, "end"), 1: (9.0, "end"), 3: (80.0, "end")})
+    before = rate()
+    assert before == pytest.approx(0.36 * 140.5 / 90)
+    again = {
+        "kind": "start", "t": START_S + 4000, "instance": "i-9", "zone": "a",
+        "instance_type": "g4dn.xlarge", "market": "spot", "usd_per_hour": 0.36,
+    }  # fmt: skip
+    with folder.cloud.open("a") as file:
+        file.write(json.dumps(again) + "\n")
+        file.write(
+            json.dumps({"kind": "end", "t": START_S + 4090, "instance": "i-9", "cause": "end"})
+        )
+        file.write("\n")
+    assert rate() == pytest.approx(0.36 * (140.5 + 90) / 180)
