@@ -42,14 +42,22 @@ class BestKnown:
         """Samples per dollar: what is worth less is not advised."""
         return 1 / (MOST_TIMES * self.usd_per_sample)
 
+    def usd_per_million(self, tokens_per_sample: int) -> float:
+        """What a million tokens are known to cost."""
+        return self.usd_per_sample / tokens_per_sample * 1e6
+
     def doubt_at_most(self, name: str, value: float, *, tokens_per_sample: int) -> str:
         """Why an option that is worth no more is not advised."""
-        known = self.usd_per_sample / tokens_per_sample * 1e6
         least = 1e6 / value / tokens_per_sample
+        return self.doubt(f"{name}, costs at least", least, tokens_per_sample=tokens_per_sample)
+
+    def doubt(self, costs: str, usd: float, *, tokens_per_sample: int) -> str:
+        """Why what `costs` so many dollars a million tokens is not advised."""
+        known = self.usd_per_million(tokens_per_sample)
         return (
-            f"the best, {name}, costs at least {_usd(least)} a million tokens, {least / known:.3g} "
-            f"times the {_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing "
-            "is advised. Bamboo computes in fp32 without tensor cores, on one GPU of an instance"
+            f"the best, {costs} {_usd(usd)} a million tokens, {usd / known:.3g} times the "
+            f"{_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing is advised. "
+            "Bamboo computes in fp32 without tensor cores, on one GPU of an instance"
         )
 
     def times(self, option: Option) -> float:
@@ -72,6 +80,8 @@ def best_known(counted: Profile, catalogue: Catalogue, gpus: GpuTable) -> BestKn
     flops = sum(x.forward.product_flops + x.backward.product_flops for x in counted.layers)
     able = {}
     for kind in catalogue.types.values():
+        if not gpus.has(kind.gpu):
+            continue  # a catalogue may be newer than the table
         tflops = gpus.of(kind.gpu, kind.gpu_memory_gib).bf16_tflops
         if tflops and kind.on_demand_usd_per_hour:
             able[kind.name] = kind.gpus * tflops / kind.on_demand_usd_per_hour
@@ -105,15 +115,11 @@ def doubt_of(
 ) -> str:
     """Why nobody is told to take an option, after "because"; "": nothing speaks against it. `best`
     None: its price is not held against any."""
-    times = 0.0 if best is None else best.times(option)
-    if best is not None and times > MOST_TIMES:
-        known = best.usd_per_sample / tokens_per_sample * 1e6
-        comes_to = option.usd_per_million_tokens(tokens_per_sample)
-        return (
-            f"the best, {option.line.name} with {option.plan.nodes} nodes, costs {_usd(comes_to)} "
-            f"a million tokens, {times:.3g} times the {_usd(known)} of {best.source}; beyond "
-            f"{MOST_TIMES:g} times that nothing is advised. Bamboo computes in fp32 without tensor "
-            "cores, on one GPU of an instance"
+    if best is not None and best.times(option) > MOST_TIMES:
+        return best.doubt(
+            f"{option.line.name} with {option.plan.nodes} nodes, costs",
+            option.usd_per_million_tokens(tokens_per_sample),
+            tokens_per_sample=tokens_per_sample,
         )
     for spot, nodes in option.by_market().items():
         for need in quota_needed({option.line.instance_type: nodes}, catalogue, spot=spot):

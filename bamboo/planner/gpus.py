@@ -60,6 +60,10 @@ class GpuTable:
             f"GPU {name!r} is not in the table of {self.seen}; take one of {', '.join(self.gpus)}"
         )
 
+    def has(self, name: str) -> bool:
+        """Whether `of` finds a variant of it."""
+        return any(known.partition("-")[0] == name for known in self.gpus)
+
     def of(self, name: str, memory_gib: float) -> Gpu:
         """The variant of a GPU whose memory is nearest: EC2 says what error correction leaves of
         it, 22.4 of 24 GiB. Raises InputError."""

@@ -43,7 +43,7 @@ def _best_known(found: JobCost) -> list[str]:
         return []
     context, option = found.job.model.context, _best(found)
     return [
-        f"Best known: {usd(best.usd_per_sample / context * 1e6)} a million tokens, {best.source}, "
+        f"Best known: {usd(best.usd_per_million(context))} a million tokens, {best.source}, "
         f"as large runs are published to reach; {option.line.name} costs "
         f"{best.times(option):.3g} times that."
     ]

@@ -63,6 +63,9 @@ def test_the_best_known_price_is_that_of_the_flops_on_the_cheapest_tensor_cores(
     assert "in bf16 on g6e.xlarge at $1.861/h on demand, 40 % of the 362 TFLOPS" in best.source
     few = replace(catalogue, types={"g4dn.xlarge": catalogue.types["g4dn.xlarge"]})
     assert best_known(counted, few, load_gpus()) is None, "a T4 has no bf16"
+    newer = replace(catalogue.types["g6e.xlarge"], name="g9.xlarge", gpu="Q1")
+    more = replace(catalogue, types={**catalogue.types, newer.name: newer})
+    assert best_known(counted, more, load_gpus()) == best, "of a GPU that the table has not"
 
 
 def test_what_costs_more_than_so_many_times_the_best_known_price_is_not_advised(
