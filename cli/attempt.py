@@ -394,6 +394,6 @@ class _Attempt:
         )
         if why := keep_stopped(self._folder, self.progress, terms, body):
             self._trouble(why)
-        body |= {"troubles": list(self._troubles), **terms_kept(self._folder, body["step"])}
+        body |= {"troubles": list(self._troubles), **terms_kept(self._folder, terms, body["step"])}
         save_receipt(self._folder, body)
         return body

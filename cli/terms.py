@@ -148,9 +148,9 @@ def promised(folder: RunFolder) -> Mapping[str, Any] | None:
     return body.get("planned")
 
 
-def terms_kept(folder: RunFolder, steps_done: int) -> dict[str, Any]:
+def terms_kept(folder: RunFolder, terms: Terms, steps_done: int) -> dict[str, Any]:
     """What a receipt has of the terms: what was planned, and which steps are of which segment."""
-    segments = strategy_of(folder).semantics.listed(steps_done)
+    segments = terms.strategy.semantics.listed(steps_done)
     return {"planned": promised(folder), "segments": segments}
 
 

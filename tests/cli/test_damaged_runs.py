@@ -20,7 +20,7 @@ from cli import main, runs
 from cli.decisions import save_decisions
 from cli.finish import receipt_body
 from cli.money import bill
-from cli.terms import save_terms, terms_of
+from cli.terms import save_terms, terms_kept, terms_of
 from tests.cli.test_planning import plan
 from tests.cli.world import START_S, World, finished, job, joined, left, step
 
@@ -213,6 +213,11 @@ def test_no_value_in_the_terms_of_a_run_is_a_fault_of_ours(tmp_path: Path) -> No
     folder, planned = runs.RunFolder(id=RunId("r"), path=tmp_path), plan()
     save_terms(folder, planned.job, planned, started_s=1.0, detached=False)
     body = json.loads(folder.resolved.read_text())
+    terms = terms_of(folder)
+    folder.strategy.write_text("{")
+    (segment,) = terms_kept(folder, terms, 3)["segments"]
+    assert segment["to_step"] == 3, "a receipt is written of what the launcher knows"
+    folder.strategy.write_text(planned.strategy.to_json())
     for field, value in product(body, (None, "x", -1, [None], {"x": None})):
         folder.resolved.write_text(json.dumps(body | {field: value}))
         with suppress(InputError):
