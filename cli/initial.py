@@ -86,7 +86,10 @@ def source_of(job: JobConfig) -> Source:
     if found is None:
         raise _at(job, "names no run", 'write "run:ID", or "run:ID@20" for a checkpoint of it')
     step = None if found[2] is None else int(found[2])
-    return Source(folder=runs.find(runs.home(), found[1]), step=step)
+    try:
+        return Source(folder=runs.find(runs.home(), found[1]), step=step)
+    except InputError as error:
+        raise InputError(f"{job.file}: train.init = {job.train.init!r}: {error}") from error
 
 
 def check_fits(job: JobConfig, weights: Weights, seen: Mapping[str, Any]) -> None:
@@ -140,11 +143,14 @@ def _checkpoint(job: JobConfig, source: Source) -> Iterator[list[Path]]:
     folder, step = source.folder, source.step
     assert step is not None, "asked for a checkpoint by its step"
     objects = wiring.checkpoints_of(folder, job_of(folder))
+    there = sorted(steps(objects))
+    named = ", ".join(str(one) for one in there if one != step)
+    remedy = f"take one that is there ({named})" if named else "take another run"
+    if step not in there:
+        raise _at(job, f"run {folder.id} has no checkpoint of step {step}", remedy)
     hashes = strategy_of(folder).semantics.hash_at
     manifest, why = examine(objects, step, run=folder.id, semantic_hash=hashes)
     if manifest is None or why:
-        there = ", ".join(map(str, sorted(steps(objects)))) or "none"
-        remedy = f"take one that is there ({there})"
         raise _at(job, f"the checkpoint of step {step} of run {folder.id} {why}", remedy)
     with TemporaryDirectory(prefix="bamboo-") as scratch:
         files = []

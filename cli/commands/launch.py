@@ -20,15 +20,17 @@ from cli.trace_options import trace_options
 from cli.views.account import account_body, account_lines
 from cli.views.brief import plan_lines
 from cli.views.plan import plan_body, plan_text, quota_text, requests_text
+from cli.views.quantities import paragraph
 from cli.views.trace import trace_body, trace_text
 
 
 def plan_said(prepared: Prepared, *, verbose: bool) -> list[str]:
     """The plan before a start, a line or several each."""
     run, planned, played = prepared.run, prepared.planned, prepared.trace
-    begins = [] if prepared.weights is None else [initial.said(prepared.weights)]
+    weights = prepared.weights
     if not verbose:
-        return [*plan_lines(run, planned, played=played), *begins]
+        return plan_lines(run, planned, played=played, weights=weights)
+    begins = [] if weights is None else paragraph(initial.said(weights))
     said = [quota_text(planned)] if prepared.job.cloud.provider != "local" else []
     said += [plan_text(run, planned), *begins]
     return said if played is None else [*said, trace_text(played)]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from math import comb
 from typing import Any
 
+from bamboo.checkpoint.initial import Weights
 from bamboo.core.words import size
 from bamboo.planner.quota import quota_needed, quota_sentence
 from bamboo.planner.survival import Outcome, broken, copies_of_stages, single_loss
@@ -26,15 +27,22 @@ END_LINES = 15
 # ---------------------------------------------------------------- the plan
 
 
-def plan_lines(run: str, planned: Planned, *, played: Replayed | None = None) -> list[str]:
+def plan_lines(
+    run: str,
+    planned: Planned,
+    *,
+    played: Replayed | None = None,
+    weights: Weights | None = None,
+) -> list[str]:
     """At most PLAN_LINES lines of at most WIDTH columns. `played`: the trace that the run's nodes
-    follow."""
+    follow; `weights`: of another run, that this one begins with."""
     local = planned.job.cloud.provider == "local"
     plan, semantics = planned.plan, planned.strategy.semantics
     data = planned.data
+    given = "" if weights is None else f"; weights of {weights.run}@{weights.step}"
     rows = [
         ("model", f"{plan.parameters:,} parameters in {count(plan.cut[-1], 'layer')}"),
-        ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}"),
+        ("data", f"{count(data['files'], 'file')}, {size(data['bytes'])}{given}"),
         ("grid", _grid(planned)),
         ("instances", _instances(planned)),
         ("price", _price(planned, modelled=local)),

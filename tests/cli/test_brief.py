@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bamboo.checkpoint.initial import Weights
 from bamboo.core.state import Phase
 from bamboo.ids import NodeId
 from bamboo.sim.trace import Trace
@@ -51,6 +52,15 @@ def test_a_plan_has_few_lines(redundancy: str, provider: str, every: int) -> Non
     assert ("any one loss, in the step" in text) == survived
     assert ("ends the run" in text or "end the run" in text) == (every == 0)
     assert ("real dollars" in text) == (provider == "ec2")
+
+
+def test_the_weights_that_a_run_begins_with_take_no_further_line() -> None:
+    weights = Weights(run="gpt-local-1126-2359-qr", step=100_000, tensors={}, shapes={})
+    lines = plan_lines("r", plan(JOB), weights=weights)
+    assert len(lines) <= PLAN_LINES
+    assert max(map(len, lines)) <= WIDTH
+    (said,) = [line for line in lines if line.startswith("  data  ")]
+    assert said.endswith("; weights of gpt-local-1126-2359-qr@100000")
 
 
 def test_bytes_between_zones_are_in_the_price_of_a_plan() -> None:

@@ -144,8 +144,8 @@ def test_a_run_that_began_with_them_is_verified(other: RunFolder) -> None:
         ("run:a b", "names no run"),
         ("run:run@", "names no run"),
         ("run:run@-1", "names no run"),
-        ("run:none", "unknown run 'none'"),
-        ("run:run@7", r"checkpoint of step 7 of run run is torn.*that is there \(3, 6, 9, 12\)"),
+        ("run:none", "train.init = 'run:none': unknown run 'none' in"),
+        ("run:run@7", r"run has no checkpoint of step 7; take one that is there \(3, 6, 9, 12\)"),
     ],
 )
 def test_what_names_no_weights_is_refused(other: RunFolder, init: str, says: str) -> None:
