@@ -110,10 +110,11 @@ def load_data(job: JobConfig, text: bytearray | None = None) -> Dataset:
     )
     key, value = _named(job)
     if data.samples < 1:
+        cuts = len(text) == job.data.max_bytes > 0  # and there may be more than that
         raise InputError.at(
             file=job.file,
-            key=key,
-            value=value,
+            key="data.max_bytes" if cuts else key,
+            value=job.data.max_bytes if cuts else value,
             problem=f"{len(text)} bytes hold no window of context + 1 = {job.model.context + 1}",
             remedy="give more text or a smaller model.context",
         )

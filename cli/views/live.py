@@ -197,6 +197,8 @@ def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
         return reason if stays else ""
     if isinstance(event, events.NodeJoined) and after.phase in _GOES_ON and "starts" not in reason:
         return ""
+    if isinstance(event, events.CheckpointDone) and after.phase in _GOES_ON:
+        return ""  # a long run has hundreds of them
     return told_of(after, event, reason)
 
 

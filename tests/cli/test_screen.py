@@ -106,6 +106,21 @@ def test_a_node_that_cannot_take_part_is_told_in_one_line(run: Told) -> None:
     )
 
 
+def test_a_checkpoint_as_planned_is_told_in_detail_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for verbose in (False, True):
+        run = Told(capsys, verbose=verbose)
+        era = run.state.era
+        run.by(*(events.ShardSaved(node=NODES[n], step=5, era=era, stage=n) for n in (0, 1)))
+        told = run.by(events.CheckpointDone(node=NODES[1], step=5, era=era))
+        assert [one.step for one in run.state.checkpoints] == [5]
+        line = "running, generation 1: the checkpoint of step 5 is complete"
+        assert told == ([line] if verbose else [])
+        (said,) = run.by(events.CheckpointFailed(node=NODES[1], step=10, era=era, reason="why"))
+        assert "the checkpoint of step 10 failed, training goes on: why" in said
+
+
 def test_on_a_live_screen_it_stands_above_what_changes() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     state = forming(stages=2)

@@ -140,6 +140,13 @@ def test_empty_data_is_refused(tmp_path: Path, text: bytes, message: str) -> Non
     assert message in str(caught.value)
 
 
+def test_a_cut_that_leaves_no_window_is_named(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path, ["data.max_bytes=7"])
+    (tmp_path / "text.txt").write_bytes(b"12345678" * 9)
+    with pytest.raises(InputError, match=r"data\.max_bytes = 7: 7 bytes hold no window"):
+        load_data(job)
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="0 bytes hold no window"):
