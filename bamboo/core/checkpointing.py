@@ -151,9 +151,17 @@ def _save_part(state: State, event: ShardSaved, keep: Keep) -> Transition:
 
 
 def _part_failed(state: State, event: CheckpointFailed, keep: Keep, policy: Policy) -> Transition:
-    """Another node stores it, if one can; else all go on without."""
-    other = None if keep.whole else without(state, event.node, policy)
+    """Another node stores it, or writes the manifest, if one can; else all go on without."""
     reason = f"node {event.node} cannot store the state before step {keep.step}: {event.reason}"
+    if keep.whole:
+        if event.node != keep.committer:
+            return stale(state, f"{reason}; it is not to")
+        left = replace(keep, committer=None, unable=(*keep.unable, event.node))
+        other = left if state.roll.live.difference(left.unable) else None
+        if other is not None:
+            return changed(_keeping(state, other), (), f"{reason}; another node does")
+    else:
+        other = without(state, event.node, policy)
     if other is not None and other.parts != keep.parts:
         return changed(_keeping(state, other), (), f"{reason}; another node does")
     if other is not None and event.node not in {part.node for part in keep.parts}:
@@ -172,7 +180,7 @@ def _order_keep(decided: Transition, reform: Reform) -> Transition:
     state, keep = decided.state, reform.keep
     if keep is None or not keep.whole or keep.committer in state.roll.live:
         return decided
-    to = committer(state)
+    to = committer(state, keep)
     if to is None:
         return decided
     order = CompleteCheckpoint(to=to, step=keep.step, era=keep.era)

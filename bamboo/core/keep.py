@@ -175,10 +175,12 @@ def is_kept(checkpoints: Iterable[Checkpoint], step: int) -> bool:
     return any(made.step == step for made in checkpoints)
 
 
-def committer(state: State) -> NodeId | None:
-    """Who is to write a manifest: the live node that lives longest."""
+def committer(state: State, keep: Keep) -> NodeId | None:
+    """Who is to write the manifest: of the live nodes, where there are any that have failed at
+    nothing of it, the one that lives longest."""
     live = state.roll.live
-    return max(sorted(live), key=lambda node: deadline_s(state, node), default=None)
+    able = live.difference(keep.unable) or live
+    return max(sorted(able), key=lambda node: deadline_s(state, node), default=None)
 
 
 def _held_at(

@@ -117,10 +117,10 @@ def _moment(state: State) -> tuple[int, bool]:
 
 
 def parked(state: State) -> bool:
-    """Whether a run waits for nodes: everybody who is left has said what he holds, and nothing of
-    it is being stored."""
+    """Whether a run waits for nodes: everybody who is left has said what he holds, and nobody
+    stores any of it."""
     reform = state.reform
-    if reform is None or reform.base is not None or reform.keep is not None:
+    if reform is None or reform.base is not None or (reform.keep is not None and state.roll.live):
         return False
     return not answers(reform.reports).silent(reform.asked, state.roll.live)
 

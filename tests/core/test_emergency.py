@@ -264,6 +264,46 @@ def test_one_that_cannot_store_is_replaced_and_two_that_cannot_end_the_try() -> 
     assert decided.state.reform.base == 9, "they train on for as long as they are there"
 
 
+def test_the_manifest_is_given_to_whoever_can_write_it_and_two_that_cannot_end_the_try() -> None:
+    """A is taken first; B, who lives longest, has a full disk."""
+    state = kept_of_two((20.0, 21.0))
+    assert state.reform is not None
+    assert state.reform.keep is not None
+    era = state.reform.keep.era
+    failed = CheckpointFailed(node=B, step=9, era=era, reason="disk full")
+    stored = [ShardSaved(node=A, step=9, era=era, stage=stage) for stage in (0, 1)]
+    assert CompleteCheckpoint(to=A, step=9, era=era) in say(state, failed, *stored).effects
+    # Or it is full only when the manifest is to be written.
+    order = say(state, *stored)
+    assert CompleteCheckpoint(to=B, step=9, era=era) in order.effects
+    again = say(order.state, failed)
+    assert CompleteCheckpoint(to=A, step=9, era=era) in again.effects
+    assert "it is not to" in say(again.state, failed).reason
+    over = say(again.state, replace(failed, node=A)).state
+    assert over.emergency is not None
+    assert over.emergency.failed
+
+
+def test_who_comes_after_all_were_taken_writes_the_manifest_and_until_then_the_run_is_parked() -> (
+    None
+):
+    state = kept_of_two()
+    assert state.reform is not None
+    assert state.reform.keep is not None
+    era = state.reform.keep.era
+    shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
+    state = say(state, *shards, lost(A)).state
+    assert not parked(state)
+    state = say(state, lost(B)).state
+    assert parked(state), "nobody is there who could store anything"
+    came = say(state, joined("n02.1"))
+    assert came.effects[-1] == CompleteCheckpoint(to=C, step=9, era=era)
+    assert not parked(came.state)
+    done = say(came.state, CheckpointDone(node=C, step=9, era=era), joined("n03.1")).state
+    assert done.reform is not None
+    assert (done.reform.base, done.reform.checkpoint) == (9, True)
+
+
 def test_nothing_is_stored_of_a_run_that_has_taken_no_step() -> None:
     state = say(running(), notice(A, 20.0), notice(B, 20.0)).state
     assert state.emergency is not None
