@@ -50,7 +50,7 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
         *_verdict(found),
         *_redundancy(found),
         *(line for said in advice(found) for line in paragraph(said)),
-        *paragraph(found.offers.catalogue.sources([row.line.instance_type for row in found.rows])),
+        *paragraph(_priced(found)),
         *(
             line
             for said in found.offers.price_warnings(found.job.cloud.zones)
@@ -59,6 +59,13 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
     ]
     text = "\n".join(lines)
     return text if width is None else fold(text, width=width)
+
+
+def _priced(found: JobCost) -> str:
+    """Of when the prices are: of the types in the table; without one, of all that were compared."""
+    catalogue = found.offers.catalogue
+    named = [row.line.instance_type for row in found.rows]
+    return catalogue.sources(named or catalogue.types)
 
 
 def _plans(found: JobCost, width: int) -> list[str]:

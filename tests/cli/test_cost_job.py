@@ -258,3 +258,13 @@ def test_what_is_beyond_any_quota_is_no_advice(
     body = body_of(capsys, job, *FAST, code=2)
     assert body["chosen"] is None
     assert "vCPUs of one quota, and more than 1 are not to be counted on" in body["why"]
+
+
+def test_without_a_table_the_prices_that_were_compared_have_their_age(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["cost", job, *FAST, "--deadline", "1e-9"]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not enough: no plan that fits is done within 1e-09 h" in said
+    assert "on-demand as of" in said
+    assert "no price was used" not in said
