@@ -54,9 +54,17 @@ def begin_with(job: JobConfig) -> tuple[JobConfig, Weights | None]:
 
 
 def keep(job: JobConfig, weights: Weights, folder: RunFolder) -> None:
-    """Write them into the folder of the new run. Raises InputError when they have changed since."""
-    with _files(job, source_of(job)) as (files, _, _):
-        keep_weights(files, weights, folder.path / INIT_FOLDER)
+    """Write them into the folder of the new run. Raises InputError when they have changed since, or
+    the disk does not take them."""
+    kept = folder.path / INIT_FOLDER
+    try:
+        with _files(job, source_of(job)) as (files, _, _):
+            keep_weights(files, weights, kept)
+    except OSError as error:
+        raise InputError(
+            f"{kept}: {error.strerror}; make room there, or set BAMBOO_HOME to a folder on another "
+            "disk"
+        ) from error
 
 
 def check_kept(folder: RunFolder, before: JobConfig, job: JobConfig) -> None:

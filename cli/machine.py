@@ -8,8 +8,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from bamboo.checkpoint.initial import INIT_FOLDER
 from bamboo.config.tree import JobConfig
 from bamboo.errors import InputError
+from bamboo.planner.workload import STATE_FLOATS
 from cli.planning import Planned, nodes_of
 from cli.room import refuse_without_room
 from cloud.local import limits
@@ -41,7 +43,10 @@ def refuse_too_small(planned: Planned, home: Path) -> None:
     node_bytes = max((stage.total for stage in plan.memory), default=0)
     if wrong := limits.wrong_with(need_of(job, node_bytes=node_bytes, file_bytes=max(written))):
         raise InputError(wrong)
-    refuse_without_room(home, need_bytes=(1 + _checkpoints_here(job)) * sum(written))
+    state = sum(written)
+    begun_with = job.weights and not (home / INIT_FOLDER).exists()
+    weights = state // STATE_FLOATS if begun_with else 0
+    refuse_without_room(home, need_bytes=(1 + _checkpoints_here(job)) * state + weights)
 
 
 def need_of(job: JobConfig, *, node_bytes: int = 0, file_bytes: int = 0) -> Need:

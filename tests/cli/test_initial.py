@@ -1,8 +1,11 @@
 """`train.init`: which weights it names, what is refused before a start, and what bits follow."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from bamboo.runtime.verify import calm_run, job_of_run, verify
 from bamboo.topology.grid import Grid
 from bamboo.topology.slots import Slot
 from bamboo.topology.strategy import Placement, Strategy
-from cli import initial
+from cli import initial, launching
 from cli.runs import RunFolder, write_json
 from tests.cli.on_paper import body_of, nothing_is_looked_at, refused
 from tests.jobs import tiny_job
@@ -231,6 +234,23 @@ def test_plan_launch_and_simulation_mean_one_training(
         said = refused(capsys, [*words, "--set", "train.init=run:none"])
         assert "unknown run 'none'" in said
     assert "unknown run" in refused(capsys, ["plan", job.file, "--set", "train.init=run:none"])
+
+
+def test_a_full_disk_is_said_and_leaves_no_run(
+    other: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, weights = initial.begin_with(job_with(other, "run:run"))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(initial, "keep_weights", full)
+    new = RunFolder(id=RunId("new"), path=other.path.parent / "new")
+    new.path.mkdir()
+    prepared = SimpleNamespace(job=job, weights=weights, planned=SimpleNamespace(code=None))
+    with pytest.raises(InputError, match=r"new/init: No space left on device; make room there"):
+        launching._with_files(new, prepared)  # type: ignore[arg-type]
+    assert not new.path.exists()
 
 
 def test_where_they_come_from_is_said(other: RunFolder) -> None:

@@ -108,6 +108,10 @@ def test_what_a_stage_writes_is_held_against_the_size_of_a_file_and_the_disk(
         machine.refuse_too_small(without, tmp_path)
     monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + 2 * state)
     machine.refuse_too_small(without, tmp_path)
+    # A third of the state are the weights of another run that it keeps.
+    begun = replace(without, job=replace(without.job, weights="0" * 64))
+    with pytest.raises(InputError, match="what the run keeps there"):
+        machine.refuse_too_small(begun, tmp_path)
     elsewhere = replace(without.job, checkpoint=CheckpointConfig(url="/elsewhere", every_steps=2))
     monkeypatch.setattr(room, "free_bytes", lambda _: room.ROOM_BYTES + state)
     machine.refuse_too_small(replace(without, job=elsewhere), tmp_path)
