@@ -18,12 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bamboo.planner.candidates import Candidates, Room
+from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR, said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.profile import LayerFacts
 from bamboo.planner.ranking import SAME, Candidate, Judge, Played, ranked
 from bamboo.planner.stage_modes import by_stage
 from bamboo.planner.workload import Workload
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
+from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import REPLICA_MODES, redundancy_of
 from bamboo.topology.virtual_nodes import BatchShape
@@ -142,7 +143,7 @@ def main() -> None:
     ]
     whole = [random_job(chance, stages=4, most_microbatches=8) for _ in range(options.whole)]
     hazards = {
-        name: Hazard(stakes=STAKES, losses_per_node_hour=LOSSES_PER_NODE_HOUR * rate)
+        name: Hazard(stakes=STAKES, rate=said(LOSSES_PER_NODE_HOUR * rate))
         for name, rate in RATES.items()
     }
     gains: dict[str, dict[str, list[float]]] = {name: {} for name in RATES}

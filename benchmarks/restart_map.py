@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from bamboo.config.catalogue import load_catalogue
 from bamboo.core.policy import GridTime, Policy
 from bamboo.planner.candidates import Room
+from bamboo.planner.hazards import said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.modes import choose_mode
 from bamboo.planner.step_time import StepTimes
@@ -108,7 +109,7 @@ def auto(work: Workload, grid: Grid, hazard: float) -> tuple[str, str]:
         grids=(grid,),
         microbatches=(work.microbatch,),
     )
-    odds = Hazard(stakes=stakes, losses_per_node_hour=hazard, replace_s=REPLACE_S)
+    odds = Hazard(stakes=stakes, rate=said(hazard), replace_s=REPLACE_S)
     chosen = choose_mode(work, grid, room, odds, spread="one", standbys=0)
     return chosen.taken.choice.mode, chosen.why
 

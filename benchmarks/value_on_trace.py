@@ -136,7 +136,6 @@ def played(
     """An option on the trace, to its end; 0: at the price of its plan. `paid`: every second is."""
     market = fit(trace)
     terms = MarketTerms(
-        losses_per_node_hour=market.preemptions_per_node_hour,
         bulk=market.bulk,
         spans=market.spans,
         back_s=market.back_s,

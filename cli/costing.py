@@ -30,17 +30,13 @@ from bamboo.planner.chosen import (
 from bamboo.planner.credible import OneCard, doubt_of, one_card
 from bamboo.planner.option import ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import again, options, shared_out, together
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, REPLACE_S, RESTART_S
-from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
+from bamboo.planner.zones import RESTART_S
 from bamboo.sim.processes import cores, in_order
-from bamboo.sim.synth import fit
-from bamboo.sim.trace import read_trace
 from bamboo.sim.ways import CHECKPOINT_RESTART, terms_of_rivals
-from bamboo.sim.world import Terms
 from cli.advised import advised, hopeless_of
 from cli.bar import Bar, Told
 from cli.intervals import given_every, put_usd
-from cli.outcomes import MarketTerms, Row, outcomes, row_of
+from cli.outcomes import MarketTerms, Row, market_terms, outcomes, row_of
 from cli.planning import nodes_of
 from cli.pricing import Offers, TimesAsked, offers_of
 
@@ -48,8 +44,6 @@ PARTS = 2
 """So many processes search the offers; always as many, so that the answer depends on no machine."""
 SIMULATED = 3
 """So many of the best options are played."""
-BACK_S = REPLACE_S - Terms().boot_s
-"""Until the market has another node, unless a trace says otherwise; then it boots."""
 MOST_HAZARD = 100.0
 TIGHTER = 0.8
 """Of a deadline, where plans that keep it on average miss it in one run of ten."""
@@ -84,8 +78,8 @@ class JobCost:
     job: JobConfig
     offers: Offers
     question: Question
-    market: str
-    """In words."""
+    terms: MarketTerms
+    asked: CostAsked
     table: Options
     outcomes: tuple[Outcome, ...]
     restarts: Outcome | None
@@ -144,11 +138,13 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
     """Compare, simulate, choose. Raises InputError, also when no option fits into memory."""
     job = load_job(path, overrides)
     _check(asked)
-    question, terms, market = _question(job, asked)
+    terms, rate = market_terms(asked.hazard, asked.trace)
+    question = _question(job, asked, terms)
     offers = offers_of(
         job,
         path,
         asked.times,
+        rate=rate,
         most_stages=question.nodes.stop - 1,
         progress=partial(bar, "measuring"),
     )
@@ -166,19 +162,13 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         catalogue=offers.catalogue,
         tokens_per_sample=job.model.context,
     )
+    advise = partial(advised, deadline_h=deadline_h, budget_usd=budget_usd)
     rounds = []
     for tighter in (1.0, TIGHTER, TIGHTER**2):
         inside = replace(question, most_hours=deadline_h * tighter)
         rounds.append(_round(job, offers, inside, terms, asked=asked, bar=bar))
         table, ours, rival = rounds[-1]
-        chosen = advised(
-            ours,
-            table,
-            doubt,
-            hopeless=hopeless_of(job, table, best),
-            deadline_h=deadline_h,
-            budget_usd=budget_usd,
-        )
+        chosen = advise(ours, table, doubt, hopeless=hopeless_of(job, table, best))
         hopeful = [one for one in ours if not doubt(one.option)]
         if chosen.outcome is not None or not _late(hopeful, deadline_h, budget_usd):
             break
@@ -186,19 +176,13 @@ def cost_of_job(path: Path, asked: CostAsked, *, overrides: Sequence[str], bar: 
         # Of all that was played, for what would be enough.
         every = [outcome for _, found, _ in rounds for outcome in found]
         table, ours, rival = rounds[0]
-        chosen = advised(
-            every,
-            table,
-            doubt,
-            hopeless=hopeless_of(job, table, best),
-            deadline_h=deadline_h,
-            budget_usd=budget_usd,
-        )
+        chosen = advise(every, table, doubt, hopeless=hopeless_of(job, table, best))
     return JobCost(
         job=job,
         offers=offers,
         question=question,
-        market=market,
+        terms=terms,
+        asked=asked,
         table=table,
         outcomes=ours,
         restarts=rival,
@@ -277,39 +261,18 @@ def _limit(given: float | None, own: float) -> float:
     return own if own > 0 else inf
 
 
-def _question(job: JobConfig, asked: CostAsked) -> tuple[Question, MarketTerms, str]:
-    """What all options share, the market that they are played on, and the latter in words."""
-    boot_s = Terms().boot_s
-    hazard = LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard
-    terms = MarketTerms(
-        losses_per_node_hour=hazard, bulk=P3_BULK, spans=EC2_SPANS, back_s=BACK_S, boot_s=boot_s
-    )
-    words = f"{hazard:.3g} preemptions per node-hour, as many at once as in the published p3 trace"
-    if asked.trace is not None:
-        market = fit(read_trace(asked.trace))
-        terms = MarketTerms(
-            losses_per_node_hour=market.preemptions_per_node_hour,
-            bulk=market.bulk,
-            spans=market.spans,
-            back_s=market.back_s,
-            boot_s=boot_s,
-        )
-        words = (
-            f"made up like {asked.trace.name}: {terms.losses_per_node_hour:.3g} preemptions per "
-            f"node-hour, a lost node back after {market.back_s / 60:.3g} min"
-        )
+def _question(job: JobConfig, asked: CostAsked, terms: MarketTerms) -> Question:
+    """What all options share."""
     most = max(2, nodes_of(job)) if asked.max_nodes is None else asked.max_nodes
-    question = Question(
+    return Question(
         nodes=range(2, max(2, most - job.cluster.standbys) + 1),
         steps=job.train.steps,
         checkpoint_every=given_every(job),
         put_usd=put_usd(job, load_catalogue(job.cloud.region)),
-        losses_per_node_hour=terms.losses_per_node_hour,
         # As long as the market that is played takes; REPLACE_S where nothing else is said.
         replace_s=max(RESTART_S, terms.back_s + terms.boot_s),
         standbys=job.cluster.standbys,
     )
-    return question, terms, words
 
 
 def _searched(offers: Sequence[Offer], question: Question, *, rows: int, told: Told) -> Options:
@@ -371,7 +334,8 @@ def _as_simulated(found: Sequence[Outcome]) -> Iterator[Case]:
 def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> Iterator[Case]:
     """Where redundancy pays, and where it does not: the plans of the table elsewhere."""
     both = [on_spot(table.found, redundant=redundant) for redundant in (True, False)]
-    if not all(both) or question.losses_per_node_hour <= 0:
+    most_often = max((one.preemptions_per_node_hour for those in both for one in those), default=0)
+    if not all(both) or not most_often:
         return
 
     def case(name: str, value: Callable[[Option], float]) -> Case:
@@ -387,7 +351,7 @@ def _cases(table: Options, offers: Mapping[str, Offer], question: Question) -> I
 
     yield case("as asked, by the planner", lambda one: one.value)
     for hazard in LOW_HAZARDS:
-        if hazard < question.losses_per_node_hour:
+        if hazard < most_often:
             yield case(
                 f"{hazard:g} preemptions per node-hour",
                 partial(value_at, per_node_hour=hazard, question=question),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 
 from bamboo.config.policy import policy_of
@@ -16,15 +17,18 @@ from bamboo.config.tree import JobConfig
 from bamboo.ids import ZoneId
 from bamboo.planner.candidates import Candidates, Room
 from bamboo.planner.chosen import Outcome
+from bamboo.planner.hazards import LossRate, said
 from bamboo.planner.option import HOUR_S, MIXED, ON_DEMAND, Offer, Option
+from bamboo.planner.zones import REPLACE_S
 from bamboo.sim.asked import Asked
+from bamboo.sim.market_presets import EC2_SPANS, P3_BULK
 from bamboo.sim.members import Pauses
 from bamboo.sim.prices import Prices, constant
 from bamboo.sim.processes import cores, in_order
 from bamboo.sim.report import quantile
 from bamboo.sim.run import Figures, TimesBook, simulate
-from bamboo.sim.synth import Bulk, Market, ZoneNodes, synthesise
-from bamboo.sim.trace import Trace, TraceEvent
+from bamboo.sim.synth import Bulk, Market, ZoneNodes, fit, synthesise
+from bamboo.sim.trace import Trace, TraceEvent, read_trace
 from bamboo.sim.ways import OURS
 from bamboo.sim.world import Terms
 from bamboo.topology.grid import Grid
@@ -38,17 +42,31 @@ LONGER, AT_LEAST_H = 4.0, 12.0
 ANCHORS = "on-demand"
 """The zone of the nodes that nobody takes; it is no zone of the cloud."""
 ALWAYS = "on demand"
+BACK_S = REPLACE_S - Terms().boot_s
+"""Until the market has another node, unless a trace says otherwise; then it boots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarketTerms:
-    """How nodes are taken and come back."""
+    """How nodes come back, and how many are taken at once; how often is their type's rate."""
 
-    losses_per_node_hour: float
     bulk: Bulk
     spans: float
     back_s: float
     boot_s: float
+
+
+def market_terms(hazard: float | None, trace: Path | None) -> tuple[MarketTerms, LossRate | None]:
+    """What `--hazard` or `--trace` say, and the rate of losses where they say one."""
+    boot_s = Terms().boot_s
+    if trace is not None:
+        market = fit(read_trace(trace))
+        terms = MarketTerms(
+            bulk=market.bulk, spans=market.spans, back_s=market.back_s, boot_s=boot_s
+        )
+        return terms, said(market.preemptions_per_node_hour, f"--trace {trace.name}")
+    terms = MarketTerms(bulk=P3_BULK, spans=EC2_SPANS, back_s=BACK_S, boot_s=boot_s)
+    return terms, None if hazard is None else said(hazard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +176,7 @@ def _market(option: Option, terms: MarketTerms) -> Market:
         zones = [replace(zones[0], nodes=zones[0].nodes - option.anchors)]
     return Market(
         zones=tuple(zones),
-        preemptions_per_node_hour=terms.losses_per_node_hour,
+        preemptions_per_node_hour=option.preemptions_per_node_hour,
         bulk=terms.bulk,
         spans=terms.spans if len(zones) > 1 else 0.0,
         back_s=terms.back_s,

@@ -17,6 +17,7 @@ from bamboo.ids import RunId
 from bamboo.planner.bounded import FitsNowhere
 from bamboo.planner.candidates import Room
 from bamboo.planner.catalogue import InstanceType
+from bamboo.planner.hazards import LossRate, said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.memory import memory_report
 from bamboo.planner.modes import choose_mode, lasting_modes
@@ -25,10 +26,10 @@ from bamboo.planner.plan import whole_cut
 from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.resized import Resized, least_operation_s, resized
 from bamboo.planner.workload import Workload
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.topology.grid import Grid
 from bamboo.topology.strategy import AUTO, REDUNDANCY_MODES, Placement, Strategy
 from cli.bar import Bar, Told, no_bar
+from cli.hazards import rate_of
 from cli.initial import begin_with
 from cli.modelled import look_at
 from cli.planning import Planned, cheapest_pool, plan_job, stakes_of
@@ -59,7 +60,7 @@ class Asked:
     """Exactly so many in the grid; None: the job's own grid, unless at most so many are wanted."""
     max_nodes: int | None = None
     hazard: float | None = None
-    """Losses per node-hour; None: as in the published trace."""
+    """Losses per node-hour; None: as `rate_of` has them."""
     gpu: str | None = None
     """To model the times for, as `look_at` takes it."""
 
@@ -93,9 +94,10 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
     job, _ = begin_with(load_job(path, asked.overrides))
     catalogue = load_catalogue(job.cloud.region)
     pool, _ = cheapest_pool(job, catalogue)
+    own = rate_of(pool.instance_type, job.cloud.region)
     hazard = Hazard(
         stakes=stakes_of(job, catalogue, pool.instance_type),
-        losses_per_node_hour=LOSSES_PER_NODE_HOUR if asked.hazard is None else asked.hazard,
+        rate=own if asked.hazard is None else said(asked.hazard),
     )
     with bar("looking at model and data") as told:
         seen = look_at(job, gpu=asked.gpu, told=told)
@@ -113,7 +115,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
             run=RunId("plan"),
             now_s=0.0,
             given=given,
-            losses_per_node_hour=hazard.losses_per_node_hour,
+            rate=hazard.rate,
         )
     if why:
         planned = replace(planned, redundancy_why=why)
@@ -131,7 +133,7 @@ def plan_on_paper(path: Path, asked: Asked, *, bar: Bar = no_bar) -> Shown:
         others=tuple((one, against(taken, one)) for one in others),
         resized=sizes,
         hazard=hazard,
-        notes=_notes(planned, asked, kills),
+        notes=_notes(planned, asked, kills, own),
     )
 
 
@@ -291,7 +293,10 @@ def _most_bytes(workload: Workload, grid: Grid, mode: str) -> int:
     return max(stage.total for stage in memory)
 
 
-def _notes(planned: Planned, asked: Asked, kills: Sequence[Kill]) -> tuple[str, ...]:
+def _notes(
+    planned: Planned, asked: Asked, kills: Sequence[Kill], launched: LossRate
+) -> tuple[str, ...]:
+    """`launched`: the rate that a launch plans for."""
     job, plan, notes = planned.job, planned.plan, []
     slots = {(slot.pipeline, slot.stage) for slot in grid_of(job).slots()}
     if any((kill.pipeline, kill.stage) not in slots for kill in kills):
@@ -308,10 +313,10 @@ def _notes(planned: Planned, asked: Asked, kills: Sequence[Kill]) -> tuple[str, 
             "comparison are those of that grid, what a node holds and how it spends a step those "
             "of the grid that it begins with."
         )
-    published = plan.losses_per_node_hour == LOSSES_PER_NODE_HOUR
-    if job.cluster.spread == AUTO and plan.chosen is not None and not published:
+    as_launched = asked.hazard in (None, launched.per_node_hour)
+    if job.cluster.spread == AUTO and plan.chosen is not None and not as_launched:
         notes.append(
-            f"A launch chooses its spread for {LOSSES_PER_NODE_HOUR:.3g} losses per node-hour: "
+            f"A launch chooses its spread for {launched.per_node_hour:.3g} losses per node-hour: "
             f"give it --set cluster.spread={plan.spread} to have this one."
         )
     return tuple(notes)

@@ -16,17 +16,19 @@ from bamboo.core.policy import GridTime, Policy
 from bamboo.errors import InputError
 from bamboo.ids import RunId, ZoneId
 from bamboo.planner.catalogue import Catalogue, InstanceType
+from bamboo.planner.hazards import LossRate
 from bamboo.planner.losses import Hazard
 from bamboo.planner.plan import Plan, make_plan
 from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profile import LayerFacts
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR, Stakes
+from bamboo.planner.zones import Stakes
 from bamboo.topology.grid import Grid
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import Strategy
 from bamboo.user_code.manifest import Manifest
+from cli.hazards import rate_of
 from cli.instances import run_settings
 from cli.intervals import Kept, given_every, kept_by, put_usd, with_interval
 from cli.settling import grid_of, settle
@@ -156,19 +158,20 @@ def plan_job(
     now_s: float,
     nodes: int | None = None,
     given: Given | None = None,
-    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
+    rate: LossRate | None = None,
     catalogue: Catalogue | None = None,
 ) -> Planned:
     """Plan a resolved job. `seen` is the preflight's answer, `nodes` what a trace begins with
     (None: what the job begins with where it is placed), `given` the strategy that places it,
-    `losses_per_node_hour` what redundancy and spread are chosen for, `catalogue` the prices that
-    it has already; by default the newest.
+    `rate` the losses that redundancy and spread are chosen for (None: as `rate_of` has them),
+    `catalogue` the prices that it has already; by default the newest.
     Raises InputError for a type that the catalogue does not know, or cannot price, and as `settle`.
     """
     catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
-    hazard = Hazard(stakes=stakes, losses_per_node_hour=losses_per_node_hour)
+    rate = rate or rate_of(kind.name, job.cloud.region)
+    hazard = Hazard(stakes=stakes, rate=rate)
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
     job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
     job, too_large = _within_memory(job, facts, cut, kind=kind)
@@ -189,7 +192,7 @@ def plan_job(
         max_pipelines=pipelines,
         stakes=stakes,
         spread=job.cluster.spread,
-        losses_per_node_hour=losses_per_node_hour,
+        rate=rate,
         cut=cut[:-1],
     )
     job, chosen = with_interval(job, plan.checkpoint_every), plan.chosen

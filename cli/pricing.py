@@ -18,6 +18,7 @@ from bamboo.errors import InputError
 from bamboo.ids import RunId
 from bamboo.planner.catalogue import Catalogue
 from bamboo.planner.credible import BestKnown, best_known
+from bamboo.planner.hazards import LossRate
 from bamboo.planner.option import Offer
 from bamboo.planner.price_warnings import price_warnings
 from bamboo.planner.profiled import Profile
@@ -26,6 +27,7 @@ from bamboo.planner.workload import Workload
 from bamboo.topology.model_layout import equal_shares
 from bamboo.topology.strategy import AUTO
 from cli.bar import Told
+from cli.hazards import rates_in
 from cli.modelled import counted_words, on_type
 from cli.planning import plan_job, zone_prices
 from cli.profiling import Wanted, profile_job, seen_of, shaped_work
@@ -75,10 +77,17 @@ class Offers:
 
 
 def offers_of(
-    job: JobConfig, path: Path, asked: TimesAsked, *, most_stages: int, progress: Progress
+    job: JobConfig,
+    path: Path,
+    asked: TimesAsked,
+    *,
+    rate: LossRate | None,
+    most_stages: int,
+    progress: Progress,
 ) -> Offers:
-    """All offers for a job. Raises InputError for a type that the catalogue does not know, and for
-    a job that cannot be looked at."""
+    """All offers for a job; `rate`: of losses on all of them, None: each has its own. Raises
+    InputError for a type that the catalogue does not know, and for a job that cannot be looked
+    at."""
     catalogue = load_catalogue(job.cloud.region)
     alike = job.cluster.device == "virtual" or asked.here or asked.samples_per_s > 0
     names = asked.types or (job.cloud.instance_types if alike else tuple(catalogue.types))
@@ -103,6 +112,7 @@ def offers_of(
             f"{counted_words(profile)}"
         )
     cuts = cuts_by_flops(job, next(iter(found.values())).layers, most_stages) if found else {}
+    rates = rates_in(job.cloud.region, asked=rate)
     return Offers(
         offers=tuple(
             Offer(
@@ -112,6 +122,7 @@ def offers_of(
                 workload=replace(found[kind.name], cuts=cuts),
                 on_demand_usd_per_hour=kind.on_demand_usd_per_hour,
                 spot_usd_per_hour=zone_prices(job, catalogue, kind.name),
+                rate=rates(kind.name),
             )
             for kind in kinds
             if kind.name in found

@@ -1,4 +1,5 @@
-"""Reads dated tables: those that are part of the installation (GPU instance types, GPUs), and the
+"""Reads dated tables: those that are part of the installation (GPU instance types, GPUs, how
+often types are interrupted), and the
 catalogue that `bamboo prices --refresh` leaves beside the runs.
 
 Rule: whoever needs prices asks `load_catalogue`, and gets of each the one seen later. A user's
@@ -18,6 +19,7 @@ from bamboo.errors import InputError
 from bamboo.named_files import read_bounded
 from bamboo.planner.catalogue import Catalogue, catalogue_from, parse_catalogue
 from bamboo.planner.gpus import GpuTable, parse_gpus
+from bamboo.planner.hazards import Bands, parse_bands
 from bamboo.planner.origin import last_moment
 from bamboo.planner.refreshed import newest
 from bamboo.price_check import check_seen
@@ -82,6 +84,13 @@ def installed_catalogue() -> Catalogue:
 def load_gpus() -> GpuTable:
     """The table of GPUs; read once. Raises ValueError when the installed file is damaged."""
     return parse_gpus(_text("gpus.toml"))
+
+
+@cache
+def load_bands() -> Bands:
+    """The published bands of interruptions; read once. Raises ValueError when the installed file is
+    damaged."""
+    return parse_bands(_text("interruptions.toml"))
 
 
 def present_day() -> date:

@@ -188,7 +188,7 @@ class Case:
 
 def value_at(option: Option, per_node_hour: float, question: Question) -> float:
     """What the option's plan is worth where nodes are taken so often."""
-    factor = per_node_hour / question.losses_per_node_hour
+    factor = per_node_hour / option.preemptions_per_node_hour
     losses = at_rate(option.plan.losses, factor, replace_s=question.replace_s)
     return replace(option.plan, losses=losses).value
 
@@ -229,7 +229,7 @@ def break_even(found: Sequence[Option], question: Question) -> BreakEven:
                 says=f"No plan {word} redundancy is left on spot, so that nothing says from which "
                 "rate of preemption redundancy pays.",
             )
-    if question.losses_per_node_hour <= 0:
+    if not all(one.preemptions_per_node_hour for one in found if one.line.market == SPOT):
         return BreakEven(
             per_node_hour=None, says="No node is ever taken here: redundancy has nothing to save."
         )

@@ -3,7 +3,7 @@
 Rule: a loss that a live copy survives costs the step that it hits and the slower steps until the
 place is taken again; any other costs the work since the newest checkpoint and the restart. Step
 times are those of dry runs; how often, and how many nodes go at once, is modelled after one trace
-(`bamboo.planner.zones`), scaled to the hazard that is given, and never a promise.
+(`bamboo.planner.zones`), scaled to the rate that is given, and never a promise.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from statistics import fmean
 
 from bamboo.ids import NodeId, ZoneId
 from bamboo.planner.checkpoint_cost import Shards
+from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR, PUBLISHED, LossRate
 from bamboo.planner.step_time import StepTimes
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import (
-    LOSSES_PER_NODE_HOUR,
     REPLACE_S,
     RESTART_S,
     Stakes,
@@ -42,7 +42,7 @@ class Hazard:
     """How nodes are lost, and how soon they are replaced."""
 
     stakes: Stakes
-    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR
+    rate: LossRate = PUBLISHED
     replace_s: float = REPLACE_S
     """Until a lost node's place is taken: with a standby the copy of the state, else the boot too.
     A restore takes no less than RESTART_S."""
@@ -131,20 +131,20 @@ class LossBook:
     spread: str
     standbys: int
     instants: dict[tuple[Grid, str], float] = field(default_factory=dict)
-    """Those that are fatal, by grid and kind of mode, at the trace's hazard: may be shared between
-    books of one spread over as many zones."""
+    """Those that are fatal, by grid and kind of mode, as `LossRate.at_trace` has the zones: may be
+    shared between books of one spread over as many zones, where zones do not differ."""
 
     def of(self, work: Workload, times: StepTimes, grid: Grid, mode: str) -> Losses:
         """Of a workload on a grid; `times` are its step times in that mode."""
         shares = equal_shares(work.shape.virtual_nodes, grid.pipelines)
         calm_s = times.calm_s(grid, shares)
-        if not self.hazard.stakes.preemptible or self.hazard.losses_per_node_hour <= 0:
+        if not self.hazard.stakes.preemptible or self.hazard.rate.per_node_hour <= 0:
             every = self.interval(work, grid, calm_s=calm_s, fatal_per_hour=0.0)
             return replace(NO_LOSSES, checkpoint_every=every)
         fatal = self.fatal_per_hour(grid, mode)
         all_instants = self.fatal_per_hour(grid, "off")
         share = max(0.0, 1.0 - fatal / all_instants) if all_instants else 0.0
-        survived = self.hazard.losses_per_node_hour * grid.size * share
+        survived = self.hazard.rate.mean(self.zones(grid)) * grid.size * share
         hit_s, later_s = self._survived(work, times, grid, mode) if survived else (0.0, calm_s)
         every = self.interval(work, grid, calm_s=calm_s, fatal_per_hour=fatal)
         return Losses(
@@ -173,8 +173,9 @@ class LossBook:
         kind = "stash" if has_replica(mode) else mode
         if (grid, kind) not in self.instants:
             assignment, zone_of = self.laid_out(grid, kind)
-            self.instants[grid, kind] = fatal_per_hour(assignment, zone_of, kind)
-        return self.instants[grid, kind] * self.hazard.losses_per_node_hour / LOSSES_PER_NODE_HOUR
+            rate = self.hazard.rate.at_trace()
+            self.instants[grid, kind] = fatal_per_hour(assignment, zone_of, kind, rate)
+        return self.instants[grid, kind] * self.hazard.rate.per_node_hour / LOSSES_PER_NODE_HOUR
 
     def zones(self, grid: Grid) -> dict[str, int]:
         """Zone -> nodes; empty where there are too few zones or pipelines for the spread."""

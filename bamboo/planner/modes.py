@@ -94,7 +94,8 @@ def lasting_modes(stakes: Stakes, workload: Workload, *, nodes: int) -> tuple[st
 
 
 def _auto(taken: Candidate, hazard: Hazard) -> str:
-    losses = f"{hazard.losses_per_node_hour:.3g} losses per node-hour, modelled"
+    rate = hazard.rate
+    losses = f"{rate.per_node_hour:.3g} losses per node-hour, {rate.word}"
     if not hazard.stakes.preemptible:
         losses = "on demand nothing is lost"
     return f"redundancy auto is {taken.choice.mode} ({losses})"

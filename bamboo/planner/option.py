@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from bamboo.planner.hazards import PUBLISHED, LossRate
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import Candidate
 from bamboo.planner.value import tokens_per_usd
@@ -32,6 +33,8 @@ class Offer:
     on_demand_usd_per_hour: float
     spot_usd_per_hour: Mapping[str, float]
     """By zone; empty: it is not to be had."""
+    rate: LossRate = PUBLISHED
+    """Of losses on spot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,6 @@ class Question:
     steps: int
     checkpoint_every: int | None
     """As `Stakes` has it, and so has `put_usd`."""
-    losses_per_node_hour: float
     replace_s: float = REPLACE_S
     """Until a lost node's place is taken."""
     standbys: int = 0
@@ -53,8 +55,14 @@ class Question:
     least_value: float = 0.0
     """Samples per dollar: where no plan can be worth as much, none is looked at closely."""
 
-    def hazard(self, zone_usd_per_hour: Mapping[str, float], *, preemptible: bool) -> Hazard:
-        """Of nodes at these prices."""
+    def hazard(
+        self,
+        zone_usd_per_hour: Mapping[str, float],
+        *,
+        preemptible: bool,
+        rate: LossRate = PUBLISHED,
+    ) -> Hazard:
+        """Of nodes at these prices, which are lost so often."""
         stakes = Stakes(
             zone_usd_per_hour=zone_usd_per_hour,
             preemptible=preemptible,
@@ -62,11 +70,7 @@ class Question:
             checkpoint_every=self.checkpoint_every,
             put_usd=self.put_usd,
         )
-        return Hazard(
-            stakes=stakes,
-            losses_per_node_hour=self.losses_per_node_hour,
-            replace_s=self.replace_s,
-        )
+        return Hazard(stakes=stakes, rate=rate, replace_s=self.replace_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +114,8 @@ class Option:
     """Zone -> nodes, standbys included."""
     anchors: int
     """Of the nodes, those on demand in a mixed option: `cloud.anchors` of its launch."""
-    preemptions_per_hour: float
-    """Expected, of all its nodes."""
+    preemptions_per_node_hour: float
+    """Expected of those on spot, by their zones; 0: there are none."""
     steps: int
     batch: int
 
@@ -153,7 +157,8 @@ class Option:
     @property
     def preemptions(self) -> float:
         """Expected in all."""
-        return self.preemptions_per_hour * self.hours
+        spot = self.by_market().get(True, 0)
+        return self.preemptions_per_node_hour * spot * self.hours
 
     def usd_per_million_tokens(self, tokens_per_sample: int) -> float:
         """Where the samples are text."""

@@ -122,7 +122,7 @@ class _Table:
         self._offers = {offer.name: offer for offer in offers}
         self._question = question
         self._least_s = inf
-        self._instants: dict[tuple[str, int], dict[tuple[Grid, str], float]] = {}
+        self._instants: dict[tuple[str, str], dict[tuple[Grid, str], float]] = {}
         self._lines: list[Line] = []
         self._misfits: list[Line] = []
         self._queue: list[_Entry] = []
@@ -210,7 +210,8 @@ class _Table:
         yield ON_DEMAND, first
         if not spot:
             return
-        hazard = question.hazard(spot, preemptible=True)
+        hazard = question.hazard(spot, preemptible=True, rate=offer.rate)
+        alike = offer.name if offer.rate.by_zone else str(len(spot))
         for spread in SPREADS:
             judge = Judge(
                 offer.workload,
@@ -219,7 +220,7 @@ class _Table:
                 spread=spread,
                 standbys=standbys,
                 like=first,
-                instants=self._instants.setdefault((spread, len(spot)), {}),
+                instants=self._instants.setdefault((spread, alike), {}),
             )
             yield SPOT, judge
             if spread == "one":
@@ -331,7 +332,7 @@ class _Table:
             taken = plan.choice.grid.size - anchors(plan.choice.grid)
             losses = at_rate(
                 replace(losses, survived_per_hour=float(taken), fatal_per_hour=0.0),
-                hazard.losses_per_node_hour,
+                hazard.rate.mean(judge.book.zones(plan.choice.grid)),
                 replace_s=hazard.replace_s,
             )
         return replace(plan, losses=losses, usd_per_hour=price)
@@ -339,14 +340,15 @@ class _Table:
     def _option(self, line: Line, judge: Judge, plan: Candidate) -> Option:
         question, grid = self._question, plan.choice.grid
         fixed = anchors(grid) if line.market == MIXED else 0
-        taken = 0 if line.market == ON_DEMAND else plan.nodes - fixed
+        zones = judge.book.zones(grid)
+        rate = 0.0 if line.market == ON_DEMAND else judge.book.hazard.rate.mean(zones)
         return Option(
             line=line,
             gpu=self._offers[line.instance_type].gpu,
             plan=plan,
-            zones=judge.book.zones(grid),
+            zones=zones,
             anchors=fixed,
-            preemptions_per_hour=question.losses_per_node_hour * taken,
+            preemptions_per_node_hour=rate,
             steps=question.steps,
             batch=judge.candidates.work(plan.choice.microbatch).batch,
         )

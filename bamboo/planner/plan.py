@@ -12,6 +12,7 @@ from bamboo.ids import NodeId
 from bamboo.planner.catalogue import InstanceType
 from bamboo.planner.checkpoint_cost import Shards
 from bamboo.planner.cost import Expected, costs_for, expected, layout_for
+from bamboo.planner.hazards import PUBLISHED, LossRate
 from bamboo.planner.losses import shards_of
 from bamboo.planner.memory import StageBytes, memory_report
 from bamboo.planner.partition import partition
@@ -20,7 +21,6 @@ from bamboo.planner.survival import Outcome, single_loss, survival
 from bamboo.planner.value import samples_per_usd, usd_per_hour
 from bamboo.planner.workload import Workload
 from bamboo.planner.zones import (
-    LOSSES_PER_NODE_HOUR,
     Spread,
     Stakes,
     cheapest,
@@ -63,8 +63,8 @@ class Plan:
     spreads: tuple[Spread, ...]
     """The price of each that the zones and pipelines allow, with the most pipelines that the run
     may have; empty where nobody knows how long a step takes."""
-    losses_per_node_hour: float
-    """That the spreads are priced for."""
+    rate: LossRate
+    """Of losses, that the spreads are priced for."""
     assignment: Assignment
     """Who owns and shadows which slot at the start, the nodes named after their zones."""
     shards: Shards
@@ -113,7 +113,7 @@ def make_plan(
     max_pipelines: int = 0,
     stakes: Stakes,
     spread: str = "auto",
-    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
+    rate: LossRate = PUBLISHED,
 ) -> Plan:
     """Plan a job on one instance type, one node an instance.
 
@@ -142,7 +142,7 @@ def make_plan(
             nodes=count,
             stakes=stakes,
             shards=shards,
-            losses_per_node_hour=losses_per_node_hour,
+            rate=rate,
         )
     name = _choose(spread, spreads)
     zones = nodes_by_zone(name, largest, stakes.zones_by_price(), nodes=count)
@@ -162,7 +162,7 @@ def make_plan(
         full=full,
         spread=name,
         spreads=spreads,
-        losses_per_node_hour=losses_per_node_hour,
+        rate=rate,
         assignment=assignment,
         shards=shards,
         given_every=stakes.checkpoint_every,

@@ -16,6 +16,7 @@ from bamboo.core.assignment import assign
 from bamboo.core.state import Node, NodeStatus
 from bamboo.ids import InstanceId, NodeId, ZoneId
 from bamboo.planner.checkpoint_cost import Shards, is_long, steps_between
+from bamboo.planner.hazards import PUBLISHED, LossRate
 from bamboo.planner.survival import Copies, copies_of_stages
 from bamboo.schedule.layout import Costs, Layout, at_stage
 from bamboo.topology.assignment import Assignment
@@ -25,11 +26,10 @@ from bamboo.topology.strategy import SPREADS
 
 USD_PER_GB = 0.02
 """Of a GB (10^9 bytes) that moves between zones of a region: $0.01 out and $0.01 in (AWS)."""
-LOSSES_PER_NODE_HOUR = 167 / 273.117
 LOSSES_AT_ONCE = ((1, 39), (2, 13), (3, 15), (4, 7), (5, 1), (6, 4))
-"""How many nodes an instant of preemption took, and how often. Both from the p3 trace published
-with Bamboo (Thorpe et al., NSDI 2023): 167 losses at 79 instants in 273.117 node-hours. All
-victims of an instant are taken to lie in one zone, as in 121 of 128 instants on EC2."""
+"""How many nodes an instant of preemption took, and how often, in the p3 trace published with
+Bamboo (Thorpe et al., NSDI 2023): 167 losses at 79 instants. All victims of an instant are taken to
+lie in one zone, as in 121 of 128 instants on EC2."""
 RESTART_S = 75.0
 """After a loss without a live copy: 45 s until there are instances, 30 s until they train, as the
 simulator published with Bamboo has it."""
@@ -125,7 +125,7 @@ def price_spreads(
     nodes: int,
     stakes: Stakes,
     shards: Shards,
-    losses_per_node_hour: float = LOSSES_PER_NODE_HOUR,
+    rate: LossRate = PUBLISHED,
 ) -> tuple[Spread, ...]:
     """Every spread that the zones and pipelines allow, in the order of SPREADS. `nodes` counts the
     grid's and the standbys, `shards` are those of a checkpoint."""
@@ -141,8 +141,7 @@ def price_spreads(
         crossing = crossing_bytes(assignment, zone_of, costs, microbatches=microbatches)
         fatal = 0.0
         if stakes.preemptible:
-            fatal = fatal_per_hour(assignment, zone_of, layout.mode)
-            fatal *= losses_per_node_hour / LOSSES_PER_NODE_HOUR
+            fatal = fatal_per_hour(assignment, zone_of, layout.mode, rate)
         price = sum(count * stakes.zone_usd_per_hour[zone] for zone, count in zones.items())
         every = stakes.interval(shards, step_s=step_s, fatal_per_hour=fatal, usd_per_hour=price)
         found.append(
@@ -237,9 +236,14 @@ def crossing_bytes(
     return total
 
 
-def fatal_per_hour(assignment: Assignment, zone_of: Mapping[NodeId, str], mode: str) -> float:
-    """Expected losses per hour that leave a stage without a live copy, by the trace's hazard and
-    its numbers of victims, all of one zone and as many as it has at most."""
+def fatal_per_hour(
+    assignment: Assignment,
+    zone_of: Mapping[NodeId, str],
+    mode: str,
+    rate: LossRate = PUBLISHED,
+) -> float:
+    """Expected losses per hour that leave a stage without a live copy, by the hazard of each zone
+    and the trace's numbers of victims, all of one zone and as many as it has at most."""
     groups = copies_of_stages(assignment, mode)
     draws = sum(often for _, often in LOSSES_AT_ONCE)
     total = 0.0
@@ -247,7 +251,7 @@ def fatal_per_hour(assignment: Assignment, zone_of: Mapping[NodeId, str], mode: 
         members = sorted(node for node, where in zone_of.items() if where == zone)
         taken = [(min(count, len(members)), often / draws) for count, often in LOSSES_AT_ONCE]
         # An instant takes fewer where fewer are: there are more of them, and the hazard stays.
-        instants = LOSSES_PER_NODE_HOUR * len(members) / sum(n * share for n, share in taken)
+        instants = rate.of(zone) * len(members) / sum(n * share for n, share in taken)
         shares = {n: fatal_share(groups, members, n) for n in {n for n, _ in taken}}
         total += instants * sum(shares[n] * share for n, share in taken)
     return total

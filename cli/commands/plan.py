@@ -18,7 +18,7 @@ from cli.views.paper import paper_body, paper_text
 @click.option("--nodes", type=int, help="The best grid of exactly so many nodes.")
 @click.option("--max-nodes", type=int, help="The best grid of at most so many nodes.")
 @click.option(
-    "--hazard", type=float, help="Losses per node-hour; by default those of a published trace."
+    "--hazard", type=float, help="Losses per node-hour; by default those known of the type."
 )
 @gpu_option
 @overrides_option

@@ -15,6 +15,7 @@ from bamboo.sim.ways import CHECKPOINT_RESTART
 from cli.costing import JobCost, beside
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_lines
+from cli.views.market_words import market_words, not_considered
 from cli.views.options_body import bought, misses
 from cli.views.quantities import (
     columns,
@@ -43,7 +44,7 @@ def options_text(found: JobCost, *, width: int | None = None) -> str:
         f"{count(found.job.train.steps, 'step')} of {count(found.job.train.batch, 'sample')}",
         *_quota(found),
         *paragraph(f"step times {found.offers.source}{doubt}"),
-        *paragraph(f"market: {found.market}; all dollars are modelled"),
+        *paragraph(f"market: {market_words(found)}; all dollars are modelled"),
         *_plans(found, width or WIDEST),
         *_behind(found),
         *_played(found, width or WIDEST),
@@ -113,6 +114,7 @@ def _behind(found: JobCost) -> list[str]:
         )
     for name, why in found.offers.too_large.items():
         lines += paragraph(f"{name} is out: {why}")
+    lines += paragraph(not_considered(found))
     if table.too_slow:
         slow = count(len(table.too_slow), "option")
         lines += [f"  {slow} would take longer than {found.deadline_h:g} h"]

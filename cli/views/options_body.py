@@ -16,6 +16,7 @@ from cli.costing import JobCost, beside
 from cli.printable import printable
 from cli.views.advice import advice
 from cli.views.auxiliary import auxiliary_body
+from cli.views.market_words import market_words, not_considered, rates
 from cli.views.quota import quota_body
 
 SCHEMA_VERSION = 1
@@ -39,7 +40,8 @@ def options_body(found: JobCost) -> dict[str, Any]:
         "job": Path(found.job.file).name,
         "modelled": True,
         "times": found.offers.source,
-        "market": found.market,
+        "market": market_words(found),
+        "losses": {name: rate.body() for name, rate in rates(found).items()},
         "catalogue": {
             "on_demand_seen": found.offers.catalogue.on_demand_seen,
             "spot_seen": found.offers.catalogue.spot_seen,
@@ -59,6 +61,7 @@ def options_body(found: JobCost) -> dict[str, Any]:
             "nearest": found.table.misfits.nearest,
             "types": dict(found.offers.too_large),
         },
+        "not_considered": not_considered(found) or None,
         "too_slow": [line.name for line in found.table.too_slow],
         "checkpoint_and_restart": None
         if found.restarts is None

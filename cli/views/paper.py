@@ -98,7 +98,7 @@ def _expected(shown: Shown) -> list[str]:
     one, losses = shown.taken, shown.taken.losses
     lost = "nothing is lost on demand"
     if shown.hazard.stakes.preemptible:
-        hazard = shown.hazard.losses_per_node_hour
+        hazard = shown.hazard.rate.per_node_hour
         lost = (
             f"losses cost {_percent(losses.share)} of the useful time, modelled with {hazard:.3g} "
             f"per node-hour: {losses.survived_per_hour:.3g} an hour are survived, "
@@ -183,7 +183,7 @@ def paper_body(shown: Shown) -> dict[str, Any]:
             for what, node in zip(("memory", "time"), tightest(shown.nodes), strict=True)
         },
         "quota": quota_body(**_needed(shown)),
-        "losses_per_node_hour": shown.hazard.losses_per_node_hour,
+        "losses_per_node_hour": shown.hazard.rate.per_node_hour,
         "expected": _candidate_body(shown.taken),
         "next": [{**_candidate_body(one), "why": why} for one, why in shown.others],
         "microbatches": [

@@ -21,6 +21,7 @@ from cli.views.data import data_lines
 from cli.views.kept import kept_lines
 from cli.views.quantities import columns, count, duration, paragraph, rate, usd
 from cli.views.quota import quota_lines
+from cloud.provider import Market
 
 STATE = ("parameters", "gradients", "moments", "partials", "shipping")
 """Shown as one figure: what training the stage takes anyhow, its gradient on the way to its shadow
@@ -41,6 +42,7 @@ def plan_text(run: str, planned: Planned) -> str:
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
         *data_lines(planned.data),
         *paragraph(planned.redundancy_why),
+        *paragraph(losses_words(planned)),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
         *_price(planned),
@@ -51,6 +53,15 @@ def plan_text(run: str, planned: Planned) -> str:
         *(line for note in (*plan.notes, *size_notes(planned)) for line in paragraph(note)),
     ]
     return "\n".join(lines)
+
+
+def losses_words(planned: Planned) -> str:
+    """How often nodes are lost, and how that is known; "" where none is."""
+    return f"losses: {planned.plan.rate.words}" if _on_spot(planned) else ""
+
+
+def _on_spot(planned: Planned) -> bool:
+    return planned.pool.market is Market.SPOT
 
 
 def _stages(plan: Plan) -> list[str]:
@@ -247,7 +258,7 @@ def spread_sentence(plan: Plan) -> str:
             f"{best.name} would come to {usd(best.total_usd_per_hour)}/h"
         )
     return (
-        f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {plan.losses_per_node_hour:.3g} "
+        f"{why}. Modelled: ${USD_PER_GB} per GB between zones; {plan.rate.per_node_hour:.3g} "
         "losses per node-hour on spot, 1 to 6 nodes of one zone at an instant, as in Bamboo's p3 "
         "trace; fatal is what no live copy survives, and costs the work since the last "
         f"checkpoint, or half the run, and {RESTART_S:g} s until all go on."
@@ -304,6 +315,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],
         "autoscale": {"sizes": list(sizes_of(planned))} if planned.job.autoscale.enabled else None,
+        "losses": plan.rate.body() if _on_spot(planned) else None,
         "spread": plan.spread,
         "spreads": [_spread_body(spread) for spread in plan.spreads],
         "spread_reason": spread_sentence(plan) if plan.spreads else None,

@@ -13,6 +13,7 @@ from bamboo.config.load import load_job
 from bamboo.planner.zones import REPLACE_S, RESTART_S
 from cli import main
 from cli.costing import CostAsked, _question
+from cli.outcomes import market_terms
 from cli.pricing import TimesAsked
 from tests.jobs import tiny_job
 
@@ -208,8 +209,8 @@ def test_a_node_is_replaced_by_the_planner_as_late_as_by_the_market_that_is_play
 ) -> None:
     loaded = load_job(Path(job))
     for trace in (None, EXAMPLES / "spot-market.csv"):
-        asked_for = CostAsked(times=TimesAsked(), trace=trace)
-        question, terms, _ = _question(loaded, asked_for)
+        terms, _ = market_terms(None, trace)
+        question = _question(loaded, CostAsked(times=TimesAsked(), trace=trace), terms)
         assert question.replace_s == max(RESTART_S, terms.back_s + terms.boot_s)
         assert trace or question.replace_s == REPLACE_S, "as a plan has it"
 

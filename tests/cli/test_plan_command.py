@@ -37,7 +37,7 @@ def test_every_node_the_value_and_the_next_three_on_paper(
     words = " ".join(text.split())
     assert words.startswith("quota: 4 g4dn.xlarge need 16 vCPUs of the quota `All G and VT Spot")
     assert "1 pipeline of 4 stages, redundancy stash" in text
-    assert "redundancy auto is stash (0.611 losses per node-hour, modelled): " in words
+    assert "redundancy auto is stash (0.461 losses per node-hour, modelled by its band): " in words
     assert "    stage  nodes  layers  replica of " in text
     assert "    0      1  0 to 1  stage 1 " in text
     assert "expected overhead " in words

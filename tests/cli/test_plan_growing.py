@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from cli import wiring
+from cli.hazards import rate_of
 from cli.main import run
 from cli.views.quantities import duration, rate, usd
 from tests.cli.facts import seen
@@ -151,7 +151,8 @@ def test_the_spread_is_priced_for_the_hazard_that_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fatal = {}
-    for hazard in (0.0, LOSSES_PER_NODE_HOUR, 5.0):
+    launched = rate_of("g4dn.xlarge", "us-east-1").per_node_hour
+    for hazard in (0.0, launched, 5.0):
         asked = ["plan", "job.toml", "--hazard", str(hazard), *sets("cluster.redundancy=stash")]
         body = body_of(capsys, *asked, "--json")
         taken = next(one for one in body["spreads"] if one["name"] == body["spread"])
@@ -160,7 +161,7 @@ def test_the_spread_is_priced_for_the_hazard_that_is_asked_for(
         assert body["expected"]["fatal_per_hour"] == pytest.approx(taken["fatal_losses_per_hour"])
         fatal[hazard] = body["spreads"][0]["fatal_losses_per_hour"]
         said = f"give it --set cluster.spread={body['spread']} to have this one"
-        assert any(said in note for note in body["notes"]) is (hazard != LOSSES_PER_NODE_HOUR)
+        assert any(said in note for note in body["notes"]) is (hazard != launched)
     assert fatal[0.0] == 0
-    assert fatal[5.0] == pytest.approx(fatal[LOSSES_PER_NODE_HOUR] * 5 / LOSSES_PER_NODE_HOUR)
+    assert fatal[5.0] == pytest.approx(fatal[launched] * 5 / launched)
     assert fatal[5.0] > 0

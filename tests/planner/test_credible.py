@@ -40,9 +40,7 @@ def offer(name: str, *, memory: int = 10**9) -> Offer:
 
 
 def option(name: str, *, nodes: int = 2) -> Option:
-    question = Question(
-        nodes=range(2, 3), steps=10, checkpoint_every=5, losses_per_node_hour=0.6, modes=("off",)
-    )
+    question = Question(nodes=range(2, 3), steps=10, checkpoint_every=5, modes=("off",))
     (found,) = options([offer(name)], question, most=0).found
     assert found.line.market == ON_DEMAND
     return replace(found, plan=replace(found.plan, nodes=nodes))

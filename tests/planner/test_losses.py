@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR, said
 from bamboo.planner.losses import NO_LOSSES, PAUSE_S, Hazard, LossBook, Losses
 from bamboo.planner.step_time import StepTimes
-from bamboo.planner.zones import LOSSES_PER_NODE_HOUR
 from bamboo.sim.presets import bert_large
 from bamboo.sim.run import simulate
 from bamboo.sim.synth import hazard_market, synthesise
@@ -43,9 +43,9 @@ def test_what_is_computed_ahead_is_not_done_again() -> None:
 def test_on_demand_loses_nothing_and_twice_the_hazard_twice_as_much(mode: str) -> None:
     fixed = losses(mode, Hazard(stakes=stakes(preemptible=False)))
     assert fixed == replace(NO_LOSSES, checkpoint_every=100)
-    assert losses(mode, Hazard(stakes=stakes(), losses_per_node_hour=0.0)) == fixed
+    assert losses(mode, Hazard(stakes=stakes(), rate=said(0.0))) == fixed
     once = losses(mode, Hazard(stakes=stakes()))
-    twice = losses(mode, Hazard(stakes=stakes(), losses_per_node_hour=2 * LOSSES_PER_NODE_HOUR))
+    twice = losses(mode, Hazard(stakes=stakes(), rate=said(2 * LOSSES_PER_NODE_HOUR)))
     assert twice.fatal_share == pytest.approx(2 * once.fatal_share)
     assert twice.survived_per_hour == pytest.approx(2 * once.survived_per_hour)
     assert once.survived_share <= twice.survived_share <= 2 * once.survived_share * 1.01
@@ -62,7 +62,7 @@ def test_the_simulator_loses_about_as_much(hazard: float, back_s: float) -> None
     played = simulate(asked(work, trace, least=6), trace, keep_moments=False)
     happened = Hazard(
         stakes=stakes(),
-        losses_per_node_hour=played.preemptions / (48 * hours),
+        rate=said(played.preemptions / (48 * hours)),
         replace_s=back_s,
     )
     times = StepTimes(work, "stash")

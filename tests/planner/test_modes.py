@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bamboo.planner.candidates import JobFitsNowhere, Room
+from bamboo.planner.hazards import said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.modes import Chosen, choose_mode, lasting_modes
 from bamboo.planner.ranking import SAME, ranked
@@ -30,7 +31,7 @@ def test_it_is_taken_where_it_pays_and_left_out_where_it_does_not() -> None:
     """The link is slow: shipping a gradient takes longer than a step."""
     work = workload(bytes_per_s=1.3e4, parameters=2000)
     assert chosen(work, STORMY).taken.choice.mode == "stash"
-    rarely = chosen(work, replace(STORMY, losses_per_node_hour=0.001))
+    rarely = chosen(work, replace(STORMY, rate=said(0.001)))
     assert rarely.taken.choice.mode == "off"
     assert "redundancy makes a step" in rarely.why
     on_demand = chosen(work, Hazard(stakes=stakes(preemptible=False)))
@@ -51,7 +52,7 @@ def test_it_is_left_out_where_the_job_is_short_or_the_link_slower_still() -> Non
 
 def test_no_mode_is_taken_in_which_the_first_loss_ends_the_run() -> None:
     work = workload(bytes_per_s=1.3e4, parameters=2000)
-    rarely = replace(NO_CHECKPOINTS, losses_per_node_hour=0.001)
+    rarely = replace(NO_CHECKPOINTS, rate=said(0.001))
     found = chosen(work, rarely)
     assert found.taken.choice.mode == "stash"
     assert "off would end the run with the first loss, as there are no checkpoints" in found.why
@@ -116,7 +117,7 @@ def cases(draw: st.DrawFn) -> tuple[Workload, Grid, Hazard]:
     )
     hazard = Hazard(
         stakes=stakes(checkpoint_every=draw(st.sampled_from([None, 0, 10, 1000]))),
-        losses_per_node_hour=draw(st.sampled_from([0.0, 0.01, 0.6, 5.0])),
+        rate=said(draw(st.sampled_from([0.0, 0.01, 0.6, 5.0]))),
     )
     return work, Grid(pipelines=pipelines, stages=3), hazard
 

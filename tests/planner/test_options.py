@@ -18,6 +18,7 @@ from bamboo.planner.chosen import (
     gain_at,
     on_spot,
 )
+from bamboo.planner.hazards import said
 from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
 from bamboo.planner.options import anchors, options, shared_out, together
 from bamboo.planner.ranking import SAME
@@ -25,13 +26,23 @@ from bamboo.planner.value import samples_per_usd
 from bamboo.topology.grid import Grid
 from tests.planner.workloads import workload
 
-QUESTION = Question(nodes=range(2, 5), steps=1000, checkpoint_every=50, losses_per_node_hour=0.6)
+QUESTION = Question(nodes=range(2, 5), steps=1000, checkpoint_every=50)
 
 
 FEW = replace(QUESTION, modes=("off", "stash"))
 
 
-def offer(name: str = "t", price: float = 1.0, *, spot: float = 0.4, memory: int = 10**6) -> Offer:
+OFTEN = 0.6
+
+
+def offer(
+    name: str = "t",
+    price: float = 1.0,
+    *,
+    spot: float = 0.4,
+    memory: int = 10**6,
+    hazard: float = OFTEN,
+) -> Offer:
     return Offer(
         name=name,
         gpu="G",
@@ -39,6 +50,7 @@ def offer(name: str = "t", price: float = 1.0, *, spot: float = 0.4, memory: int
         workload=replace(workload(layers=4, microbatches=2), bytes_per_s=1e6),
         on_demand_usd_per_hour=price,
         spot_usd_per_hour={"a": spot, "b": spot * 1.1} if spot else {},
+        rate=said(hazard),
     )
 
 
@@ -174,8 +186,8 @@ def test_what_is_too_slow_is_left_out() -> None:
     assert len(none.too_slow) == none.lines
 
 
-def on_links_of(bytes_per_s: float) -> Offer:
-    whole = offer()
+def on_links_of(bytes_per_s: float, *, hazard: float = OFTEN) -> Offer:
+    whole = offer(hazard=hazard)
     return replace(whole, workload=replace(whole.workload, bytes_per_s=bytes_per_s))
 
 
@@ -184,7 +196,7 @@ def test_redundancy_that_costs_nothing_pays_only_where_nodes_are_taken() -> None
     assert abs(gain_at(table.found, LEAST_RATE, FEW)) < PAYS
     even = break_even(table.found, FEW)
     assert even.per_node_hour is not None, even.says
-    assert LEAST_RATE < even.per_node_hour < FEW.losses_per_node_hour
+    assert LEAST_RATE < even.per_node_hour < OFTEN
     assert "the best plan without is worth as much" in even.says
 
 
@@ -214,9 +226,9 @@ def test_redundancy_that_pays_where_nothing_is_taken(fatal: float, *, ends: bool
 @settings(max_examples=10, deadline=None)
 @given(hazard=st.floats(min_value=0.05, max_value=5.0), every=st.integers(500, 1000))
 def test_the_break_even_is_a_root(hazard: float, every: int) -> None:
-    question = replace(FEW, losses_per_node_hour=hazard, checkpoint_every=every)
+    question = replace(FEW, checkpoint_every=every)
     # So slow a link that a gradient takes longer than a step.
-    table = found(on_links_of(5e3), question=question)
+    table = found(on_links_of(5e3, hazard=hazard), question=question)
     even = break_even(table.found, question)
     assert even.per_node_hour is not None, even.says
     rate = even.per_node_hour
@@ -228,8 +240,7 @@ def test_the_break_even_is_a_root(hazard: float, every: int) -> None:
 
 
 def test_without_losses_there_is_no_break_even() -> None:
-    question = replace(QUESTION, losses_per_node_hour=0.0)
-    even = break_even(found(question=question).found, question)
+    even = break_even(found(offer(hazard=0.0)).found, QUESTION)
     assert even.per_node_hour is None
     assert "nothing to save" in even.says
     assert "No plan with redundancy is left on spot" in break_even((), QUESTION).says

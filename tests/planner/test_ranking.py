@@ -8,6 +8,7 @@ import pytest
 
 from bamboo.errors import InputError
 from bamboo.planner.candidates import JobFitsNowhere, Room
+from bamboo.planner.hazards import said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import Candidate, Played, against, ranked
 from bamboo.planner.step_time import StepTimes
@@ -88,7 +89,7 @@ def test_redundancy_is_chosen_where_it_pays_and_not_where_it_does_not() -> None:
     room = Room(memory_bytes=2**40, nodes=range(4, 5), microbatches=(2,), modes=("off", "stash"))
     grid = Grid(pipelines=1, stages=4)
     often = Hazard(stakes=stakes(checkpoint_every=1000))
-    rarely = replace(often, losses_per_node_hour=0.001)
+    rarely = replace(often, rate=said(0.001))
     calm, stormy = ranked(work, room, rarely), ranked(work, room, often)
     assert calm[0].choice.mode == "off"
     assert stormy[0].choice.mode == "stash"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.planner.candidates import Room
+from bamboo.planner.hazards import said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.ranking import Candidate, ranked
 from bamboo.planner.resized import Resized, least_operation_s, resized, worth_a_word
@@ -13,7 +14,7 @@ from bamboo.topology.grid import Grid
 from tests.planner.workloads import stakes, workload
 
 GRID = Grid(pipelines=1, stages=4)
-HAZARD = Hazard(stakes=stakes(), losses_per_node_hour=0.5)
+HAZARD = Hazard(stakes=stakes(), rate=said(0.5))
 ROOM = Room(memory_bytes=1 << 34, nodes=range(4, 5), grids=(GRID,), modes=("stash",))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from bamboo.planner.candidates import Candidates, Choice, Room
+from bamboo.planner.hazards import said
 from bamboo.planner.losses import Hazard
 from bamboo.planner.modes import Chosen, choose_mode
 from bamboo.planner.ranking import SAME, ranked
@@ -15,7 +16,7 @@ from bamboo.topology.strategy import REPLICA_MODES
 from tests.planner.workloads import stakes, workload
 
 GRID = Grid(pipelines=1, stages=4)
-OFTEN = Hazard(stakes=stakes(checkpoint_every=20), losses_per_node_hour=5.0)
+OFTEN = Hazard(stakes=stakes(checkpoint_every=20), rate=said(5.0))
 ROOMY = Room(memory_bytes=2**40, nodes=range(2, 9))
 EVEN, LAST_LARGE = (256,) * 4, (256, 256, 256, 100_000)
 
@@ -70,7 +71,7 @@ def test_it_is_worth_what_the_ranking_says_and_more_than_any_one_mode_for_all() 
 def test_one_mode_for_all_where_nobody_could_tell() -> None:
     work = long_steps(LAST_LARGE)
     assert chosen(work, ROOMY).taken.choice.mode == "gap"
-    rarely = replace(OFTEN, losses_per_node_hour=0.6)
+    rarely = replace(OFTEN, rate=said(0.6))
     assert chosen(work, between(work), rarely).taken.choice.mode == "stash"
     on_demand = Hazard(stakes=stakes(preemptible=False))
     assert chosen(work, between(work), on_demand).taken.choice.mode == "off"

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from bamboo.ids import NodeId
 from bamboo.planner import zones as model
 from bamboo.planner.checkpoint_cost import Shards
+from bamboo.planner.hazards import LOSSES_PER_NODE_HOUR
 from bamboo.planner.survival import copies_of_stages
 from bamboo.planner.zones import (
     LOSSES_AT_ONCE,
-    LOSSES_PER_NODE_HOUR,
     RESTART_S,
     Spread,
     Stakes,

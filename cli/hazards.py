@@ -1,0 +1,75 @@
+"""How often nodes of an instance type are lost: `planner.hazards`, with what lies on this machine.
+
+Rule: the one place where a rate of losses is chosen; plan, cost, simulation and launch take it from
+here. Own runs are those in an account, by the log of what the cloud billed: a run of this machine
+has the losses that were ordered of it. A run that cannot be read, or is somebody else's, counts as
+none: it never breaks a plan.
+"""
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+
+from bamboo.config.catalogue import load_bands
+from bamboo.errors import InputError
+from bamboo.planner.hazards import Lived, LossRate, OwnRuns, loss_rate
+from cli import runs
+from cli.bill_log import read_bill_log, rented_in
+from cli.look import catalogue_of
+from cli.money import Rented
+from cli.runs import RunFolder
+
+HOUR_S = 3600.0
+
+
+def rate_of(kind: str, region: str, *, asked: LossRate | None = None) -> LossRate:
+    """Of losses of an instance type; `asked`: what the command line says of it."""
+    return rates_in(region, asked=asked)(kind)
+
+
+def rates_in(region: str, *, asked: LossRate | None = None) -> Callable[[str], LossRate]:
+    """As `rate_of`, for several types: the runs are read once."""
+    own = {} if asked is not None else own_runs(region)
+    bands = load_bands()
+    return lambda kind: loss_rate(kind, region, bands=bands, own=own.get(kind), asked=asked)
+
+
+def own_runs(region: str) -> dict[str, OwnRuns]:
+    """Instance type -> what the runs of this home have seen of it on spot."""
+    found: dict[str, OwnRuns] = {}
+    for folder in runs.own_folders(runs.home()):
+        for kind, seen in _of_run(folder, region).items():
+            found[kind] = found[kind] + seen if kind in found else seen
+    return found
+
+
+def _of_run(folder: RunFolder, region: str) -> dict[str, OwnRuns]:
+    """Nothing of a run of this machine, of another region, or one that is damaged."""
+    try:
+        cloud = folder.read_json(folder.resolved).get("cloud")
+        if not isinstance(cloud, Mapping) or cloud.get("provider") == "local":
+            return {}
+        if cloud.get("region") != region:
+            return {}
+        prices = catalogue_of(folder).on_demand_prices()
+        rented = rented_in(folder.cloud, on_demand_usd_per_hour=prices, free_first_hour=False)
+        records = read_bill_log(folder.cloud)
+    except (InputError, OSError):
+        return {}
+    last_s: dict[str, float] = {}
+    for record in records:
+        instance = str(record["instance"])
+        last_s[instance] = max(last_s.get(instance, 0.0), float(record["t"]))
+    zones: dict[str, dict[str, Lived]] = {}
+    for one in rented:
+        if one.market == "spot":
+            of_type = zones.setdefault(one.instance_type, {})
+            before = of_type.get(one.zone, Lived(hours=0.0, losses=0))
+            of_type[one.zone] = before + _lived(one, last_s[one.instance])
+    return {kind: OwnRuns(runs=1, by_zone=by_zone) for kind, by_zone in zones.items()}
+
+
+def _lived(one: Rented, last_s: float) -> Lived:
+    """`last_s`: when an instance without an end was seen last."""
+    end_s = last_s if one.ended_at_s is None else one.ended_at_s
+    hours = max(0.0, end_s - one.started_at_s) / HOUR_S
+    return Lived(hours=hours if isfinite(hours) else 0.0, losses=int(one.interrupted))

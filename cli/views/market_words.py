@@ -1,0 +1,80 @@
+"""The market of options in words: how often nodes are taken, how that is known, what is left out.
+
+Rule: every rate that a figure was made with is named with its source; types of one source stand
+together.
+"""
+
+from collections.abc import Iterable
+
+from bamboo.planner.catalogue import Catalogue
+from bamboo.planner.hazards import LossRate
+from cli.costing import JobCost
+
+NEWER = ("p5e", "p6", "g7e", "gr6")
+"""Families of GPU instances that EC2 has by now."""
+
+
+def rates(found: JobCost) -> dict[str, LossRate]:
+    """Instance type -> its rate on spot, of the options that are shown."""
+    shown = {row.line.instance_type for row in found.rows}
+    offers = (one for one in found.offers.offers if one.name in shown)
+    return {one.name: one.rate for one in offers if one.spot_usd_per_hour}
+
+
+def market_words(found: JobCost) -> str:
+    """`0.611 preemptions per node-hour, ...`."""
+    asked = found.asked
+    if asked.trace is not None:
+        often = next(one.rate.per_node_hour for one in found.offers.offers)
+        return (
+            f"made up like {asked.trace.name}: {often:.3g} preemptions per node-hour, a lost node "
+            f"back after {found.terms.back_s / 60:.3g} min"
+        )
+    at_once = "as many at once as in the published p3 trace"
+    by_type = rates(found)
+    if asked.hazard is not None:
+        return f"{asked.hazard:.3g} preemptions per node-hour, {at_once}"
+    by_source: dict[str, dict[str, LossRate]] = {}
+    for name, rate in by_type.items():
+        by_source.setdefault(rate.against or rate.source, {})[name] = rate
+    parts = [f"{_by_rate(some)}, {source}" for source, some in by_source.items()]
+    return f"preemptions per node-hour, {at_once}: " + ("; ".join(parts) or "on demand none")
+
+
+def _by_rate(by_type: dict[str, LossRate]) -> str:
+    """`0.461 on g4dn.xlarge, g5.2xlarge; 0.611 on g5.xlarge`."""
+    names: dict[str, list[str]] = {}
+    for name, rate in by_type.items():
+        names.setdefault(f"{rate.per_node_hour:.3g}", []).append(name)
+    return "; ".join(f"{rate} on {', '.join(some)}" for rate, some in names.items())
+
+
+def not_considered(found: JobCost) -> str:
+    """Which instances could not be compared, as a sentence; "": none that anybody knows of."""
+    offers, catalogue = found.offers, found.offers.catalogue
+    lacking = [one.name for one in offers.offers if not one.spot_usd_per_hour]
+    parts = []
+    if lacking:
+        parts.append(f"on spot, without a price in the data: {_short(lacking)}")
+    if offers.modelled and not found.asked.times.types and (newer := _newer(catalogue)):
+        parts.append(f"at all, as the data lack them: {', '.join(newer)}")
+    return f"Not considered {'; '.join(parts)}." if parts else ""
+
+
+def _newer(catalogue: Catalogue) -> list[str]:
+    """Those that the catalogue has no type of."""
+    there = {name.partition(".")[0] for name in catalogue.types}
+    return [
+        family
+        for family in NEWER
+        if family not in there and not any(one.startswith(f"{family}-") for one in there)
+    ]
+
+
+def _short(names: Iterable[str]) -> str:
+    """`g5.16xlarge, .24xlarge and .48xlarge`: the family once."""
+    sizes: dict[str, list[str]] = {}
+    for name in names:
+        family, _, size = name.partition(".")
+        sizes.setdefault(family, []).append(size)
+    return ", ".join(f"{family}.{'/'.join(some)}" for family, some in sizes.items())
