@@ -170,8 +170,7 @@ def plan_job(
     catalogue = catalogue or load_catalogue(job.cloud.region)
     pool, price = cheapest_pool(job, catalogue)
     kind, stakes = catalogue.find(pool.instance_type), stakes_of(job, catalogue, pool.instance_type)
-    rate = rate or rate_of(kind.name, job.cloud.region)
-    hazard = Hazard(stakes=stakes, rate=rate)
+    hazard = Hazard(stakes=stakes, rate=rate or rate_of(kind.name, job.cloud.region))
     settled = settle(job, seen, kind=kind, hazard=hazard, given=given)
     job, facts, cut = settled.job, settled.facts, settled.strategy.placement.cut
     job, too_large = _within_memory(job, facts, cut, kind=kind)
@@ -192,7 +191,7 @@ def plan_job(
         max_pipelines=pipelines,
         stakes=stakes,
         spread=job.cluster.spread,
-        rate=rate,
+        rate=hazard.rate,
         cut=cut[:-1],
     )
     job, chosen = with_interval(job, plan.checkpoint_every), plan.chosen
