@@ -192,6 +192,8 @@ _GOES_ON = (Phase.RUNNING, Phase.FAILING_OVER, Phase.DEGRADED)
 def briefly_told_of(after: State, event: events.Event, reason: str) -> str:
     """What a person is told of a decision; "" for what is on the way to something, and for the
     parts of a preemption that a failover answers."""
+    if after.emergency is not None and after.emergency.since == after.version:
+        return reason  # it found state that all who hold will be taken with
     if isinstance(event, _OF_A_PREEMPTION) and after.phase in _GOES_ON:
         stays = isinstance(event, events.NoticeReceived) and not _drains(after, event.node)
         return reason if stays else ""

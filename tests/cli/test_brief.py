@@ -18,11 +18,14 @@ from cli.money import Rented
 from cli.progress import Preemption
 from cli.relaid import Relaid
 from cli.views.brief import END_LINES, PLAN_LINES, WIDTH, end_lines, plan_lines
+from cli.views.live import briefly_told_of
 from cli.views.node_names import short_names, with_short_names
 from cli.views.preemption import short_preemption_line
 from cli.views.quantities import rate
 from tests.cli.test_planning import JOB, plan
 from tests.cli.test_views import START_S, bill, in_the_middle
+from tests.core import test_emergency as emergencies
+from tests.core.build import lost
 
 BODY = receipt_body(
     in_the_middle(),
@@ -207,6 +210,16 @@ def test_no_figure_of_the_losses_is_cut_off() -> None:
     lines = end_lines({**body, "reconfigurations": again})
     assert " ".join(" ".join(lines).split()).count("; 600 steps done again") == 1
     assert len(lines) <= END_LINES
+
+
+def test_a_loss_that_leaves_state_without_a_home_is_told_with_what_follows() -> None:
+    noticed = emergencies.say(emergencies.running(), emergencies.notice(emergencies.A, 20.0)).state
+    gone = lost(emergencies.B)
+    decided = emergencies.say(noticed, gone)
+    assert "all hold at a boundary and keep the state" in decided.reason
+    assert briefly_told_of(decided.state, gone, decided.reason) == decided.reason
+    calm = emergencies.say(emergencies.running(), gone)
+    assert briefly_told_of(calm.state, gone, calm.reason) == "", "its own line tells of that"
 
 
 def test_short_names_tell_all_nodes_apart() -> None:
