@@ -133,7 +133,8 @@ def prepare(
     from_step = asked.done if asked.further else 0
     if found.manifest is not None:
         from_step = found.manifest.step
-    _refuse_nothing_left(folder, job, from_step)
+    if folder.final_manifest.exists():  # else the final state is yet to be written
+        _refuse_nothing_left(folder, job, from_step)
     refuse_beyond(
         prepared.job,
         prepared.planned,

@@ -32,6 +32,7 @@ def policy_of(
         stages=cluster.stages,
         grids=tuple(grids),
         spread=spread if cluster.spread == "auto" else cluster.spread,
+        steps=job.train.steps,
         checkpoint_every=job.checkpoint.interval,
         layer_bytes=tuple(layer_bytes),
         store_bytes_per_s=store_bytes_per_s,

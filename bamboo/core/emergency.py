@@ -12,6 +12,7 @@ changes, and over when each stage has a home. (2) Training goes on for as long a
 import math
 from dataclasses import replace
 
+from bamboo.core.answers import answers
 from bamboo.core.events import SaveDue
 from bamboo.core.keep import (
     MARGIN_S,
@@ -21,14 +22,18 @@ from bamboo.core.keep import (
     fits_notice,
     held_by,
     homeless,
+    needed_s,
     unfit_words,
 )
 from bamboo.core.policy import Policy
 from bamboo.core.reform import begin_reform, void_member
-from bamboo.core.state import Emergency, Phase, State
+from bamboo.core.state import Emergency, Phase, Reform, State
 from bamboo.core.transition import Transition, changed, listed, stale
+from bamboo.ids import NodeId
 
 WHY = "notices leave a stage without a home"
+RECOVERS = 3
+"""Steps, from the loss of an owner until all that it had is there again, and one for safety."""
 
 
 def note_emergency(
@@ -41,15 +46,15 @@ def note_emergency(
     if not policy.keeps or state.assignment is None or state.phase is Phase.FINISHED:
         return decided
     reform = state.reform
-    if reform is not None and reform.base is None:
-        return decided  # all are about to say what they hold
+    if reform is not None and reform.base is None and not _steps_on(state, reform):
+        return decided  # all are about to say what they hold, or have
     same = state.nodes is before.nodes and state.assignment is before.assignment
     if same and reform is before.reform:
         return decided
     known = state.emergency
     found, words = _find(state, policy, now_s=now_s)
     if found is not None and known is not None and found.by_s == known.by_s:
-        if found.stages == known.stages:
+        if found.stages == known.stages and found.losses == known.losses:
             return decided
         found = replace(found, since=known.since, failed=known.failed)
     if found is None and known is None and not words:
@@ -60,6 +65,25 @@ def note_emergency(
     return replace(decided, state=after, reason=f"{decided.reason}; {words}")
 
 
+def hold_by_s(emergency: Emergency, *, now_s: float, step_s: float) -> float:
+    """Store time by which all must stand still, `now_s` being now. Where an owner is taken just
+    then, before that: all stop, so nobody recovers what it alone has of its last step. A time that
+    is over is none."""
+    by_s = emergency.by_s
+    for loss_s, before_s in emergency.losses:
+        recovered_s = loss_s + RECOVERS * step_s + MARGIN_S
+        if now_s < before_s and loss_s < by_s + MARGIN_S and recovered_s > by_s:
+            by_s = before_s
+    return by_s
+
+
+def is_awaited(emergency: Emergency, *, now_s: float) -> bool:
+    """Whether an owner is about to be taken, before all that it owns could be stored: it is
+    recovered first, and all stop then."""
+    before = (x for x in emergency.losses if x[0] < emergency.by_s + MARGIN_S)
+    return any(before_s <= now_s < loss_s for loss_s, before_s in before)
+
+
 def save_due(state: State, event: SaveDue) -> Transition:
     """All hold at a boundary, or where they are, and store what has no home."""
     if (why := void_member(state, event.node)) is not None:
@@ -67,7 +91,8 @@ def save_due(state: State, event: SaveDue) -> Transition:
     emergency, reform = state.emergency, state.reform
     if emergency is None or emergency.since != event.since or emergency.failed:
         return stale(state, "that has a home again, or was tried in vain")
-    if reform is None and (state.stop_reason is not None or state.finished):
+    stops = state.stop_reason is not None and not event.at_once  # else its last step takes too long
+    if reform is None and (stops or state.finished):
         return stale(state, "the run is ending, and all that it holds is stored then")
     if reform is not None and reform.base is None:
         if reform.keep is not None or (reform.save and not (event.at_once and reform.planned)):
@@ -94,7 +119,7 @@ def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | No
     """What has no home, if it can be stored; words for what is new."""
     held = held_by(state, policy)
     layers = homeless(held, state)
-    if not layers or _is_stored(state):
+    if not layers or _is_stored(state, policy):
         return None, ""
     cut = cut_of(state, policy)
     stages = tuple(s for s in range(len(cut) - 1) if not layers.isdisjoint(range(*cut[s : s + 2])))
@@ -109,7 +134,8 @@ def _find(state: State, policy: Policy, *, now_s: float) -> tuple[Emergency | No
     if min(plan.latest_s, first_s) <= now_s:
         return None, f"{whose}, too soon to store anything"
     by_s = min(plan.by_s, first_s - MARGIN_S)
-    found = Emergency(since=state.version + 1, by_s=by_s, stages=stages)
+    losses = _losses(state, policy)
+    found = Emergency(since=state.version + 1, by_s=by_s, stages=stages, losses=losses)
     in_s = max(0.0, by_s - now_s)
     return found, f"{whose}: within {in_s:.1f} s all hold at a boundary and keep the state"
 
@@ -121,7 +147,28 @@ def _first_loss_s(state: State) -> float:
     return min(deadline_s(state, node) for node in set(state.assignment.owners))
 
 
-def _is_stored(state: State) -> bool:
-    """Whether the step that all are about to go on from is stored."""
-    reform = state.reform
-    return reform is not None and any(made.step == reform.base for made in state.checkpoints)
+def _steps_on(state: State, reform: Reform) -> bool:
+    """Whether a step is finished first, which may take longer than there is time."""
+    waiting = answers(reform.reports).silent(reform.asked, state.roll.live)
+    return reform.planned and reform.keep is None and bool(waiting)
+
+
+def _losses(state: State, policy: Policy) -> tuple[tuple[float, float], ...]:
+    """When each owner will be taken, the last one first, and by when all must stand still for it to
+    store all that it owns."""
+    if state.assignment is None:
+        return ()
+    cut = cut_of(state, policy)
+    owned: dict[NodeId, int] = {}
+    for slot, node in zip(state.assignment.grid.slots(), state.assignment.owners, strict=True):
+        count = sum(policy.layer_bytes[slice(*cut[slot.stage : slot.stage + 2])])
+        owned[node] = owned.get(node, 0) + count
+    times_s = ((deadline_s(state, node), needed_s(count, policy)) for node, count in owned.items())
+    return tuple(sorted(((x, x - before) for x, before in times_s if x < math.inf), reverse=True))
+
+
+def _is_stored(state: State, policy: Policy) -> bool:
+    """Whether the step that all are about to go on from is stored, or the last one of the run."""
+    base = None if state.reform is None else state.reform.base
+    stored = {made.step for made in state.checkpoints}
+    return base in stored or (policy.steps > 0 and policy.steps in stored)

@@ -70,6 +70,8 @@ def lose(state: State, node: Node, *, how: str, now_s: float, policy: Policy) ->
         cut = cut_of(state, policy) if policy.keeps else ()
         if node.notice_deadline_s is not None and cut and not fits_notice(policy, cut):
             reason += f"; {unfit_words(policy, cut)}, as the plan says"
+        if state.emergency is not None and state.emergency.failed:
+            reason += "; what it alone held could not be stored before"
         return end(over, Outcome.UNRECOVERABLE, reason, first=(fence,))
     after, effects, words = pass_on(without, node.id, planned=False, now_s=now_s)
     return changed(after, (fence, *effects, terminate), f"{reason}; {words}")

@@ -66,7 +66,8 @@ def held_by(state: State, policy: Policy) -> dict[int, list[NodeId]]:
             out[layer] += [node for node in nodes if node in live]
     if assignment is None:
         return out
-    built = None if reform is None else {one.node for one in reform.rebuilt}
+    laid_out = reform is not None and reform.base is not None
+    built = {one.node for one in reform.rebuilt} if reform is not None and laid_out else None
     cut = cut_of(state, policy)
     pairs = zip(assignment.grid.slots(), assignment.owners, assignment.shadows, strict=True)
     ranked = [(slot.stage, owner, shadow) for slot, owner, shadow in pairs]

@@ -45,6 +45,8 @@ class Policy:
     """The most that the run may have; there are fewer while there are fewer nodes."""
     stages: int = 2
     """What each pipeline is to have while there are nodes enough."""
+    steps: int = 0
+    """Of the whole run; 0: nobody knows."""
     checkpoint_every: int = 0
     """Steps between checkpoints; 0: only what notices leave without a home is stored."""
     layer_bytes: tuple[int, ...] = ()

@@ -101,7 +101,7 @@ class Keep:
     committer: NodeId | None = None
     """Who is to write the manifest."""
     unable: tuple[NodeId, ...] = ()
-    """Who could not store a part, and is asked for none again."""
+    """Who could not store a part, or write the manifest, and is asked for nothing again."""
 
     @property
     def whole(self) -> bool:
@@ -119,6 +119,9 @@ class Emergency:
     """Store time at which all must stand still, so that all is stored in time."""
     stages: tuple[int, ...]
     """Those that nobody holds who stays."""
+    losses: tuple[tuple[float, float], ...] = ()
+    """Store times at which owners are taken, the last one first, each with that by which all must
+    stand still if it is to store all that it owns before."""
     failed: bool = False
     """It was tried, and could not be stored."""
 

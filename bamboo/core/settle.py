@@ -2,7 +2,7 @@
 that, where notices leave state without a home, that it is stored; or waiting for nodes, or the end.
 
 Rule: what has a home goes on at once. Who waits for nodes, or is to be taken, steps no further than
-what is stored.
+what is stored; where no step is left, all write the final state for as long as they are there.
 """
 
 from dataclasses import replace
@@ -45,10 +45,12 @@ def settle(before: State, decided: Transition, policy: Policy) -> Transition:
             state = state.having(generation=era, reform=replace(_under_way(state), keep=keep))
             return _with(decided, state, _keep_words(keep))
     nodes = usable_nodes(state)
-    if kept and not state.roll.usable:
+    over = 0 < policy.steps <= base.step
+    if kept and not state.roll.usable and not over:
         nodes = ()  # what is to be taken trains no more: nothing of that would be stored
     stored = base.checkpoint or kept
-    if not nodes or (stored and len(nodes) < policy.stages and not reform.forced):
+    short = stored and len(nodes) < policy.stages and not (reform.forced or over)
+    if not nodes or short:
         if state.stop_reason is not None and state.stop_outcome is not None:
             words = f"stopped while it waits for nodes: {state.stop_reason}"
             return _end_here(decided, state, state.stop_outcome, words)

@@ -9,6 +9,7 @@ restore begins with what the state names.
 """
 
 import contextlib
+import math
 import sys
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from bamboo.checkpoint.retention import choose, delete, sweep
 from bamboo.checkpoint.shards import commit_or_replace, no_scratch, save_shard
 from bamboo.config.tree import CheckpointConfig
 from bamboo.core.events import CheckpointDone, CheckpointFailed, ShardSaved
+from bamboo.core.keep import SLACK
 from bamboo.errors import NotAsWritten, StorageFull, StorageUnavailable
 from bamboo.ids import NodeId, RunId
 from bamboo.ports import ObjectStore
@@ -97,19 +99,24 @@ class Checkpoints:
         self.backlog: Backlog[Save | Complete | Tidy] = Backlog()
         self._completed: set[int] = set()
         """Steps whose checkpoint was completed here and is not in the state yet."""
+        self._took_s = 0.0
+        """To store the last shard."""
         self._newest = 0
         """Before this step, and before earlier ones, none is wanted any more."""
 
     # ------------------------------------------------------------------ by the trainer
 
-    def boundary(self, run: SlotRun, era: int) -> None:
+    def boundary(self, run: SlotRun, era: int, *, left_s: float = math.inf) -> None:
         """An owned slot stands before a step, for the first time or as its new owner's: keep a
-        copy, if this is a step to keep and it falls to this pipeline to store the stage."""
+        copy, if this is a step to keep and it falls to this pipeline to store the stage. `left_s`:
+        until all stop to store what must not be lost, which would wait for it."""
         every, slot = self._config.interval, run.slot
         mine = slot.stage % run.plan.grid.pipelines == slot.pipeline
         if not every or not mine or run.step % every:
             return
         if not self._newest < run.step < self._last_step:
+            return
+        if left_s < SLACK * self._took_s:
             return
         if self._busy(era, run.step):
             reason = "the one before is still being written; take a larger checkpoint.every_steps"
@@ -187,6 +194,7 @@ class Checkpoints:
                 sys.stderr.write(f"old checkpoints cannot be deleted: {error}\n")
 
     def _save(self, item: Save) -> None:
+        begun_s = time.monotonic()
         with self._scratch_folder() as folder:
             shard = save_shard(
                 self._objects,
@@ -197,6 +205,7 @@ class Checkpoints:
                 scratch=Path(folder),
             )
         self._objects.put_new(_description(shard.name), shard.to_json().encode())
+        self._took_s = time.monotonic() - begun_s
         self._outbox.event(
             ShardSaved(node=self._me, step=item.step, era=item.era, stage=item.stage)
         )

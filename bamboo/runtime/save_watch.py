@@ -1,17 +1,20 @@
 """When a member says that state without a home must be stored now: see `core.emergency`.
 
 Rules. (1) No step is begun that would end too late, by how long the last ones took; between two
-steps that is said, once. (2) A step that takes longer than that is not waited for. (3) All times
-are the store's, as far as this node knows it: every decision was made at a time of the store, a
-little before it was read here.
+steps that is said, once. (2) A step that takes longer than that is not waited for; a stop stores
+all itself, and only such a step is said then. (3) All times are the store's, as far as this node
+knows it: every decision was made at a time of the store, a little before it was read here.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
+from bamboo.core.emergency import hold_by_s, is_awaited
 from bamboo.core.events import SaveDue
+from bamboo.core.keep import MARGIN_S
 from bamboo.core.state import Emergency, State
 from bamboo.ids import NodeId
 from bamboo.runtime.decided import Decided
@@ -34,6 +37,10 @@ class SaveWatch:
         self.clock: Callable[[], float] = time.monotonic
         self.holding = False
         """No step is begun: it would end too late."""
+        self._by_s = math.inf
+        """Then all must stand still."""
+        self._due = False
+        """That time has nearly come, and is fixed."""
         self._ahead_s: deque[float] = deque(maxlen=DECISIONS_SEEN)
         """By how much the store's clock was ahead of this one, or a little more."""
         self._emergency: Emergency | None = None
@@ -48,8 +55,10 @@ class SaveWatch:
         emergency = None if _is_over(state, self._me) else state.emergency
         if emergency is None or self._emergency is None or self._emergency.since != emergency.since:
             self.holding = False
+            self._due = False
             self._said.clear()
-        self._emergency, self._training = emergency, state.reform is None
+        self._emergency = emergency
+        self._training = state.reform is None and state.stop_reason is None
         if not self._training:
             self.holding = False
 
@@ -62,12 +71,24 @@ class SaveWatch:
         """All stop: the time until the next step is none of a step's."""
         self._ends_s.clear()
 
+    def left_s(self) -> float:
+        """Until all must stand still; infinite where they need not."""
+        if self._emergency is None:
+            return math.inf
+        now_s = self.clock() + max(self._ahead_s)
+        if not self._due:
+            self._by_s = hold_by_s(self._emergency, now_s=now_s, step_s=self._step_s())
+        return self._by_s - now_s
+
     def serve(self) -> None:
         """Hold, and say that it is due, if it is."""
         if self._emergency is None:
             return
-        left_s = self._emergency.by_s - (self.clock() + max(self._ahead_s))
-        if self._training and left_s < self._step_s():
+        now_s, step_s = self.clock() + max(self._ahead_s), self._step_s()
+        left_s = self.left_s()
+        waits = not self._due and is_awaited(self._emergency, now_s=now_s)
+        self._due = self._due or (left_s < max(step_s, MARGIN_S) and not waits)
+        if self._training and self._due and left_s < step_s:
             self.holding = True
             owned = self._executor.owned.values()
             if owned and not any(run.cursor for run in owned):
@@ -87,12 +108,12 @@ class SaveWatch:
 
 
 def _is_over(state: State, me: NodeId) -> bool:
-    """Whether nothing need be said: it was tried, all that is held is stored anyway, or this node
+    """Whether nothing need be said: it was tried, the final state is being written, or this node
     has stopped for it."""
     emergency, reform = state.emergency, state.reform
     if emergency is None or emergency.failed:
         return True
     if reform is None:
-        return state.stop_reason is not None or bool(state.finished)
+        return bool(state.finished)
     stopped = any(report.node == me for report in reform.reports)
     return reform.base is None and (stopped or not reform.planned)

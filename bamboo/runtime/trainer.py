@@ -352,7 +352,8 @@ class Trainer:
         kept once all stop, for the step may be one of the old cut in the era of the new one."""
         self.transfers.boundary(run)
         if self._checkpoints is not None and not self.executor.frozen:
-            self._checkpoints.boundary(run, self._era)
+            left_s = self._boundaries.save_watch.left_s()
+            self._checkpoints.boundary(run, self._era, left_s=left_s)
 
     def _replicas_differ(self) -> bool:
         if (difference := self._replicas.difference(self.mail)) is not None:

@@ -10,11 +10,14 @@ from bamboo.core.events import (
     CheckpointDone,
     CheckpointFailed,
     Event,
+    LayoutBuilt,
+    NodeFinished,
     NoticeReceived,
     Quiesced,
     ReplicaJoined,
     SaveDue,
     ShardSaved,
+    StopReady,
     StopRequested,
 )
 from bamboo.core.machine import Transition
@@ -193,7 +196,7 @@ def test_a_stop_keeps_all_anyway() -> None:
     state = say(running(), notice(A, 20.0), notice(B, 20.0)).state
     assert state.emergency is not None
     stop = StopRequested(reason="enough", outcome=Outcome.STOPPED)
-    due = SaveDue(node=A, since=state.emergency.since, at_once=True)
+    due = SaveDue(node=A, since=state.emergency.since, at_once=False)
     assert "the run is ending" in say(state, stop, due).reason
 
 
@@ -302,6 +305,63 @@ def test_who_comes_after_all_were_taken_writes_the_manifest_and_until_then_the_r
     done = say(came.state, CheckpointDone(node=C, step=9, era=era), joined("n03.1")).state
     assert done.reform is not None
     assert (done.reform.base, done.reform.checkpoint) == (9, True)
+
+
+def test_the_end_says_that_it_could_not_be_stored() -> None:
+    state = say(running(), lost(A), notice(B, 20.0)).state
+    assert state.emergency is not None
+    state = say(state, SaveDue(node=B, since=state.emergency.since, at_once=True)).state
+    state = say(state, stopped(state, B, (0, 4))).state
+    assert state.reform is not None
+    assert state.reform.keep is not None
+    era, since = state.reform.keep.era, state.reform.since
+    failed = CheckpointFailed(node=B, step=9, era=era, reason="disk full")
+    over = say(state, failed, LayoutBuilt(node=B, since=since, bytes=0), lost(B))
+    assert over.state.outcome is Outcome.UNRECOVERABLE
+    assert "what it alone held could not be stored before" in over.reason
+
+
+def test_a_stop_whose_step_takes_too_long_stores_what_is_there() -> None:
+    """All wait for a last step that none of them lives to see."""
+    state = say(running(), notice(A, 20.0), notice(B, 20.0)).state
+    assert state.emergency is not None
+    stop = StopRequested(reason="enough", outcome=Outcome.STOPPED)
+    ready = [StopReady(node=node, step=9) for node in (A, B)]
+    state = say(state, stop, *ready).state
+    due = SaveDue(node=A, since=state.emergency.since, at_once=True)
+    late = say(state, due)
+    assert {type(e) for e in late.effects} == {Quiesce}
+    state = say(late.state, *(stopped(late.state, node, (0, 4)) for node in (A, B))).state
+    assert set(parts_of(state)) == {A, B}
+    assert state.reform is not None
+    assert state.reform.keep is not None
+    era = state.reform.keep.era
+    shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
+    over = say(state, *shards, CheckpointDone(node=B, step=9, era=era)).state
+    assert over.outcome is Outcome.STOPPED
+    assert [made.step for made in over.checkpoints] == [9]
+    # Where one has written its final state all have taken the last step, and do so too.
+    written = say(say(running(), notice(A, 20.0), notice(B, 20.0)).state, stop, *ready).state
+    written = say(written, NodeFinished(node=A, step=9)).state
+    assert written.emergency is not None
+    kept = say(written, SaveDue(node=B, since=written.emergency.since, at_once=True))
+    assert "the run is ending" in kept.reason
+
+
+def test_who_stands_behind_the_last_step_writes_the_final_state_all_the_same() -> None:
+    """Notices to all, due in the last step: nothing is left to be waited for."""
+    for steps, goes_on in ((9, True), (10, False)):
+        policy = replace(POLICY, steps=steps)
+        state = kept_of_two()
+        assert state.reform is not None
+        assert state.reform.keep is not None
+        era = state.reform.keep.era
+        shards = (ShardSaved(node=n, step=9, era=era, stage=s) for s, n in enumerate((A, B)))
+        done = CheckpointDone(node=B, step=9, era=era)
+        state = say(state, *shards, done, policy=policy).state
+        assert state.reform is not None
+        assert parked(state) is not goes_on
+        assert state.reform.base == (9 if goes_on else None)
 
 
 def test_nothing_is_stored_of_a_run_that_has_taken_no_step() -> None:

@@ -26,7 +26,7 @@ from bamboo.core.state import NodeStatus, Outcome, Phase, Reform, State
 from bamboo.core.transition import Transition
 from bamboo.ids import NodeId
 from bamboo.sim.swarm.copies import Copy, Kept
-from bamboo.sim.swarm.keeping import check_lost
+from bamboo.sim.swarm.keeping import check_given_up, check_lost
 from bamboo.sim.swarm.red import Red
 from bamboo.sim.swarm.store import Entry
 from bamboo.topology.slots import Slot
@@ -337,6 +337,7 @@ class Checkers:
             self._check_unrecoverable(before, state)
         if outcome is Outcome.UNRECOVERABLE:
             check_lost(self._world, max(self._stored, default=0))
+            check_given_up(self._world, max(self._stored, default=0))
         if outcome is Outcome.FAULT and not self.stalls and not self.faults:
             raise Red("outcome", f"a fault that nobody had: {entry.reason}")
         if not any(isinstance(effect, TerminateAll) for effect in entry.to.get(FLEET, ())):

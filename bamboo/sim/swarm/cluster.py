@@ -51,6 +51,7 @@ def policy_of(scenario: Scenario) -> Policy:
         virtual_nodes=VIRTUAL_NODES,
         pipelines=scenario.pipelines_max,
         stages=scenario.stages,
+        steps=scenario.steps,
         checkpoint_every=scenario.checkpoint_every,
         layer_bytes=(LAYER_BYTES,) * scenario.layers,
         store_bytes_per_s=LAYER_BYTES * scenario.layers / scenario.save_s,

@@ -4,6 +4,7 @@ its parts once all stand still. See `bamboo/runtime/save_watch.py` and `bamboo/r
 
 from typing import TYPE_CHECKING
 
+from bamboo.core.emergency import hold_by_s, is_awaited
 from bamboo.core.events import SaveDue
 from bamboo.core.keep import MARGIN_S, SLACK
 from bamboo.core.state import Emergency, Keep, State
@@ -39,12 +40,20 @@ def check_lost(world: "Cluster", step: int) -> None:
         raise Red("lost", f"{world.plane.done} steps were taken, what is left is of step {step}")
 
 
+def check_given_up(world: "Cluster", step: int) -> None:
+    """Of a run that waited for nodes in vain, with that stored: it had a step to take."""
+    steps, live = world.scenario.steps, world.log.state.roll.live
+    if live and step >= steps:
+        raise Red("given up", f"all {steps} steps are taken and stored, and nodes are there")
+
+
 class Keeping:
     """Of one node."""
 
     def __init__(self, member: "Member") -> None:
         self._me = member
         self.holding = False
+        self._by_s, self._due = 0.0, False
         self._emergency: Emergency | None = None
         self._training = False
         self._said: set[tuple[int, bool]] = set()
@@ -57,8 +66,10 @@ class Keeping:
         known, found = self._emergency, None if self._is_over(state) else state.emergency
         if found is None or known is None or found.since != known.since:
             self.holding = False
+            self._due = False
             self._said.clear()
-        self._emergency, self._training = found, state.reform is None
+        self._emergency = found
+        self._training = state.reform is None and state.stop_reason is None
         if not self._training:
             self.holding, self._stepped_s = False, None
         keep = None if state.reform is None else state.reform.keep
@@ -76,9 +87,14 @@ class Keeping:
         """Hold, and say that it is due, if it is."""
         if self._emergency is None:
             return
-        left_s = self._emergency.by_s - self._me.world.now_s
+        now_s = self._me.world.now_s
+        if not self._due:
+            self._by_s = hold_by_s(self._emergency, now_s=now_s, step_s=self._step_s)
+        left_s = self._by_s - now_s
         owned = self._me.owned.values()
-        if self._training and left_s < self._step_s:
+        waits = not self._due and is_awaited(self._emergency, now_s=now_s)
+        self._due = self._due or (left_s < max(self._step_s, MARGIN_S) and not waits)
+        if self._training and self._due and left_s < self._step_s:
             self.holding = True
             if owned and not any(copy.begun for copy in owned):
                 self._say(self._emergency, at_once=False)
@@ -96,7 +112,7 @@ class Keeping:
         if emergency is None or emergency.failed:
             return True
         if reform is None:
-            return state.stop_reason is not None or bool(state.finished)
+            return bool(state.finished)
         stopped = any(report.node == self._me.node for report in reform.reports)
         return reform.base is None and (stopped or not reform.planned)
 
