@@ -42,7 +42,7 @@ def plan_text(run: str, planned: Planned) -> str:
         f"{count(semantics.virtual_nodes, 'virtual node')}, semantics {semantics.hash()}",
         *data_lines(planned.data),
         *paragraph(planned.redundancy_why),
-        *paragraph(losses_words(planned)),
+        *(paragraph(f"losses: {plan.rate.words}") if on_spot(planned) else ()),
         "  memory per node at most, without a loss; state: parameters, gradients, moments in fp32",
         *_stages(plan),
         *_price(planned),
@@ -55,12 +55,8 @@ def plan_text(run: str, planned: Planned) -> str:
     return "\n".join(lines)
 
 
-def losses_words(planned: Planned) -> str:
-    """How often nodes are lost, and how that is known; "" where none is."""
-    return f"losses: {planned.plan.rate.words}" if _on_spot(planned) else ""
-
-
-def _on_spot(planned: Planned) -> bool:
+def on_spot(planned: Planned) -> bool:
+    """Whether its nodes can be taken."""
     return planned.pool.market is Market.SPOT
 
 
@@ -315,7 +311,7 @@ def plan_body(run: str, planned: Planned) -> dict[str, Any]:
         "data": dict(planned.data),
         "notes": [*plan.notes, *size_notes(planned)],
         "autoscale": {"sizes": list(sizes_of(planned))} if planned.job.autoscale.enabled else None,
-        "losses": plan.rate.body() if _on_spot(planned) else None,
+        "losses": plan.rate.body() if on_spot(planned) else None,
         "spread": plan.spread,
         "spreads": [_spread_body(spread) for spread in plan.spreads],
         "spread_reason": spread_sentence(plan) if plan.spreads else None,

@@ -13,7 +13,9 @@ from bamboo.sim.compared import no_ratio
 from bamboo.sim.report import spread
 from bamboo.sim.run import Figures
 from bamboo.sim.ways import OURS, terms_of_rivals
+from cli.planning import Planned
 from cli.simulating import HOUR_S, Simulated, on_demand
+from cli.views.plan import on_spot
 from cli.views.quantities import columns, count, duration, number, paragraph, rate, usd
 
 FIGURES = {
@@ -53,7 +55,7 @@ def picture_title(simulated: Simulated, *, seed: int) -> str:
 
 def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> dict[str, Any]:
     """For `--json`."""
-    asked = simulated.asked
+    asked, planned = simulated.asked, simulated.planned
     terms = terms_of_rivals(asked.restart_s, every=asked.given_every)
     return {
         "schema_version": 1,
@@ -67,6 +69,7 @@ def simulation_body(simulated: Simulated, found: Found, *, first_seed: int) -> d
         "spot_prices": None if on_demand(simulated.job) else asked.prices.source,
         "on_demand_usd_per_instance_hour": asked.on_demand_usd_per_hour,
         "price_warnings": list(simulated.planned.price_warnings()),
+        "planned_for": planned.plan.rate.body() if on_spot(planned) else None,
         "autoscale": _sizes_body(simulated, found),
         "runs": len(found),
         "first_seed": first_seed if simulated.random else None,
@@ -94,6 +97,7 @@ def simulation_text(simulated: Simulated, found: Found, *, first_seed: int) -> s
         f"  up to {asked.policy.pipelines} x {asked.policy.stages} nodes and "
         f"{count(asked.standbys, 'standby')}, redundancy {asked.redundancy}",
         f"  step times {asked.workload.source}",
+        *planned_for(simulated.planned, interval_is_open=asked.interval_is_open),
         *_terms(simulated, _mean(found, OURS, "instance_usd_per_hour")),
         *_figures([one[OURS] for one in found], resized=asked.sizes is not None),
         *_least_bill(found),
@@ -120,6 +124,13 @@ def _seeds(simulated: Simulated, first: int, runs: int) -> str:
     if not simulated.random:
         return ""
     return f" (seed {first})" if runs == 1 else f" (seeds {first} to {first + runs - 1})"
+
+
+def planned_for(planned: Planned, *, interval_is_open: bool) -> list[str]:
+    """The losses that what the job leaves open was chosen for, which need not be the market's."""
+    if not on_spot(planned) or not (planned.redundancy_why or interval_is_open):
+        return []
+    return paragraph(f"what the job leaves to its plan is for losses of {planned.plan.rate.words}")
 
 
 def _terms(simulated: Simulated, price: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cli import main
 from cli.hazards import own_runs, rate_of
 from cli.planning import Planned, plan_job
 from cli.views.plan import plan_body, plan_text
+from cli.views.simulate import planned_for
 from tests.cli.facts import seen
 from tests.jobs import tiny_job
 
@@ -157,3 +159,13 @@ def test_cost_has_a_rate_for_each_type_and_says_what_it_did_not_compare(
     taken = next(row for row in body["options"] if row["market"] == "spot")
     spot = taken["nodes"] * body["losses"][taken["instance_type"]]["per_node_hour"]
     assert taken["preemptions"] == pytest.approx(spot * taken["hours"])
+
+
+def test_a_simulation_says_which_losses_its_plan_is_for(home: Path) -> None:
+    words = " ".join(" ".join(planned_for(planned(home), interval_is_open=True)).split())
+    assert words.startswith(
+        "what the job leaves to its plan is for losses of 0.461 per node-hour, "
+    )
+    settled = replace(planned(home), redundancy_why="")
+    assert planned_for(settled, interval_is_open=True)
+    assert planned_for(settled, interval_is_open=False) == []

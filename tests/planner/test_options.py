@@ -18,8 +18,8 @@ from bamboo.planner.chosen import (
     gain_at,
     on_spot,
 )
-from bamboo.planner.hazards import said
-from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Offer, Option, Options, Question
+from bamboo.planner.hazards import LossRate, said
+from bamboo.planner.option import MIXED, ON_DEMAND, SPOT, Line, Offer, Option, Options, Question
 from bamboo.planner.options import anchors, options, shared_out, together
 from bamboo.planner.ranking import SAME
 from bamboo.planner.value import samples_per_usd
@@ -322,6 +322,25 @@ def test_of_options_worth_the_same_the_one_with_less_redundancy_is_chosen() -> N
     assert chosen.why.startswith("The most samples per dollar, to within 0.5 % as many as ")
     far = [outcome(redundant, usd=2), outcome(bare, usd=2 * (1 + SAME * 2))]
     assert choose(far).outcome is far[0]
+
+
+def test_offers_with_rates_of_their_own_are_priced_as_each_would_be_alone() -> None:
+    """All share their dry runs, and those whose zones are alike what is fatal on a grid."""
+    rate = LossRate(per_node_hour=OFTEN, by_zone={"a": 0.1, "b": 3.0})
+    zoned = replace(offer("zoned"), rate=rate)
+    elsewhere = replace(offer("elsewhere"), rate=replace(rate, by_zone={"a": 3.0, "b": 0.1}))
+    offers = (offer("plain"), offer("calm", hazard=0.01), zoned, elsewhere)
+    together_ = {one.line: one for one in found(*offers, question=FEW).found}
+    for each in offers:
+        alone = {one.line: one for one in found(each, question=FEW).found}
+        assert alone.items() <= together_.items()
+
+    def lost(name: str) -> float:
+        line = Line(instance_type=name, market=SPOT, spread="one", mode="stash")
+        return together_[line].preemptions_per_node_hour
+
+    # All in the cheaper zone.
+    assert [lost(one.name) for one in offers] == pytest.approx([OFTEN, 0.01, 0.1, 3.0])
 
 
 def test_where_no_plan_can_be_worth_enough_none_is_looked_at_closely() -> None:
