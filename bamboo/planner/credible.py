@@ -54,8 +54,10 @@ class BestKnown:
     def doubt(self, costs: str, usd: float, *, tokens_per_sample: int) -> str:
         """Why what `costs` so many dollars a million tokens is not advised."""
         known = self.usd_per_million(tokens_per_sample)
+        times = usd / known
+        times_text = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         return (
-            f"the best, {costs} {_usd(usd)} a million tokens, {usd / known:.3g} times the "
+            f"the best, {costs} {_usd(usd)} a million tokens, {times_text} times the "
             f"{_usd(known)} of {self.source}; beyond {MOST_TIMES:g} times that nothing is advised. "
             "Bamboo computes in fp32 without tensor cores, on one GPU of an instance"
         )

@@ -7,7 +7,7 @@ Rule: sentences over figures that are known already, each with its source.
 from bamboo.planner.option import Option
 from cli.costing import JobCost
 from cli.modelled import gpu_of
-from cli.views.quantities import usd
+from cli.views.quantities import number, usd
 
 
 def advice(found: JobCost) -> list[str]:
@@ -33,7 +33,7 @@ def _alone(found: JobCost) -> list[str]:
     return [
         f"The whole model fits one GPU: a single {alone.offer.name} on demand ({alone.offer.gpu}) "
         f"would come to {usd(1e6 / alone.samples_per_usd / context)} a million tokens, without a "
-        f"pipeline: {best.value / alone.samples_per_usd:.3g} times what {best.line.name} costs."
+        f"pipeline: {number(best.value / alone.samples_per_usd)} times what {best.line.name} costs."
     ]
 
 
@@ -45,7 +45,7 @@ def _best_known(found: JobCost) -> list[str]:
     return [
         f"Best known: {usd(best.usd_per_million(context))} a million tokens, {best.source}, "
         f"as large runs are published to reach; {option.line.name} costs "
-        f"{best.times(option):.3g} times that."
+        f"{number(best.times(option))} times that."
     ]
 
 

@@ -109,3 +109,5 @@ def test_what_is_worth_too_little_at_most_is_doubted_without_a_plan() -> None:
     assert best.least_value == pytest.approx(1000 / MOST_TIMES)
     said = best.doubt_at_most("L", 100.0, tokens_per_sample=CONTEXT)
     assert said.startswith("the best, L, costs at least $1,250.00 a million tokens, 10 times the $")
+    far = best.doubt_at_most("L", 0.04, tokens_per_sample=CONTEXT)
+    assert " a million tokens, 25,000 times the $" in far
